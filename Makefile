@@ -1,0 +1,62 @@
+# `make demo` and `make test` need python3, python3-venv, git and make; everything else goes into .venv, in this folder.
+# Both may be repeated: what is done and still fresh is skipped.
+
+SYSTEM_PYTHON ?= python3
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP_INSTALL := $(PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
+
+INSTALLED := $(VENV)/.installed
+WHEEL_DIR := build/wheel-under-test
+WHEEL := $(WHEEL_DIR)/.installed
+SOURCES := hf_multisource $(shell find hf_multisource training tests -type f -not -name '*.pyc' 2>/dev/null) \
+	pyproject.toml MANIFEST.in README.md LICENSE
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint install clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+
+demo: $(INSTALLED)  ## train a small three-source model on generated phrases and examine it (minutes)
+	$(PYTHON) training/demo.py
+
+# pytest by its script, not by -m: that would put this folder, and so the source tree, before the wheel.
+test: lint $(WHEEL)  ## lint, types, then the tests against the built wheel
+	PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist" \
+		$(VENV)/bin/pytest
+
+lint: $(INSTALLED)  ## ruff, mypy and pydoclint
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pydoclint.main --quiet hf_multisource
+
+install: $(INSTALLED)  ## the environment in .venv, with the package editable
+
+clean:  ## remove build products and caches; .venv stays
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find hf_multisource training tests -name __pycache__ -prune -exec rm -rf {} +
+
+missing = { echo "$(1) is missing: sudo apt-get install $(2)" >&2; exit 1; }
+
+# pip is the last thing a new environment gets, so its presence says that the environment is whole.
+$(VENV)/bin/pip:
+	@command -v git >/dev/null || $(call missing,git,git)
+	@command -v $(SYSTEM_PYTHON) >/dev/null || $(call missing,$(SYSTEM_PYTHON),python3)
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		$(call missing,Python 3.10 or newer ($(SYSTEM_PYTHON) is older),python3 -- or name another: make SYSTEM_PYTHON=python3.12)
+	@$(SYSTEM_PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call missing,venv,python3-venv)
+	$(SYSTEM_PYTHON) -m venv $(VENV)
+
+# torch first and alone: its pin decides the build, before anything that merely depends on it can ask for another.
+$(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(PIP_INSTALL) torch setuptools
+	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,plots,train]"
+	touch $@
+
+# The wheel is built from the unpacked sdist, so the sdist is proved too, and goes beside the editable install, not over it.
+$(WHEEL): $(SOURCES) $(INSTALLED)
+	rm -rf dist $(WHEEL_DIR)
+	$(PYTHON) -m build --quiet --no-isolation
+	$(PIP_INSTALL) --no-deps --target $(WHEEL_DIR) dist/*.whl
+	touch $@

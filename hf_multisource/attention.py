@@ -1,0 +1,247 @@
+"""Multi-head attention, and the encoded sources that a decoder attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention in plain arithmetic (Vaswani et al. 2017, Eq. 1), which also returns the weights.
+
+    Args:
+        module: The attention module; only its `training` flag is read.
+        query: Queries.
+        key: Keys.
+        value: Values.
+        attention_mask: Added to the scores; None attends everywhere.
+        scaling: Factor of the scores.
+        dropout: Probability of zeroing a weight.
+        **kwargs: Ignored; what other implementations read.
+
+    Shape:
+        query (B, H, T, d); key, value (B, H, S, d); attention_mask (B, 1, T, S).
+        Returns context (B, T, H, d) and weights (B, H, T, S).
+
+    Returns:
+        The context vectors and the weights.
+    """
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def self_attention_cache(cache: Cache) -> Cache:
+    """The part of a cache that holds the decoder's own keys and values.
+
+    Args:
+        cache: A cache, with or without a part for cross-attention.
+
+    Returns:
+        That part.
+    """
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def show_first_position(mask: Tensor) -> Tensor:
+    """Let a row in which nothing may be attended to see its first position.
+
+    Implementations disagree about such rows (zeros, the mean of the padding, NaN); what comes of them is discarded.
+
+    Args:
+        mask: True = attend.
+
+    Shape:
+        (B, S) bool to (B, S) bool.
+
+    Returns:
+        The mask, without empty rows.
+    """
+    first = torch.arange(mask.shape[1], device=mask.device) == 0
+    return mask | (~mask.any(dim=1, keepdim=True) & first)
+
+
+@dataclass
+class SourceMemory:
+    """All encoded sources of a batch, joined on the time axis.
+
+    Args:
+        states: Encoder states of source 0, then source 1, ...
+        mask: True where a state is real, False at padding. A source whose row is all False is absent there.
+        lengths: Padded length S_i of each source; 0 if the whole batch lacks it.
+
+    Shape:
+        states (B, S, D), mask (B, S) bool, lengths n ints with sum S.
+
+    Raises:
+        ValueError: If shapes and lengths disagree; the message gives them.
+    """
+
+    states: Tensor
+    mask: Tensor
+    lengths: tuple[int, ...]
+    _attention_masks: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mask.dtype != torch.bool:
+            raise ValueError(f"mask must be boolean, True = real token; got {self.mask.dtype}.")
+        if self.states.shape[1] != sum(self.lengths) or self.mask.shape != self.states.shape[:2]:
+            raise ValueError(
+                f"states {tuple(self.states.shape)}, mask {tuple(self.mask.shape)} and source lengths {self.lengths} "
+                "must agree: (B, S, D), (B, S) and n numbers that sum to S."
+            )
+        self._masks = self.mask.split(self.lengths, dim=1)
+        self.present = torch.stack([mask.any(dim=1) for mask in self._masks], dim=1)  # (B, n)
+
+    def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> Any:
+        """The mask in the form that the configured attention implementation wants, made once for all layers.
+
+        An example without the source sees its first position, which a combiner discards.
+
+        Args:
+            config: Names the attention implementation.
+            query: Anything whose first two dimensions are B and T.
+            source: Index of the source; None for all sources joined.
+
+        Returns:
+            None (attend everywhere), a tensor, or the implementation's own mask object.
+        """
+        key = (source, query.shape[1], query.dtype, config._attn_implementation)
+        if key not in self._attention_masks:
+            mask = self.mask if source is None else self._masks[source]
+            mask = show_first_position(mask)
+            self._attention_masks[key] = create_bidirectional_mask(
+                config=config,
+                inputs_embeds=query,
+                attention_mask=mask,
+                encoder_hidden_states=query.new_empty(mask.shape[0], mask.shape[1], 0),
+            )
+        return self._attention_masks[key]
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, §3.2.2; Libovický et al. 2018, Eqs. 1-3).
+
+    The two halves are public because cross-attention stores what the first gives: `project` makes keys and values from
+    states, `attend` lets queries look at them. Calling the module is self-attention.
+
+    Args:
+        config: Reads `d_model` (D), `attention_bias`, `attention_dropout` and the attention implementation.
+        num_heads: H.
+        is_causal: Whether position t sees only positions up to t.
+        layer_idx: Slot of the cache.
+
+    Shape:
+        Calling it: hidden_states (B, T, D) to states (B, T, D) and weights (B, H, T, T') or None.
+    """
+
+    def __init__(
+        self, config: PreTrainedConfig, num_heads: int, *, is_causal: bool = False, layer_idx: int = 0
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.num_heads = num_heads
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
+        self.is_causal = is_causal  # every implementation reads it; absent would mean True
+        self.layer_idx = layer_idx
+        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+
+    def split_heads(self, states: Tensor) -> Tensor:
+        """Split the last dimension into heads.
+
+        Args:
+            states: Projected states.
+
+        Shape:
+            (B, T, D) to (B, H, T, d).
+
+        Returns:
+            A view.
+        """
+        return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Make keys and values.
+
+        Args:
+            states: What will be attended to.
+
+        Shape:
+            (B, S, D) to two of (B, H, S, d).
+
+        Returns:
+            Keys and values.
+        """
+        return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
+
+    def attend(
+        self, hidden_states: Tensor, keys: Tensor, values: Tensor, mask: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Look at keys and values.
+
+        Args:
+            hidden_states: The queries before their projection.
+            keys: From `project`.
+            values: From `project`.
+            mask: In the form of the attention implementation; None attends everywhere.
+            **kwargs: Passed on to the attention implementation.
+
+        Shape:
+            hidden_states (B, T, D); keys, values (B, H, S, d). Returns (B, T, D) and weights (B, H, T, S).
+
+        Returns:
+            Context vectors after the output projection, and the weights (None unless the implementation gives them).
+        """
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        context, weights = attention(
+            self,
+            self.split_heads(self.q_proj(hidden_states)),
+            keys,
+            values,
+            mask,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(context.reshape(hidden_states.shape)), weights
+
+    def forward(
+        self, hidden_states: Tensor, mask: Any = None, past_key_values: Cache | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention, over the cached positions too.
+
+        Args:
+            hidden_states: Queries, and the new positions to attend to.
+            mask: In the form of the attention implementation.
+            past_key_values: Receives the new keys and values and gives back all of them.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            States and weights as `attend` gives them.
+        """
+        keys, values = self.project(hidden_states)
+        if past_key_values is not None:
+            keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)
+        return self.attend(hidden_states, keys, values, mask, **kwargs)

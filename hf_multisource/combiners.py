@@ -1,0 +1,409 @@
+"""Ways of attending to several sources: each combiner is a decoder layer's whole cross-attention sub-layer.
+
+A combiner owns layer norm, attentions, dropout and residual: (B, T, D) in, (B, T, D) out. With D() dropout, LN layer
+norm, E_i the states of source i and MHA_i attention with weights of its own, pre-norm:
+
+    serial        for i: x = x + D(MHA_i(LN_i(x), E_i))
+    parallel      q = LN(x);  x + sum_i D(MHA_i(q, E_i))
+    flat          x + D(MHA(LN(x), [E_1; ...; E_n]))
+    hierarchical  q = LN(x);  c_i = D(MHA_i(q, E_i));  x + D(MHA_h(q, [c_1, ..., c_n]))
+
+(Libovický, Helcl & Mareček 2018, https://doi.org/10.18653/v1/W18-6326; norm, dropout and residual as in the authors'
+code.) With post-norm the norm moves from the query to the sum: LN(x + ...).
+
+A source that an example lacks is left out of its computation altogether: the example comes out as if there were no such
+source.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from transformers import Cache, EncoderDecoderCache
+
+from .attention import MultiHeadAttention, SourceMemory
+from .configuration_multisource import MultiSourceConfig
+
+KeysValues = tuple[Tensor, Tensor]
+Combined = tuple[Tensor, Tensor | None, Tensor | None]
+
+
+class Combiner(nn.Module, ABC):
+    """Base of all combiners: projects keys and values, caches them, and hands one pair per source to `combine`.
+
+    Args:
+        config: Reads `sources`, `d_model` (D), `decoder_attention_heads` (H), `norm_position`, `dropout`.
+        layer_idx: Decoder layer, counted from 0; also the cache slot.
+
+    Shape:
+        hidden_states (B, T, D), after self-attention; memory.states (B, S, D).
+        Returns states (B, T, D), weights (B, H, T, S) and source weights (B, H_h, T, n); the last two may be None.
+    """
+
+    #: The order of the sources matters.
+    order_sensitive: ClassVar[bool] = False
+    #: With one source it is an ordinary cross-attention sub-layer.
+    exact_for_one_source: ClassVar[bool] = True
+    #: One softmax runs over the states of all sources.
+    joint_weights: ClassVar[bool] = False
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.source_names = config.source_names
+        self.pre_norm = config.norm_position == "pre"
+
+    def add_attentions(self, *, layer_norm: bool) -> None:
+        """Give every source an attention of its own, as a child with the source's name.
+
+        Args:
+            layer_norm: Whether each gets a layer norm of its own, too.
+        """
+        for name in self.source_names:
+            attention = MultiHeadAttention(self.config, self.config.decoder_attention_heads)
+            if layer_norm:
+                attention.layer_norm = self.make_norm()
+            self.add_module(name, attention)
+
+    def make_norm(self) -> nn.LayerNorm:
+        """Make a layer norm over D.
+
+        Returns:
+            The layer norm.
+        """
+        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
+
+    def drop(self, states: Tensor) -> Tensor:
+        """Residual dropout, D().
+
+        Args:
+            states: Any states.
+
+        Returns:
+            The states, some zeroed in training.
+        """
+        return dropout(states, p=self.config.dropout, training=self.training)
+
+    def project(self, memory: SourceMemory) -> list[KeysValues]:
+        """Make keys and values: one pair per source, or one in all with `joint_weights`.
+
+        Args:
+            memory: The encoded sources.
+
+        Returns:
+            Pairs of (B, H, S_i, d).
+        """
+        blocks = memory.states.split(memory.lengths, dim=1)
+        return [getattr(self, name).project(block) for name, block in zip(self.source_names, blocks, strict=True)]
+
+    def _keys_values(self, memory: SourceMemory, past_key_values: Cache | None) -> list[KeysValues]:
+        if not isinstance(past_key_values, EncoderDecoderCache):
+            return self.project(memory)
+        cache = past_key_values.cross_attention_cache
+        if past_key_values.is_updated.get(self.layer_idx):
+            layer: Any = cache.layers[self.layer_idx]
+            keys, values = layer.keys, layer.values
+        else:
+            all_keys, all_values = zip(*self.project(memory), strict=True)
+            keys, values = cache.update(torch.cat(all_keys, dim=2), torch.cat(all_values, dim=2), self.layer_idx)
+            past_key_values.is_updated[self.layer_idx] = True
+        lengths = (sum(memory.lengths),) if self.joint_weights else memory.lengths
+        return list(zip(keys.split(lengths, dim=2), values.split(lengths, dim=2), strict=True))
+
+    def attend(
+        self, source: int, query: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend to one source with its own attention.
+
+        Args:
+            source: Its index.
+            query: Normalised as the strategy wants it.
+            keys_values: Its keys and values.
+            memory: The encoded sources, for the mask.
+            **kwargs: Passed on to the attention implementation.
+
+        Shape:
+            query (B, T, D). Returns (B, T, D), and weights (B, H, T, S_i), zero where the source is absent.
+
+        Returns:
+            Context vectors (meaningless where the source is absent: `where_present` drops them) and weights.
+        """
+        attention: MultiHeadAttention = getattr(self, self.source_names[source])
+        if memory.lengths[source] == 0:  # nothing to attend to, and not every kernel can
+            eager = self.config._attn_implementation == "eager"
+            weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
+            return torch.zeros_like(query), weights
+        mask = memory.attention_mask(self.config, query, source)
+        context, weights = attention.attend(query, *keys_values, mask, **kwargs)
+        if weights is not None:
+            weights = weights * memory.present[:, source, None, None, None]
+        return context, weights
+
+    def forward(
+        self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
+    ) -> Combined:
+        """Let the decoder's states look at the sources.
+
+        Args:
+            hidden_states: The decoder's stream.
+            memory: The encoded sources. With a filled cache only its mask and lengths are read.
+            past_key_values: Keeps keys and values of all sources, joined on time, in one slot a layer.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            The new stream, weights over all states, weights over the sources.
+        """
+        return self.combine(hidden_states, self._keys_values(memory, past_key_values), memory, **kwargs)
+
+    @abstractmethod
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        """The strategy itself.
+
+        Args:
+            hidden_states: (B, T, D).
+            keys_values: What `project` gave.
+            memory: The encoded sources.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            As `forward`.
+        """
+
+
+def where_present(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Take `new` for the examples that have the source, `old` for the others; no gradient flows into what is not taken.
+
+    Args:
+        present: One truth value per example.
+        new: States.
+        old: States.
+
+    Shape:
+        present (B,); new, old (B, T, D).
+
+    Returns:
+        The chosen states.
+    """
+    return torch.where(present[:, None, None], new, old)
+
+
+def join(weights: list[Tensor | None]) -> Tensor | None:
+    """Join the weights over each source on the key axis, in the order of the sources.
+
+    Args:
+        weights: (B, H, T, S_i) each, or None if the attention implementation gives none.
+
+    Returns:
+        (B, H, T, S), or None.
+    """
+    given = [w for w in weights if w is not None]
+    return torch.cat(given, dim=-1) if given else None
+
+
+class SerialCombiner(Combiner):
+    """Attend to each source in turn, with norm, dropout and residual after each.
+
+    Libovický et al. 2018, §3 and Fig. 1a (no numbered equation):
+        x_i = x_{i-1} + D(MHA_i(LN_i(x_{i-1}), E_i));  post-norm: x_i = LN_i(x_{i-1} + D(MHA_i(x_{i-1}, E_i)))
+
+    Args:
+        config: As [`Combiner`]; the order of `sources` is the order of attention.
+        layer_idx: As [`Combiner`].
+    """
+
+    order_sensitive = True
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.add_attentions(layer_norm=True)
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        all_weights = []
+        for i, name in enumerate(self.source_names):
+            norm = getattr(self, name).layer_norm
+            query = norm(hidden_states) if self.pre_norm else hidden_states
+            context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
+            output = hidden_states + self.drop(context)
+            if not self.pre_norm:
+                output = norm(output)
+            hidden_states = where_present(memory.present[:, i], output, hidden_states)
+            all_weights.append(weights)
+        return hidden_states, join(all_weights), None
+
+
+class ParallelCombiner(Combiner):
+    """Attend to all sources at once and add up the context vectors.
+
+    Libovický et al. 2018, Eq. 4:
+        q = LN(x);  x + sum_i D(MHA_i(q, E_i));  post-norm: LN(x + sum_i D(MHA_i(x, E_i)))
+
+    Args:
+        config: As [`Combiner`], and `query_norm`: LN is one for all sources or one for each.
+        layer_idx: As [`Combiner`].
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.shared_norm = config.query_norm == "shared"
+        self.add_attentions(layer_norm=not self.shared_norm)
+        if self.shared_norm:
+            self.layer_norm = self.make_norm()
+
+    def contexts(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Attend to every source with a query of the same states.
+
+        Args:
+            hidden_states: (B, T, D).
+            keys_values: What `project` gave.
+            memory: The encoded sources.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            One D(c_i) (B, T, D) per source, zero where it is absent, and the joined weights.
+        """
+        contexts, all_weights = [], []
+        shared = self.layer_norm(hidden_states) if self.pre_norm and self.shared_norm else hidden_states
+        for i, name in enumerate(self.source_names):
+            query = shared if self.shared_norm else getattr(self, name).layer_norm(hidden_states)
+            context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
+            contexts.append(where_present(memory.present[:, i], self.drop(context), torch.zeros_like(context)))
+            all_weights.append(weights)
+        return contexts, join(all_weights)
+
+    def residual(self, hidden_states: Tensor, update: Tensor, memory: SourceMemory) -> Tensor:
+        """Add the update to the stream; an example without any source keeps its stream.
+
+        Args:
+            hidden_states: The stream.
+            update: What the sources say.
+            memory: The encoded sources.
+
+        Returns:
+            The new stream (B, T, D).
+        """
+        output = hidden_states + update
+        if not self.pre_norm:
+            output = self.layer_norm(output)
+        return where_present(memory.present.any(dim=1), output, hidden_states)
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
+        return self.residual(hidden_states, torch.stack(contexts).sum(dim=0), memory), weights, None
+
+
+class HierarchicalCombiner(ParallelCombiner):
+    """Attend to every source, then attend over the context vectors.
+
+    Libovický et al. 2018, Eqs. 7-8:
+        c_i = D(MHA_i(q, E_i));  x + D(MHA_h(q, [c_1, ..., c_n]))
+    with q = LN(x), or x with post-norm. The second attention leaves absent sources out (the authors' code knows none),
+    and as in that code its dropout is the residual dropout.
+
+    Args:
+        config: As [`ParallelCombiner`], and `hierarchical_heads` (H_h).
+        layer_idx: As [`Combiner`].
+    """
+
+    exact_for_one_source = False
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.hierarchy = MultiHeadAttention(config, config.hierarchical_heads or config.decoder_attention_heads)
+        if self.pre_norm and not self.shared_norm:
+            self.layer_norm = self.make_norm()
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
+        query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
+        level = self.hierarchy
+        batch, length, width = hidden_states.shape
+        heads = (level.num_heads, level.head_dim)
+        stacked = torch.stack(contexts, dim=2)  # (B, T, n, D)
+        queries = level.q_proj(query).view(batch, length, 1, *heads)
+        keys = level.k_proj(stacked).unflatten(-1, heads)  # (B, T, n, H, d)
+        values = level.v_proj(stacked).unflatten(-1, heads)
+        scores = (queries * keys).sum(dim=-1) * level.scaling  # (B, T, n, H)
+        # The lowest finite number, not -inf: a row without any source must stay finite until it is dropped.
+        scores = scores.masked_fill(~memory.present[:, None, :, None], torch.finfo(scores.dtype).min)
+        source_weights = scores.softmax(dim=2) * memory.present[:, None, :, None]
+        mixed = (self.drop(source_weights).unsqueeze(-1) * values).sum(dim=2)  # (B, T, H, d)
+        update = self.drop(level.out_proj(mixed.reshape(batch, length, width)))
+        return self.residual(hidden_states, update, memory), weights, source_weights.permute(0, 3, 1, 2)
+
+
+class FlatCombiner(Combiner):
+    """Attend to the states of all sources in one attention.
+
+    Libovický et al. 2018, Eqs. 5-6, with the projections shared by all sources:
+        x + D(MHA(LN(x), [E_1; ...; E_n]));  post-norm: LN(x + D(MHA(x, [E_1; ...; E_n])))
+
+    Args:
+        config: As [`Combiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    joint_weights = True
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.joint = MultiHeadAttention(config, config.decoder_attention_heads)
+        self.layer_norm = self.make_norm()
+
+    def project(self, memory: SourceMemory) -> list[KeysValues]:
+        return [self.joint.project(memory.states)]
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
+        mask = memory.attention_mask(self.config, query)
+        context, weights = self.joint.attend(query, *keys_values[0], mask, **kwargs)
+        output = hidden_states + self.drop(context)
+        if not self.pre_norm:
+            output = self.layer_norm(output)
+        any_present = memory.present.any(dim=1)
+        if weights is not None:
+            weights = weights * any_present[:, None, None, None]
+        return where_present(any_present, output, hidden_states), weights, None
+
+
+#: The strategies by the name that `MultiSourceConfig.combiner` gives them.
+COMBINERS: dict[str, type[Combiner]] = {
+    "serial": SerialCombiner,
+    "parallel": ParallelCombiner,
+    "flat": FlatCombiner,
+    "hierarchical": HierarchicalCombiner,
+}
+
+
+def build_combiner(config: MultiSourceConfig, layer_idx: int) -> Combiner:
+    """Build the combiner that the configuration names.
+
+    Args:
+        config: Reads `combiner` and what the combiner reads.
+        layer_idx: Decoder layer, counted from 0.
+
+    Returns:
+        A new combiner.
+
+    Raises:
+        ValueError: If there is no combiner of that name; the message lists the names.
+    """
+    if config.combiner not in COMBINERS:
+        raise ValueError(f"combiner must be one of {', '.join(map(repr, COMBINERS))}; got {config.combiner!r}.")
+    return COMBINERS[config.combiner](config, layer_idx)

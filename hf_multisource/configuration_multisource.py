@@ -1,0 +1,428 @@
+"""What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers.configuration_utils import PreTrainedConfig
+
+SOURCE_KINDS = ("text",)
+# What a text source can be given as; bare for source 0, with the source's name in front for the others.
+SOURCE_KEYS = ("input_ids", "attention_mask", "inputs_embeds")
+NORM_POSITIONS = ("pre", "post")
+QUERY_NORMS = ("shared", "per_source")
+POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
+INITIALIZERS = ("normal", "xavier_uniform")
+
+# Words of the processor's call and of the combiners' own sub-modules.
+RESERVED_NAMES = frozenset(
+    [
+        "images",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "joint",
+        "hierarchy",
+        "layer_norm",
+        "input_ids",
+        "inputs_embeds",
+        "attention_mask",
+    ]
+)
+# `generate` routes or drops keywords by these beginnings; labels and `text_target` are the target's.
+RESERVED_PREFIXES = (
+    "decoder",
+    "encoder",
+    "cross_attn",
+    "use_cache",
+    "past_key_values",
+    "cache_params",
+    "labels",
+    "output",
+    "text_",
+)
+
+
+@strict
+@dataclass(kw_only=True)
+class SourceConfig:
+    """One source: its name, and where its encoder differs from the model-wide settings.
+
+    A setting left None takes the model-wide value of [`MultiSourceConfig`] that is named with it.
+
+    Args:
+        name: Python identifier, unique; prefixes the source's keywords (`de_input_ids`) unless it is source 0.
+        kind: What the source is; "text".
+        layers: Encoder layers (`encoder_layers`).
+        attention_heads: Heads of each self-attention (`encoder_attention_heads`).
+        ffn_dim: Width of the feed-forward layers (`encoder_ffn_dim`).
+        dropout: Probability of zeroing, in [0, 1) (`dropout`).
+        vocab_size: Size of the source's own vocabulary, in tokens. None: it uses the target's vocabulary, and with
+            `tie_word_embeddings` the decoder's embeddings too.
+        pad_token_id: Padding id of the source's own vocabulary (`pad_token_id`).
+        position_embedding: One of "sinusoidal", "sinusoidal_marian", "learned" (`position_embedding`).
+        max_position_embeddings: Rows of a learned position table, in tokens (`max_position_embeddings`).
+        share_encoder_with: Name of an earlier source whose whole encoder this one uses.
+        share_embeddings_with: Name of an earlier source whose embeddings (and vocabulary) this one uses.
+    """
+
+    name: str
+    kind: str = "text"
+    layers: int | None = None
+    attention_heads: int | None = None
+    ffn_dim: int | None = None
+    dropout: float | int | None = None
+    vocab_size: int | None = None
+    pad_token_id: int | None = None
+    position_embedding: str | None = None
+    max_position_embeddings: int | None = None
+    share_encoder_with: str | None = None
+    share_embeddings_with: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings that were given, ready for JSON.
+
+        Returns:
+            A dict without those left None.
+        """
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """What the encoder of one source is built from: its own settings, completed by the model-wide ones.
+
+    Args:
+        name: As in [`SourceConfig`], and so are the others.
+        layers: Encoder layers.
+        attention_heads: Heads of each self-attention.
+        ffn_dim: Width of the feed-forward layers.
+        dropout: Probability of zeroing.
+        vocab_size: Rows of the token table it reads, whichever table that is.
+        pad_token_id: Padding id.
+        position_embedding: Kind of position embeddings.
+        max_position_embeddings: Rows of a learned position table.
+    """
+
+    name: str
+    layers: int
+    attention_heads: int
+    ffn_dim: int
+    dropout: float
+    vocab_size: int
+    pad_token_id: int | None
+    position_embedding: str
+    max_position_embeddings: int
+
+
+def _choose(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
+@strict
+class MultiSourceConfig(PreTrainedConfig):
+    """Configuration of a model with several source encoders and one decoder.
+
+    Flat like BART's, plus `sources`, a list whose order is the order of the sources everywhere.
+
+    Args:
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 is fed by bare keywords (`input_ids`),
+            every other by keywords with its name in front (`de_input_ids`).
+        combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
+        hierarchical_heads: Heads of the hierarchical combiner's second attention; None: `decoder_attention_heads`.
+        query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one each.
+            Read by the parallel and hierarchical combiners with `norm_position="pre"`; serial has one each by nature.
+        norm_position: "pre": x + f(LN(x)), with a final layer norm after encoder and decoder; "post": LN(x + f(x)).
+        vocab_size: Size of the target's vocabulary, in tokens.
+        d_model: Width D of all states.
+        encoder_layers: Layers of every encoder that does not set its own.
+        encoder_attention_heads: Heads in every encoder that does not set its own.
+        encoder_ffn_dim: Feed-forward width in every encoder that does not set its own.
+        decoder_layers: Decoder layers.
+        decoder_attention_heads: Heads of the decoder's self-attention and of each cross-attention.
+        decoder_ffn_dim: Feed-forward width of the decoder.
+        activation_function: Between the two maps of the feed-forward layers, by its name in Transformers.
+        attention_bias: Whether the four projections of every attention have a bias.
+        dropout: Probability of zeroing after embeddings and sub-layers, in [0, 1); not a keep-probability.
+        attention_dropout: Probability of zeroing an attention weight.
+        activation_dropout: Probability of zeroing inside the feed-forward layers.
+        layer_norm_eps: Added to the variance.
+        position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
+            paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".
+        position_offset: Number of the first position.
+        max_position_embeddings: Rows of learned position tables, in tokens; sinusoids have no limit.
+        scale_embedding: Whether token embeddings are multiplied by sqrt(D).
+        embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
+        final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
+        initializer: "normal" with standard deviation `init_std`, or "xavier_uniform" for all matrices (the paper).
+        init_std: Standard deviation of the normal initializer.
+        label_smoothing: Probability mass spread over the whole vocabulary, in training only.
+        use_cache: Whether the decoder returns its keys and values.
+        tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
+        pad_token_id: Padding id.
+        bos_token_id: Id that begins the decoder's input.
+        eos_token_id: Id that ends a text.
+        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        is_encoder_decoder: Always True.
+
+    Raises:
+        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
+            the value and what is allowed.
+
+    Example:
+        >>> from hf_multisource import MultiSourceConfig
+        >>> config = MultiSourceConfig(sources=["en", {"name": "de", "layers": 2}], combiner="hierarchical")
+        >>> config.source_names
+        ['en', 'de']
+    """
+
+    model_type = "multisource"
+    keys_to_ignore_at_inference = ["past_key_values", "source_lengths"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    sources: Any = None
+    combiner: str = "serial"
+    hierarchical_heads: int | None = None
+    query_norm: str = "shared"
+    norm_position: str = "pre"
+    vocab_size: int = 8000
+    d_model: int = 512
+    encoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_layers: int = 6
+    decoder_attention_heads: int = 8
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    attention_bias: bool = True
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    layer_norm_eps: float | int = 1e-5
+    position_embedding: str = "sinusoidal"
+    position_offset: int = 0
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    embedding_norm: bool = False
+    final_logits_bias: bool = False
+    initializer: str = "normal"
+    init_std: float | int = 0.02
+    label_smoothing: float | int = 0.0
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 1
+    decoder_start_token_id: int | None = None
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = ["source"] if self.sources is None else self.sources
+        self.sources = [
+            SourceConfig(name=item)
+            if isinstance(item, str)
+            else SourceConfig(**item)
+            if isinstance(item, Mapping)
+            else item
+            for item in given
+        ]
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.bos_token_id
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def paper(cls, **fields: Any) -> "MultiSourceConfig":
+        """The computation of Libovický, Helcl & Mareček 2018, as in the authors' code.
+
+        Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
+        every matrix drawn Glorot-uniform. Sizes, dropout and label smoothing stay the caller's: the paper leaves the
+        last two unstated.
+
+        Args:
+            fields: Any field of the configuration; they win over the preset.
+
+        Returns:
+            The configuration.
+        """
+        preset = {
+            "norm_position": "pre",
+            "query_norm": "shared",
+            "attention_bias": False,
+            "position_embedding": "sinusoidal",
+            "scale_embedding": False,
+            "activation_function": "relu",
+            "layer_norm_eps": 1e-6,
+            "initializer": "xavier_uniform",
+            "tie_word_embeddings": True,
+        }
+        return cls(**{**preset, **fields})
+
+    @property
+    def source_names(self) -> list[str]:
+        """Names of the sources, in order."""
+        return [source.name for source in self.sources]
+
+    def get_source(self, name: str) -> SourceConfig:
+        """Look a source up.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            Its configuration.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        for source in self.sources:
+            if source.name == name:
+                return source
+        raise ValueError(f"unknown source {name!r}; the model's sources are {', '.join(self.source_names)}.")
+
+    def encoder_settings(self, name: str) -> EncoderSettings:
+        """A source's settings, with the model-wide one wherever it has none of its own.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            The settings, complete.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        source = self.get_source(name)
+        owner = source
+        while owner.share_embeddings_with is not None:
+            owner = self.get_source(owner.share_embeddings_with)
+
+        def pick(value: Any, default: Any) -> Any:
+            return default if value is None else value
+
+        return EncoderSettings(
+            name=name,
+            layers=pick(source.layers, self.encoder_layers),
+            attention_heads=pick(source.attention_heads, self.encoder_attention_heads),
+            ffn_dim=pick(source.ffn_dim, self.encoder_ffn_dim),
+            dropout=pick(source.dropout, self.dropout),
+            vocab_size=pick(owner.vocab_size, self.vocab_size),
+            pad_token_id=pick(owner.pad_token_id, self.pad_token_id),
+            position_embedding=pick(source.position_embedding, self.position_embedding),
+            max_position_embeddings=pick(source.max_position_embeddings, self.max_position_embeddings),
+        )
+
+    def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
+
+        Args:
+            keywords: All keywords of the call; those that are no source's are skipped.
+
+        Returns:
+            For each source that was given as ids or embeddings, in order: its keywords without the prefix.
+
+        Raises:
+            ValueError: If none is given, or a keyword is that of a source the model does not have.
+        """
+        known = {}
+        for i, name in enumerate(self.source_names):
+            known.update({key if i == 0 else f"{name}_{key}": (name, key) for key in SOURCE_KEYS})
+        found: dict[str, dict[str, Any]] = {name: {} for name in self.source_names}
+        for keyword, value in keywords.items():
+            if keyword in known:
+                name, key = known[keyword]
+                if value is not None:
+                    found[name][key] = value
+            elif keyword.endswith(tuple(f"_{key}" for key in SOURCE_KEYS)) and not keyword.startswith("decoder_"):
+                raise ValueError(
+                    f"{keyword!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
+                )
+        given = {name: inputs for name, inputs in found.items() if inputs.keys() - {"attention_mask"}}
+        if not given:
+            raise ValueError(f"no source is given; give at least one of {', '.join(self.source_names)}.")
+        return given
+
+    def validate_sources(self) -> None:
+        """Names are usable as keywords, and what is shared comes earlier in the list."""
+        names = self.source_names
+        if not names:
+            raise ValueError("sources must hold at least one source; got an empty list.")
+        for i, source in enumerate(self.sources):
+            name = source.name
+            if not name.isidentifier():
+                raise ValueError(f"source name {name!r} must be a Python identifier.")
+            if name in names[:i]:
+                raise ValueError(f"source name {name!r} occurs twice in sources; names must be unique.")
+            if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
+                raise ValueError(
+                    f"source name {name!r} is reserved; names must not be one of {', '.join(sorted(RESERVED_NAMES))} "
+                    f"nor begin with {', '.join(RESERVED_PREFIXES)}."
+                )
+            for other in names:
+                if other.startswith(name + "_"):
+                    raise ValueError(
+                        f"source name {name!r} is a prefix of {other!r}: their keywords could be confused."
+                    )
+            _choose(f"sources[{name}].kind", source.kind, SOURCE_KINDS)
+            for field in ("share_encoder_with", "share_embeddings_with"):
+                other = getattr(source, field)
+                if other is not None and other not in names[:i]:
+                    earlier = ", ".join(names[:i]) or "there is none"
+                    raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
+            if source.share_embeddings_with is not None:
+                if not self.tie_word_embeddings:
+                    raise ValueError(f"sources[{name}].share_embeddings_with needs tie_word_embeddings=True.")
+                if source.vocab_size is not None:
+                    raise ValueError(
+                        f"sources[{name}] has share_embeddings_with and a vocab_size of its own; give one."
+                    )
+
+    def validate_choices(self) -> None:
+        """Fields with a fixed set of values hold one of them."""
+        _choose("norm_position", self.norm_position, NORM_POSITIONS)
+        _choose("query_norm", self.query_norm, QUERY_NORMS)
+        _choose("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        _choose("initializer", self.initializer, INITIALIZERS)
+        for source in self.sources:
+            if source.position_embedding is not None:
+                _choose(f"sources[{source.name}].position_embedding", source.position_embedding, POSITION_EMBEDDINGS)
+        if self.query_norm == "per_source" and self.norm_position == "post":
+            raise ValueError(
+                'query_norm="per_source" needs norm_position="pre": with post-norm queries are not normalised.'
+            )
+
+    def validate_widths(self) -> None:
+        """Every attention divides D evenly, and probabilities lie in [0, 1)."""
+        heads = {"decoder_attention_heads": self.decoder_attention_heads}
+        if self.hierarchical_heads is not None:
+            heads["hierarchical_heads"] = self.hierarchical_heads
+        for name in self.source_names:
+            heads[f"attention_heads of source {name!r}"] = self.encoder_settings(name).attention_heads
+        for field, number in heads.items():
+            if number < 1 or self.d_model % number:
+                raise ValueError(f"{field} must divide d_model={self.d_model}; got {number}.")
+        if self.d_model % 2:
+            raise ValueError(f"d_model must be even (positions have two halves); got {self.d_model}.")
+        for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            value = getattr(self, field)
+            if not 0 <= value < 1:
+                raise ValueError(f"{field} must be in [0, 1); got {value}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain JSON values.
+
+        Returns:
+            A dict; `sources` is a list of dicts.
+        """
+        output: dict[str, Any] = super().to_dict()
+        output["sources"] = [source.to_dict() for source in self.sources]
+        return output
+
+
+__all__ = ["MultiSourceConfig", "SourceConfig"]

@@ -1,0 +1,213 @@
+"""What encoders and decoder are both made of: token and position embeddings, feed-forward layers, initial values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from .configuration_multisource import MultiSourceConfig
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed position embeddings, [sin | cos] in halves, computed when asked for: no table, no longest length.
+
+    Frequency k is 10000^(-k / (D/2 - 1)) as in Tensor2Tensor, the 2018 paper's code and M2M100; with `marian` it is
+    10000^(-k / (D/2)).
+
+    Args:
+        width: D, even.
+        offset: Number of the first position.
+        marian: Whether to use Marian's frequencies.
+    """
+
+    def __init__(self, width: int, offset: int = 0, *, marian: bool = False) -> None:
+        super().__init__()
+        self.width = width
+        self.offset = offset
+        self.step = math.log(10000.0) / (width / 2 if marian else max(width / 2 - 1, 1))
+
+    def forward(self, start: int | Tensor, length: int, device: torch.device) -> Tensor:
+        """Embed positions `start` to `start + length - 1`.
+
+        Args:
+            start: First position, counted from 0.
+            length: How many.
+            device: Where to compute.
+
+        Returns:
+            (length, D) in float32: in bfloat16 neighbouring positions would coincide.
+        """
+        k = torch.arange(self.width // 2, dtype=torch.float32, device=device)
+        positions = torch.arange(length, dtype=torch.float32, device=device) + (start + self.offset)
+        angles = positions[:, None] * torch.exp(-self.step * k)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class LearnedPositions(nn.Embedding):
+    """Trained position embeddings, with a longest length.
+
+    Args:
+        rows: Longest length, in tokens.
+        width: D.
+        offset: Row of the first position; the table has as many rows more.
+    """
+
+    def __init__(self, rows: int, width: int, offset: int = 0) -> None:
+        super().__init__(rows + offset, width)
+        self.offset = offset
+
+    def forward(  # type: ignore[override]
+        self, start: int | Tensor, length: int, device: torch.device
+    ) -> Tensor:
+        """Embed positions `start` to `start + length - 1`.
+
+        Args:
+            start: First position, counted from 0.
+            length: How many.
+            device: Where the indices are made.
+
+        Returns:
+            (length, D).
+
+        Raises:
+            ValueError: If a position lies beyond the table; the message gives both lengths.
+        """
+        longest = self.num_embeddings - self.offset
+        if isinstance(start, int) and start + length > longest:
+            raise ValueError(f"a text of {start + length} tokens is longer than max_position_embeddings={longest}.")
+        return super().forward(torch.arange(length, device=device) + (start + self.offset))
+
+
+class TextEmbeddings(nn.Module):
+    """Token embeddings plus positions, then layer norm (if configured) and dropout.
+
+    Args:
+        config: Reads `d_model`, `scale_embedding`, `embedding_norm`, `position_offset`, `layer_norm_eps`.
+        vocab_size: Rows of the token table.
+        pad_token_id: Row that stays zero.
+        position_embedding: "sinusoidal", "sinusoidal_marian" or "learned".
+        max_position_embeddings: Rows of a learned position table.
+        dropout: Probability of zeroing.
+
+    Shape:
+        input_ids (B, S) or inputs_embeds (B, S, D) to (B, S, D).
+    """
+
+    def __init__(
+        self,
+        config: MultiSourceConfig,
+        *,
+        vocab_size: int,
+        pad_token_id: int | None,
+        position_embedding: str,
+        max_position_embeddings: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        width, offset = config.d_model, config.position_offset
+        self.scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.dropout = dropout
+        self.tokens = nn.Embedding(vocab_size, width, padding_idx=pad_token_id)
+        self.positions: LearnedPositions | SinusoidalPositions
+        if position_embedding == "learned":
+            self.positions = LearnedPositions(max_position_embeddings, width, offset)
+        else:
+            self.positions = SinusoidalPositions(width, offset, marian=position_embedding == "sinusoidal_marian")
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if config.embedding_norm else None
+
+    def forward(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None, start: int | Tensor = 0) -> Tensor:
+        """Embed a text.
+
+        Args:
+            input_ids: Token ids.
+            inputs_embeds: Embedded tokens instead, already scaled.
+            start: Position of the first token.
+
+        Returns:
+            (B, S, D).
+
+        Raises:
+            ValueError: If both or neither of the two inputs is given.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds.")
+        states = self.tokens(input_ids) * self.scale if inputs_embeds is None else inputs_embeds
+        states = states + self.positions(start, states.shape[1], states.device).to(states.dtype)
+        if self.layer_norm is not None:
+            states = self.layer_norm(states)
+        return dropout(states, p=self.dropout, training=self.training)
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward sub-layer with norm, dropout and residual (Vaswani et al. 2017, Eq. 2).
+
+    Args:
+        config: Reads `d_model`, `activation_function`, `activation_dropout`, `norm_position`, `layer_norm_eps`.
+        width: Of the hidden layer.
+        dropout: Probability of zeroing before the residual.
+
+    Shape:
+        (B, T, D) to (B, T, D).
+    """
+
+    def __init__(self, config: MultiSourceConfig, width: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.activation_dropout = config.activation_dropout
+        self.pre_norm = config.norm_position == "pre"
+        self.activation = ACT2FN[config.activation_function]
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.d_model, width)
+        self.fc2 = nn.Linear(width, config.d_model)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Transform every position on its own.
+
+        Args:
+            hidden_states: The stream.
+
+        Returns:
+            The new stream.
+        """
+        states = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
+        states = dropout(self.activation(self.fc1(states)), p=self.activation_dropout, training=self.training)
+        states = hidden_states + dropout(self.fc2(states), p=self.dropout, training=self.training)
+        return states if self.pre_norm else self.layer_norm(states)
+
+
+class MultiSourcePreTrainedModel(PreTrainedModel):
+    """Base of every model of this package: what Transformers needs to know, and how weights begin."""
+
+    config: MultiSourceConfig
+    config_class = MultiSourceConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["TextEncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if self.config.initializer == "xavier_uniform" and isinstance(module, nn.Linear | nn.Embedding):
+            init.xavier_uniform_(module.weight)
+            padding: Any = getattr(module, "padding_idx", None)
+            if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[padding])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        if "final_logits_bias" in module._buffers:
+            bias: Any = module._buffers["final_logits_bias"]
+            init.zeros_(bias)

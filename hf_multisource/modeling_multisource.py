@@ -1,0 +1,612 @@
+"""Several encoders, one decoder: the models that users load, train and generate with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
+    ModelOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
+from .combiners import Combiner, build_combiner
+from .configuration_multisource import SOURCE_KEYS, MultiSourceConfig
+from .encoders import ENCODERS
+from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
+
+
+@dataclass
+class MultiSourceEncoderOutput(ModelOutput):
+    """All encoded sources, joined on the time axis: to a decoder it looks as if there were one source.
+
+    Args:
+        last_hidden_state: (B, S, D), source 0 first.
+        hidden_states: Of source 0's encoder, if asked for.
+        attentions: Of source 0's encoder, if asked for.
+        attention_mask: (B, S) bool, True = real token.
+        source_lengths: Padded length of each source; 0 if the whole batch lacks it.
+    """
+
+    last_hidden_state: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    attention_mask: Tensor | None = None
+    source_lengths: tuple[int, ...] | None = None
+
+
+@dataclass
+class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """What the decoder returns.
+
+    Args:
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
+    """
+
+    source_weights: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class MultiSourceModelOutput(Seq2SeqModelOutput):
+    """What [`MultiSourceModel`] returns. `cross_attentions` has one (B, H, T, S) per layer, over all sources joined.
+
+    Args:
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
+        source_lengths: How S divides into sources, if attentions are asked for.
+    """
+
+    source_weights: tuple[Tensor, ...] | None = None
+    source_lengths: tuple[int, ...] | None = None
+
+
+@dataclass
+class MultiSourceLMOutput(Seq2SeqLMOutput):
+    """What [`MultiSourceForConditionalGeneration`] returns; see [`MultiSourceModelOutput`].
+
+    Args:
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
+        source_lengths: How S divides into sources, if attentions are asked for.
+    """
+
+    source_weights: tuple[Tensor, ...] | None = None
+    source_lengths: tuple[int, ...] | None = None
+
+
+class MultiSourceEncoder(MultiSourcePreTrainedModel):
+    """Encodes every source with its own encoder and joins the states on the time axis.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    def __init__(self, config: MultiSourceConfig) -> None:
+        super().__init__(config)
+        self.owners: dict[str, str] = {}
+        self.sources = nn.ModuleDict()
+        for source in config.sources:
+            if source.share_encoder_with is not None:
+                self.owners[source.name] = self.owners[source.share_encoder_with]
+                continue
+            self.owners[source.name] = source.name
+            if hasattr(self.sources, source.name):
+                raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
+            self.sources[source.name] = ENCODERS[source.kind](config, source.name)
+        self.post_init()
+
+    @property
+    def _first(self) -> Any:
+        return next(iter(self.sources.values()))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self._first.get_input_embeddings()
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self._first.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultiSourceEncoderOutput:
+        """Encode the sources that are given.
+
+        Args:
+            input_ids: Token ids of source 0; of source `de`: `de_input_ids`.
+            attention_mask: 1 at real tokens of source 0, 0 at padding; of source `de`: `de_attention_mask`. A row of
+                zeros: the example lacks the source. Left out: made from the padding id.
+            inputs_embeds: Embedded tokens of source 0 instead of ids; of source `de`: `de_inputs_embeds`.
+            **kwargs: The other sources, by name; `output_attentions` and `output_hidden_states`.
+
+        Shape:
+            input_ids, attention_mask (B, S_i); inputs_embeds (B, S_i, D).
+
+        Returns:
+            The joined states, their mask and the lengths of the sources.
+
+        Raises:
+            ValueError: If no source is given, or one that the model does not have; the message lists the names.
+        """
+        kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+        given = self.config.source_inputs(kwargs)
+        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
+        # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
+        silent = {**options, "output_attentions": False, "output_hidden_states": False}
+        first = MultiSourceEncoderOutput()
+        states, masks, lengths = [], [], []
+        for i, name in enumerate(self.config.source_names):
+            inputs = given.get(name)
+            if inputs is None:
+                lengths.append(0)
+                continue
+            mask = self._mask(name, **inputs)
+            inputs = {**inputs, "attention_mask": mask}
+            output = self.sources[self.owners[name]](**inputs, **(silent if i else options))
+            first = first if i else output
+            states.append(output.last_hidden_state)
+            masks.append(mask)
+            lengths.append(mask.shape[1])
+        return MultiSourceEncoderOutput(
+            last_hidden_state=torch.cat(states, dim=1),
+            hidden_states=first.hidden_states,
+            attentions=first.attentions,
+            attention_mask=torch.cat(masks, dim=1),
+            source_lengths=tuple(lengths),
+        )
+
+    def _mask(
+        self,
+        name: str,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        if attention_mask is not None:
+            return attention_mask.bool()
+        if input_ids is not None:
+            padding = self.config.encoder_settings(name).pad_token_id
+            return torch.ones_like(input_ids, dtype=torch.bool) if padding is None else input_ids.ne(padding)
+        assert inputs_embeds is not None  # `source_inputs` lets no other source pass
+        return torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then the combiner, then feed-forward.
+
+    Args:
+        config: The model's configuration.
+        layer_idx: Counted from 0; also the cache slot.
+
+    Shape:
+        (B, T, D) to (B, T, D).
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.pre_norm = config.norm_position == "pre"
+        self.self_attn = MultiHeadAttention(config, config.decoder_attention_heads, is_causal=True, layer_idx=layer_idx)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.cross_attn = build_combiner(config, layer_idx)
+        self.feed_forward = FeedForward(config, config.decoder_ffn_dim, config.dropout)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Any,
+        memory: SourceMemory,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Decode one layer further.
+
+        Args:
+            hidden_states: States of the layer below.
+            mask: Causal, in the form of the attention implementation.
+            memory: The encoded sources.
+            past_key_values: The cache.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            The new states.
+        """
+        states = self.self_attn_layer_norm(hidden_states) if self.pre_norm else hidden_states
+        states, _ = self.self_attn(states, mask, past_key_values, **kwargs)
+        states = hidden_states + dropout(states, p=self.dropout, training=self.training)
+        if not self.pre_norm:
+            states = self.self_attn_layer_norm(states)
+        states, _, _ = self.cross_attn(states, memory, past_key_values, **kwargs)
+        return self.feed_forward(states)
+
+
+class MultiSourceDecoder(MultiSourcePreTrainedModel):
+    """Transformer decoder whose cross-attention is a combiner.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(Combiner, index=1),
+        "source_weights": OutputRecorder(Combiner, index=2),
+    }
+
+    def __init__(self, config: MultiSourceConfig) -> None:
+        super().__init__(config)
+        self.embeddings = TextEmbeddings(
+            config,
+            vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+            position_embedding=config.position_embedding,
+            max_position_embeddings=config.max_position_embeddings,
+            dropout=config.dropout,
+        )
+        self.layers = nn.ModuleList([DecoderLayer(config, i) for i in range(config.decoder_layers)])
+        pre_norm = config.norm_position == "pre"
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embeddings.tokens = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        *,
+        encoder_hidden_states: Tensor,
+        encoder_attention_mask: Tensor,
+        source_lengths: tuple[int, ...],
+        **kwargs: Any,
+    ) -> MultiSourceDecoderOutput:
+        """Decode the target's tokens, all of them or the new ones only.
+
+        Args:
+            input_ids: Token ids.
+            attention_mask: 1 at real tokens, cached ones included; None: all are.
+            past_key_values: Keys and values of earlier calls.
+            inputs_embeds: Embedded tokens instead of ids.
+            use_cache: Whether to return keys and values.
+            encoder_hidden_states: The joined states of all sources.
+            encoder_attention_mask: True at real states.
+            source_lengths: How S divides into sources.
+            **kwargs: `output_attentions`, `output_hidden_states`, `output_source_weights`, and what the attention
+                implementation reads.
+
+        Shape:
+            input_ids (B, T); encoder_hidden_states (B, S, D); encoder_attention_mask (B, S).
+
+        Returns:
+            States (B, T, D) and what was asked for.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+        states = self.embeddings(input_ids, inputs_embeds, start)
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=states,
+            attention_mask=attention_mask,
+            past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
+        )
+        memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths)
+        for layer in self.layers:
+            states = layer(states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        if self.layer_norm is not None:
+            states = self.layer_norm(states)
+        return MultiSourceDecoderOutput(last_hidden_state=states, past_key_values=past_key_values)
+
+
+class MultiSourceModel(MultiSourcePreTrainedModel):
+    """The encoders and the decoder, without a head.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    def __init__(self, config: MultiSourceConfig) -> None:
+        super().__init__(config)
+        self.encoder = MultiSourceEncoder(config)
+        self.decoder = MultiSourceDecoder(config)
+        self._tied_weights_keys = {
+            f"encoder.sources.{name}.embeddings.tokens.weight": table
+            for name in self.encoder.sources
+            if (table := self._embedding_table(name)) is not None
+        }
+        self.post_init()
+
+    def _embedding_table(self, name: str) -> str | None:
+        """The parameter that a source's token table is a copy of, if it has none of its own."""
+        source = self.config.get_source(name)
+        if source.share_embeddings_with is not None:
+            owner = self.encoder.owners[source.share_embeddings_with]
+            return self._embedding_table(owner) or f"encoder.sources.{owner}.embeddings.tokens.weight"
+        return "decoder.embeddings.tokens.weight" if source.vocab_size is None else None
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.decoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.decoder.set_input_embeddings(value)
+        encoder: Any
+        for name, encoder in self.encoder.sources.items():
+            if self._embedding_table(name) == "decoder.embeddings.tokens.weight":
+                encoder.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> MultiSourceModelOutput:
+        """Encode the sources (unless `encoder_outputs` holds them already) and decode the target.
+
+        Args:
+            input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
+            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
+            decoder_input_ids: Token ids of the target, shifted right.
+            decoder_attention_mask: 1 at real target tokens.
+            encoder_outputs: What the encoder returned, to use it again.
+            past_key_values: Keys and values of earlier calls.
+            inputs_embeds: Embedded tokens of source 0 instead of ids.
+            decoder_inputs_embeds: Embedded target tokens instead of ids.
+            use_cache: Whether to return keys and values.
+            **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
+                implementation reads.
+
+        Returns:
+            States (B, T, D) of the decoder and what was asked for.
+
+        Raises:
+            ValueError: If no source is given or one that the model does not have.
+        """
+        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        encoded = self._complete(encoder_outputs, attention_mask)
+        with_attentions = options.get("output_attentions", self.config.output_attentions)
+        decoded = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=encoded.attention_mask,
+            source_lengths=encoded.source_lengths,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_source_weights=with_attentions,
+            **options,
+        )
+        return MultiSourceModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+            source_weights=decoded.source_weights or None,
+            source_lengths=encoded.source_lengths if with_attentions else None,
+        )
+
+    def _complete(
+        self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
+    ) -> MultiSourceEncoderOutput:
+        """Accept what other encoders return, too, where there is only one source."""
+        if isinstance(encoder_outputs, ModelOutput):
+            fields = dict(encoder_outputs)
+        else:
+            fields = dict(zip(("last_hidden_state", "hidden_states", "attentions"), encoder_outputs, strict=False))
+        states = fields["last_hidden_state"]
+        if fields.get("source_lengths") is None:
+            if len(self.config.source_names) > 1:
+                raise ValueError(
+                    f"encoder_outputs lacks source_lengths, which {len(self.config.source_names)} sources need; "
+                    "pass what model.get_encoder() returns."
+                )
+            fields["source_lengths"] = (states.shape[1],)
+        if fields.get("attention_mask") is None:
+            ones = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            fields["attention_mask"] = ones if attention_mask is None else attention_mask.bool()
+        return MultiSourceEncoderOutput(**fields)
+
+
+class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, GenerationMixin):
+    """The model with its output layer: trains on `labels`, and generates.
+
+    Args:
+        config: The model's configuration.
+
+    Example:
+        >>> from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
+        >>> model = MultiSourceForConditionalGeneration(MultiSourceConfig(sources=["en", "de"], d_model=64))
+        >>> model.get_encoder().config.source_names
+        ['en', 'de']
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
+
+    def __init__(self, config: MultiSourceConfig) -> None:
+        super().__init__(config)
+        self.model = MultiSourceModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.final_logits_bias:
+            self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.model.set_input_embeddings(value)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Shift labels one token to the right.
+
+        Args:
+            labels: Token ids, -100 at padding.
+
+        Shape:
+            (B, T) to (B, T).
+
+        Returns:
+            What the decoder is fed to predict them.
+
+        Raises:
+            ValueError: If the configuration names no id to begin with.
+        """
+        first = self.config.decoder_start_token_id
+        if first is None:
+            raise ValueError("the config needs a decoder_start_token_id (or bos_token_id) to shift labels.")
+        start = labels.new_full((labels.shape[0], 1), first)
+        shifted = torch.cat([start, labels[:, :-1]], dim=1)
+        padding = self.config.pad_token_id
+        return shifted if padding is None else shifted.masked_fill(shifted == -100, padding)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> MultiSourceLMOutput:
+        """Predict the target's tokens.
+
+        Args:
+            input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
+            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
+            decoder_input_ids: Token ids of the target, shifted right; None: made from `labels`.
+            decoder_attention_mask: 1 at real target tokens.
+            encoder_outputs: What the encoder returned, to use it again.
+            past_key_values: Keys and values of earlier calls.
+            inputs_embeds: Embedded tokens of source 0 instead of ids.
+            decoder_inputs_embeds: Embedded target tokens instead of ids.
+            labels: Token ids to predict, -100 where there is nothing to predict.
+            use_cache: Whether to return keys and values.
+            num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
+            **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
+                implementation reads.
+
+        Shape:
+            labels (B, T). Returns logits (B, T, V).
+
+        Returns:
+            Loss (mean over labels that are not -100: cross-entropy in nats, label-smoothed in training only), logits
+            and what was asked for.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(output.last_hidden_state)
+        if self.config.final_logits_bias:
+            logits = logits + self.final_logits_bias
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(
+                logits.float().flatten(0, 1),
+                labels.flatten(),
+                ignore_index=-100,
+                label_smoothing=self.config.label_smoothing if self.training else 0.0,
+                reduction="mean" if num_items_in_batch is None else "sum",
+            )
+            if num_items_in_batch is not None:
+                loss = loss / num_items_in_batch
+        rest = {key: value for key, value in output.items() if key != "last_hidden_state"}
+        return MultiSourceLMOutput(loss=loss, logits=logits, **rest)
+
+    def _source_keywords(self) -> set[str]:
+        return {f"{name}_{key}" for name in self.config.source_names[1:] for key in SOURCE_KEYS}
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
+        known = self._source_keywords()
+        super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
+
+    def _prepare_model_inputs(
+        self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
+    ) -> tuple[Tensor, str | None, dict[str, Any]]:
+        # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
+        given = model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
+        if model_kwargs.get("encoder_outputs") is None:
+            sources = self.config.source_inputs(given)
+            present = self._present(sources)
+            if not present.all():
+                rows = (~present).nonzero().flatten().tolist()
+                raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
+            if self.config.source_names[0] not in sources:
+                model_kwargs["input_ids"] = present.new_full((len(present), 1), 0, dtype=torch.long)
+                model_kwargs["attention_mask"] = torch.zeros_like(model_kwargs["input_ids"])
+        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
+
+    def _present(self, sources: dict[str, dict[str, Tensor]]) -> Tensor:
+        """Whether each example has any source, (B,) bool."""
+        masks = [self.model.encoder._mask(name, **inputs) for name, inputs in sources.items()]
+        return torch.stack([mask.any(dim=1) for mask in masks]).any(dim=0)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        if inputs.get("encoder_outputs") is not None:
+            for key in self._source_keywords():
+                inputs.pop(key, None)
+        return inputs
+
+
+__all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

@@ -1,0 +1,111 @@
+"""Batches of texts of about the same length, and the one small Trainer subclass that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import Seq2SeqTrainer
+
+POOL_BATCHES = 50
+
+
+def length_keys(dataset: Sequence[Mapping[str, Any]], source_names: Sequence[str]) -> list[tuple[int, int]]:
+    """What to sort examples by so that padding is least: the longest source, then source 0.
+
+    Args:
+        dataset: Encoded examples.
+        source_names: The model's sources, in order.
+
+    Returns:
+        One pair of lengths in tokens per example.
+    """
+    keys = ["input_ids", *(f"{name}_input_ids" for name in source_names[1:])]
+    lengths = [[len(example.get(key) or ()) for key in keys] for example in dataset]
+    return [(max(row), row[0]) for row in lengths]
+
+
+class LengthBucketSampler(Sampler[int]):
+    """Gives indices in an order in which consecutive batches hold examples of similar length.
+
+    Shuffles all examples, sorts within pools of 50 batches, then shuffles the batches. The order depends on seed and
+    epoch alone, so that a resumed run sees the same batches. The last batch is the one that may be smaller.
+
+    Args:
+        lengths: Sort key of every example.
+        batch_size: Examples in a batch, over all processes that take batches in turn.
+        seed: Of the shuffling.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, ...]], batch_size: int, seed: int = 0) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next.
+
+        Args:
+            epoch: Counted from 0.
+        """
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        pool = self.batch_size * POOL_BATCHES
+        batches = []
+        for start in range(0, len(order), pool):
+            part = sorted(order[start : start + pool], key=self.lengths.__getitem__)
+            batches += [part[i : i + self.batch_size] for i in range(0, len(part), self.batch_size)]
+        whole = [batch for batch in batches if len(batch) == self.batch_size]
+        rest = [batch for batch in batches if len(batch) < self.batch_size]
+        for i in torch.randperm(len(whole), generator=generator).tolist():
+            yield from whole[i]
+        for batch in rest:
+            yield from batch
+
+
+class MultiSourceTrainer(Seq2SeqTrainer):
+    """[`Seq2SeqTrainer`] that groups by the longest source when `train_sampling_strategy="group_by_length"`.
+
+    Stock grouping sees one length only. Everything else is stock; the stock trainer works with these models, too.
+
+    Args:
+        *args: As [`Seq2SeqTrainer`].
+        **kwargs: As [`Seq2SeqTrainer`].
+
+    Raises:
+        ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
+        if factor and own:
+            raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
+
+    @property
+    def _config(self) -> Any:
+        model: Any = self.model
+        return model.config
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length" or dataset is None:
+            return super()._get_train_sampler(train_dataset)
+        lengths = length_keys(dataset, self._config.source_names)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return LengthBucketSampler(lengths, self.args.train_batch_size, seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        # Stock grouping would shuffle the evaluation, too: predictions would not come in the order of the examples.
+        if self.args.train_sampling_strategy != "group_by_length" or eval_dataset is None:
+            return super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset)

@@ -1,0 +1,122 @@
+"""Small configurations, modules and inputs for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hf_multisource.attention import SourceMemory
+from hf_multisource.combiners import Combiner, build_combiner
+from hf_multisource.configuration_multisource import MultiSourceConfig
+
+SOURCES = ("en", "de", "fr", "es")
+WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
+
+
+def tiny_config(combiner: str = "serial", sources: Sequence[str] = SOURCES[:2], **fields: Any) -> MultiSourceConfig:
+    """A model of width 8 with 2 heads, 4 heads over sources, one layer everywhere, and no dropout."""
+    tiny: dict[str, Any] = {
+        "vocab_size": 16,
+        "d_model": WIDTH,
+        "encoder_layers": 1,
+        "encoder_attention_heads": HEADS,
+        "encoder_ffn_dim": 16,
+        "decoder_layers": 1,
+        "decoder_attention_heads": HEADS,
+        "decoder_ffn_dim": 16,
+        "hierarchical_heads": HIERARCHICAL_HEADS,
+        "dropout": 0.0,
+    }
+    return MultiSourceConfig(sources=list(sources), combiner=combiner, **{**tiny, **fields})
+
+
+def randomise(module: nn.Module, seed: int) -> None:
+    """Draw every parameter from a normal distribution, norms and biases too, so that leaving one out shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.5, generator=generator)
+
+
+def join(states: Sequence[Tensor], masks: Sequence[Tensor]) -> SourceMemory:
+    """Join sources, each (B, S_i, D) with its mask (B, S_i), on the time axis."""
+    lengths = tuple(mask.shape[1] for mask in masks)
+    return SourceMemory(torch.cat(list(states), dim=1), torch.cat(list(masks), dim=1), lengths)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a combiner is given: its masks, and numbers that follow from the seed. Everything is float64.
+
+    Args:
+        seed: Of hidden states, encoder states and weights.
+        target_length: T.
+        rows: Per source, per example, one bool per state; True = real. A row without True is an absent source.
+    """
+
+    seed: int
+    target_length: int
+    rows: tuple[tuple[tuple[bool, ...], ...], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name per source."""
+        return SOURCES[: len(self.rows)]
+
+    def masks(self) -> list[Tensor]:
+        """(B, S_i) per source."""
+        return [torch.tensor(source, dtype=torch.bool).view(len(source), -1) for source in self.rows]
+
+    def hidden_states(self) -> Tensor:
+        """(B, T, D)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randn(len(self.rows[0]), self.target_length, WIDTH, generator=generator, dtype=torch.float64)
+
+    def states(self) -> list[Tensor]:
+        """(B, S_i, D) per source."""
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        return [torch.randn(*mask.shape, WIDTH, generator=generator, dtype=torch.float64) for mask in self.masks()]
+
+    def memory(self) -> SourceMemory:
+        """States and masks, joined."""
+        return join(self.states(), self.masks())
+
+    def combiner(
+        self, name: str, norm_position: str, *, sources: Sequence[str] = (), attention: str = "eager", **fields: Any
+    ) -> Combiner:
+        """A combiner in evaluation mode, for the case's sources or the given ones."""
+        config = tiny_config(name, sources or self.names, norm_position=norm_position, **fields)
+        config._attn_implementation = attention
+        combiner = build_combiner(config, 0).double().eval()
+        randomise(combiner, self.seed + 2)
+        return combiner
+
+
+MIXED = Case(
+    0,
+    3,
+    (
+        ((True, True, False), (False,) * 3, (False,) * 3),
+        ((), (), ()),
+        ((True,), (True,), (False,)),
+        ((True, False, True), (False, True, True), (False,) * 3),
+    ),
+)
+"""Three examples: with holes in their masks, without source 0, and without any source; all of them without source 1."""
+
+
+@st.composite
+def cases(draw: st.DrawFn, min_sources: int = 1, max_sources: int = 4, all_present: bool = False) -> Case:
+    """Draw up to 3 examples of up to 4 sources of up to 4 states, under any mask: with holes, or empty."""
+    batch = draw(st.integers(1, 3))
+    rows = []
+    for _ in range(draw(st.sampled_from(range(min_sources, max_sources + 1)))):
+        length = draw(st.integers(int(all_present), 4))
+        bits = [draw(st.integers(int(all_present), 2**length - 1)) for _ in range(batch)]
+        rows.append(tuple(tuple(bool(row >> k & 1) for k in range(length)) for row in bits))
+    return Case(draw(st.integers(0, 10_000)), draw(st.integers(1, 4)), tuple(rows))

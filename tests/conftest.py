@@ -1,0 +1,29 @@
+"""What every test runs under: no network, one thread, a cache of its own, the same random draws each time."""
+
+import os
+import tempfile
+from pathlib import Path
+
+# All of this is read when the libraries are first imported, here or in a script that a test starts.
+_cache = tempfile.TemporaryDirectory(prefix="hf_multisource-tests-")
+os.environ.update(
+    HF_HOME=_cache.name,
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
+    HF_EVALUATE_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",  # the tensors are tiny: more threads only wait for one another
+)
+# Scripts that tests start see the package that the tests see; `make test` has set this to the wheel already.
+os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+
+import hypothesis  # noqa: E402
+
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,  # the first call pays for imports and warm-up
+    derandomize=True,
+    database=None,
+    max_examples=20,
+)
+hypothesis.settings.load_profile("tests")

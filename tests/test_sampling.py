@@ -1,0 +1,277 @@
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import RandomSampler
+from transformers import EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from builders import SOURCES, tiny_config
+from hf_multisource import (
+    DataCollatorForMultiSource,
+    LengthBucketSampler,
+    MultiSourceForConditionalGeneration,
+    MultiSourceProcessor,
+    MultiSourceTrainer,
+)
+from hf_multisource.sampling import POOL_BATCHES, length_keys
+from train_tokenizer import train_tokenizer
+
+NAMES = SOURCES[:2]
+VOCAB_SIZE = 16
+
+
+@cache
+def processor() -> MultiSourceProcessor:
+    return MultiSourceProcessor(train_tokenizer(["A boy plays."], "bpe", 261), NAMES)
+
+
+def made_up_examples(number: int, seed: int = 0) -> list[dict[str, list[int]]]:
+    """Random ids of lengths 0 to 8 per source, at least one source present; labels tell the examples apart."""
+    rng = random.Random(seed)
+    examples = []
+    for i in range(number):
+        lengths = rng.choice([(0, rng.randint(1, 8)), (rng.randint(1, 8), 0), (rng.randint(1, 8), rng.randint(1, 8))])
+        en, de = ([rng.randrange(4, VOCAB_SIZE) for _ in range(length)] for length in lengths)
+        labels = [4 + i // 12 % 12, 4 + i % 12, *[5] * rng.randint(0, 3), 1]
+        examples.append({"input_ids": en, "de_input_ids": de, "labels": labels})
+    return examples
+
+
+class Recorder(DataCollatorForMultiSource):
+    """Keeps the first two labels, which name an example, of every batch it makes."""
+
+    def __init__(self, model: Any = None) -> None:
+        super().__init__(processor(), model=model)
+        self.batches: list[list[tuple[int, ...]]] = []
+
+    def __call__(self, examples: Sequence[Any]) -> dict[str, Tensor]:
+        self.batches.append([name_of(example) for example in examples])
+        return super().__call__(examples)
+
+
+def name_of(example: dict[str, list[int]]) -> tuple[int, ...]:
+    return tuple(example["labels"][:2])
+
+
+def trainer_of(
+    folder: Path,
+    examples: Any,
+    *,
+    kind: type[Seq2SeqTrainer] = MultiSourceTrainer,
+    model_fields: dict[str, Any] | None = None,
+    compute_metrics: Any = None,
+    decoder_inputs: bool = False,
+    **settings: Any,
+) -> Seq2SeqTrainer:
+    """A trainer of a tiny model whose weights are always the same."""
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "init_std": 0.3, **(model_fields or {})}
+    model = MultiSourceForConditionalGeneration(tiny_config("parallel", NAMES, **fields))
+    quiet = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+    args = Seq2SeqTrainingArguments(output_dir=str(folder), remove_unused_columns=False, **{**quiet, **settings})
+    return kind(
+        model=model,
+        args=args,
+        train_dataset=examples,
+        eval_dataset=examples,
+        data_collator=Recorder(model if decoder_inputs else None),
+        processing_class=processor(),
+        compute_metrics=compute_metrics,
+    )
+
+
+def weights_of(trainer: Seq2SeqTrainer) -> dict[str, Tensor]:
+    model: Any = trainer.model
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def losses_of(trainer: Seq2SeqTrainer) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def order_of(sampler: LengthBucketSampler, epoch: int) -> list[int]:
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def test_the_key_of_an_example_is_its_longest_source_then_source_0() -> None:
+    examples: list[dict[str, Any]] = [
+        {"input_ids": [1] * 3, "de_input_ids": [1] * 5, "labels": [1] * 9},
+        {"input_ids": [1] * 4, "de_input_ids": [], "fr_input_ids": [1] * 2},
+        {"de_input_ids": None, "fr_input_ids": [1] * 6, "es_input_ids": [1] * 99},
+    ]
+    assert length_keys(examples, ["en", "de", "fr"]) == [(5, 3), (4, 4), (6, 0)]
+    assert length_keys(examples, ["en"]) == [(3, 3), (4, 4), (0, 0)]
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=300),
+    batch_size=st.integers(1, 4),
+    seed=st.integers(0, 3),
+    epoch=st.integers(0, 3),
+)
+def test_every_example_comes_once_an_epoch(
+    lengths: list[tuple[int, int]], batch_size: int, seed: int, epoch: int
+) -> None:
+    sampler = LengthBucketSampler(lengths, batch_size, seed)
+    order = order_of(sampler, epoch)
+    assert sorted(order) == list(range(len(lengths))) and len(sampler) == len(lengths)
+    assert order_of(LengthBucketSampler(lengths, batch_size, seed), epoch) == order, "it follows from seed and epoch"
+
+
+def test_the_order_differs_between_epochs_and_between_seeds() -> None:
+    lengths = [(i % 9, i % 7) for i in range(200)]
+    orders = [order_of(LengthBucketSampler(lengths, 8, seed), epoch) for seed in range(4) for epoch in range(4)]
+    assert len({tuple(order) for order in orders}) == 16
+    batches = [{frozenset(order[i : i + 8]) for i in range(0, 200, 8)} for order in orders]
+    assert all(one != other for i, one in enumerate(batches) for other in batches[:i]), "not only the batches' order"
+
+
+@pytest.mark.parametrize("number", [0, 3, 8, 8 * POOL_BATCHES - 1, 8 * POOL_BATCHES + 3, 16 * POOL_BATCHES])
+def test_a_batch_holds_neighbours_in_length_and_the_smaller_one_comes_last(number: int) -> None:
+    lengths = [(random.Random(i).randrange(1000),) for i in range(number)]
+    order = order_of(LengthBucketSampler(lengths, 8, 1), 2)
+    spread = [max(part) - min(part) for i in range(0, number, 8) if (part := [lengths[k][0] for k in order[i : i + 8]])]
+    # Sorted within a pool, batches are consecutive stretches: together their spreads cover each pool at most once.
+    # A smaller batch in the middle would shift all later ones across two stretches.
+    assert sum(spread) <= 1000 * -(-number // (8 * POOL_BATCHES))
+    if number == 8 * POOL_BATCHES - 1:
+        tops = [max(lengths[k][0] for k in order[i : i + 8]) for i in range(0, number, 8)]
+        assert len(order[-(number % 8) :]) == 7 and tops[-1] == max(tops)
+        assert tops[:-1] != sorted(tops[:-1]), "batches come in random order"
+
+
+def test_padding_falls_far_below_that_of_a_random_order() -> None:
+    # Sentence lengths as in news text: log-normal, mean about 25; the sources of one line differ by about a fifth.
+    rng = random.Random(0)
+    rows = []
+    for _ in range(5000):
+        length = rng.lognormvariate(3, 0.6)
+        rows.append([max(1, round(length * rng.lognormvariate(0, 0.2))) if rng.random() < 0.9 else 0 for _ in range(3)])
+    names = ["en", "de", "fr"]
+    keys = ["input_ids", "de_input_ids", "fr_input_ids"]
+    examples = [{key: [1] * length for key, length in zip(keys, row, strict=True)} for row in rows]
+    size = 32
+
+    def waste(order: Sequence[int]) -> float:
+        real = padded = 0
+        for i in range(0, len(order), size):
+            batch = [rows[k] for k in order[i : i + size]]
+            real += sum(map(sum, batch))
+            padded += sum(max(1, *column) * len(batch) for column in zip(*batch, strict=True))
+        return 1 - real / padded
+
+    grouped = waste(order_of(LengthBucketSampler(length_keys(examples, names), size), 0))
+    at_random = waste(rng.sample(range(5000), 5000))
+    assert at_random > 0.45
+    assert grouped < at_random / 2
+
+
+def test_the_trainer_groups_by_length_when_asked(tmp_path: Path) -> None:
+    examples = made_up_examples(100)
+    settings: dict[str, Any] = {"per_device_train_batch_size": 8, "num_train_epochs": 2, "data_seed": 5}
+    trainer = trainer_of(tmp_path, examples, train_sampling_strategy="group_by_length", **settings)
+    trainer.train()
+    sampler = LengthBucketSampler(length_keys(examples, NAMES), 8, 5)
+    orders = [order_of(sampler, 0), order_of(sampler, 1)]
+    expected = [[name_of(examples[k]) for k in order[i : i + 8]] for order in orders for i in range(0, 100, 8)]
+    collator: Any = trainer.data_collator
+    assert collator.batches == expected
+
+
+def test_the_trainer_is_stock_when_not_asked(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, made_up_examples(20))
+    assert type(trainer._get_train_sampler()) is RandomSampler
+    examples = made_up_examples(20)
+    trainer = trainer_of(tmp_path, examples, train_sampling_strategy="sequential", num_train_epochs=1)
+    trainer.train()
+    collator: Any = trainer.data_collator
+    assert [name for batch in collator.batches for name in batch] == [name_of(example) for example in examples]
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_predictions_come_in_the_order_of_the_examples(strategy: str, tmp_path: Path) -> None:
+    examples: Any = made_up_examples(60)
+    trainer = trainer_of(tmp_path, examples, train_sampling_strategy=strategy, per_device_eval_batch_size=8)
+    labels: Any = trainer.predict(examples).label_ids
+    assert [tuple(row[:2]) for row in labels.tolist()] == [name_of(example) for example in examples]
+    trainer.evaluate()
+    collator: Any = trainer.data_collator
+    seen = [name for batch in collator.batches for name in batch]
+    assert seen == [name_of(example) for example in examples] * 2
+
+
+def test_label_smoothing_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"set label_smoothing=0\.1 in the config or label_smoothing_factor=0\.2"):
+        trainer_of(tmp_path, [], model_fields={"label_smoothing": 0.1}, label_smoothing_factor=0.2)
+
+
+def test_label_smoothing_is_the_same_by_config_and_by_trainer(tmp_path: Path) -> None:
+    examples = made_up_examples(32)
+    settings: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 16, "optim": "sgd", "learning_rate": 0.1}
+    plain = trainer_of(tmp_path, examples, **settings)
+    by_config = trainer_of(tmp_path, examples, model_fields={"label_smoothing": 0.3}, **settings)
+    by_trainer = trainer_of(tmp_path, examples, label_smoothing_factor=0.3, decoder_inputs=True, **settings)
+    for trainer in (plain, by_config, by_trainer):
+        trainer.train()
+    assert losses_of(by_config) == pytest.approx(losses_of(by_trainer), rel=1e-5)
+    assert losses_of(by_config) != pytest.approx(losses_of(plain), rel=1e-3)
+    torch.testing.assert_close(weights_of(by_config), weights_of(by_trainer), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Seq2SeqTrainer, MultiSourceTrainer])
+def test_a_trainer_trains_and_evaluates_with_generation(kind: type[Seq2SeqTrainer], tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def metrics(prediction: EvalPrediction) -> dict[str, float]:
+        seen.append(prediction)
+        return {"answer": 42.0}
+
+    trainer = trainer_of(
+        tmp_path,
+        made_up_examples(16),
+        kind=kind,
+        compute_metrics=metrics,
+        max_steps=2,
+        predict_with_generate=True,
+        generation_max_length=6,
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    before = weights_of(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    still = [name for name, after in weights_of(trainer).items() if torch.equal(before[name], after)]
+    assert [name for name in still if not name.endswith("k_proj.bias")] == [], "softmax makes nothing of a key's bias"
+    assert len(losses_of(trainer)) == 2 and len(seen) == 2
+    assert [entry["eval_answer"] for entry in trainer.state.log_history if "eval_answer" in entry] == [42.0, 42.0]
+    assert len(seen[0].predictions) == 16
+    assert set(seen[0].predictions[:, 6:].flatten()) <= {0, -100}, "generation ends at generation_max_length"
+    assert (seen[0].predictions[:, 1] >= 0).all()
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    examples = made_up_examples(32)
+    settings: dict[str, Any] = {
+        "max_steps": 2,
+        "train_sampling_strategy": "sequential",
+        "optim": "sgd",
+        "learning_rate": 0.5,
+        "max_grad_norm": 1.0,
+    }
+    whole = trainer_of(tmp_path, examples, per_device_train_batch_size=16, **settings)
+    parts = trainer_of(tmp_path, examples, per_device_train_batch_size=4, gradient_accumulation_steps=4, **settings)
+    before = weights_of(whole)
+    whole.train()
+    parts.train()
+    torch.testing.assert_close(weights_of(parts), weights_of(whole), rtol=0, atol=1e-6)
+    assert losses_of(parts) == pytest.approx(losses_of(whole), rel=1e-5)
+    moved = max((after - before[name]).abs().max().item() for name, after in weights_of(whole).items())
+    assert moved > 1e-2

@@ -1,0 +1,451 @@
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, MultiSourceTrainer
+from recipe import Recipe, load_recipe
+from train import PACKAGES, main, train
+from train_tokenizer import train_tokenizer
+
+SCRIPT = Path(__file__).resolve().parents[1] / "training" / "train.py"
+STEPS, SAVED = 8, 4  # 40 lines are 3 batches an epoch: the checkpoint lies within the second epoch
+WORDS = {
+    "en": ["boy", "dog", "plays", "runs", "water", "green", "two", "over"],
+    "de": ["Junge", "Hund", "spielt", "läuft", "Wasser", "grün", "zwei", "über"],
+    "cs": ["chlapec", "pes", "hraje", "běží", "voda", "zelený", "dva", "přes"],
+}
+RECIPE: dict[str, dict[str, Any]] = {
+    "data": {"path": "text", "sources": ["en", "de"], "target": "cs", "max_length": 32},
+    "tokenizer": {"vocab_size": 280},
+    "model": {
+        "combiner": "parallel",
+        "d_model": 16,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 16,
+        "dropout": 0.2,
+    },
+    "training": {
+        "output_dir": "run",
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 16,
+        "noam_scale": 2.0,
+        "warmup_steps": 4,
+        "train_sampling_strategy": "group_by_length",
+        "save_steps": SAVED,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "logging_steps": 1,
+    },
+}
+EVALUATED: dict[str, Any] = {
+    "eval_strategy": "steps",
+    "eval_steps": SAVED,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "bleu",
+    "greater_is_better": True,
+}
+TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with data and a recipe; the second source is absent in some lines."""
+    (tmp_path / "text").mkdir()
+    for split, lines in {"train": 40, "dev": 20}.items():
+        rng = random.Random(split)
+        rows = [[rng.randrange(8) for _ in range(rng.randint(1, 4))] for _ in range(lines)]
+        for name, words in WORDS.items():
+            text = [
+                "" if name == "de" and i % 5 == 0 else " ".join(words[k] for k in row) for i, row in enumerate(rows)
+            ]
+            write_lines(tmp_path / "text" / f"{split}.{name}", text)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    return tmp_path
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def recipe_of(folder: Path, run: str = "run", **changes: Any) -> Recipe:
+    places = {"path": str(folder / "text"), "output_dir": str(folder / run)}
+    return load_recipe(folder / "recipe.yaml", {**places, **changes})
+
+
+def train_at(folder: Path, run: str = "run", **changes: Any) -> Path:
+    train(recipe_of(folder, run, **changes))
+    return folder / run
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def losses_of(run: Path) -> dict[int, float]:
+    """The loss of every update, as the last checkpoint remembers it."""
+    history = read_json(run / f"checkpoint-{STEPS}" / "trainer_state.json")["log_history"]
+    return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def translate(run: Path, **texts: Any) -> Tensor:
+    """Load a run's folder as a user does, and generate."""
+    model: Any = MultiSourceForConditionalGeneration.from_pretrained(run)
+    processor = MultiSourceProcessor.from_pretrained(run)
+    ids: Tensor = model.generate(**processor(**texts, return_tensors="pt"), max_new_tokens=5)
+    assert all(isinstance(text, str) for text in processor.batch_decode(ids, skip_special_tokens=True))
+    return ids
+
+
+class Killed(BaseException):
+    """As from outside: nothing in the program waits for it."""
+
+
+def kill_in(monkeypatch: pytest.MonkeyPatch, method: str, step: int, *, after: bool) -> None:
+    """Have the trainer die before or after a method at the given number of finished updates."""
+    run: Callable[..., Any] = getattr(MultiSourceTrainer, method)
+
+    def dying(self: MultiSourceTrainer, *args: Any, **kwargs: Any) -> Any:
+        if not after and self.state.global_step == step:
+            raise Killed
+        result = run(self, *args, **kwargs)
+        if after and self.state.global_step == step:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(MultiSourceTrainer, method, dying)
+
+
+def test_a_run_leaves_all_that_is_needed_to_use_and_repeat_it(folder: Path) -> None:
+    recipe = recipe_of(folder)
+    summary = train(recipe)
+    run = folder / "run"
+    files = {path.name for path in run.iterdir()}
+    assert files >= {"config.json", "model.safetensors", "processor_config.json", *TOKENIZER, "checkpoint-4"}
+    assert load_recipe(run / "recipe.yaml") == recipe
+    assert set(read_json(run / "versions.json")) == {"python", *PACKAGES}
+    assert read_json(run / "versions.json")["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert read_json(run / "train_summary.json") == summary
+    model = AutoModelForSeq2SeqLM.from_pretrained(run)
+    assert type(model) is MultiSourceForConditionalGeneration
+    assert (summary["updates"], summary["seed"], summary["resumed"], summary["processes"]) == (STEPS, 42, False, 1)
+    assert summary["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert (model.config.combiner, model.config.dropout, model.config.vocab_size) == ("parallel", 0.2, 280)
+    assert model.generation_config.max_length == recipe.data.max_length
+    assert translate(run, en=["two dogs", None], de=["zwei", "Hund läuft"]).shape[0] == 2
+    # The top of the folder is the last state; it differs from the one before.
+    assert same(weights_of(run), weights_of(run / f"checkpoint-{STEPS}"))
+    assert not same(weights_of(run), weights_of(run / f"checkpoint-{SAVED}"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources", "texts"),
+    [
+        ({"sources": ["de"]}, ["de"], {"de": "zwei"}),
+        ({"sources": ["de", "en"], "combiner": "hierarchical"}, ["de", "en"], {"en": "two"}),
+        ({"concatenate": True}, ["all"], {"all": "two | zwei"}),
+        ({"separate": True, "kind": "unigram"}, ["en", "de"], {"en": "two", "de": "zwei"}),
+        ({"preset": "paper", "combiner": "flat"}, ["en", "de"], {"de": "zwei"}),
+        ({"label_smoothing_factor": 0.1}, ["en", "de"], {"de": "zwei"}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_every_kind_of_run_can_be_loaded_and_translates(
+    changes: dict[str, Any], sources: list[str], texts: dict[str, str], folder: Path
+) -> None:
+    train(recipe_of(folder, **changes, max_steps=1))
+    run = folder / "run"
+    assert MultiSourceProcessor.from_pretrained(run).source_names == sources
+    assert translate(run, **texts).shape[0] == 1
+    config = AutoModelForSeq2SeqLM.from_pretrained(run).config
+    assert {source.vocab_size is not None for source in config.sources} == {changes.get("separate", False)}
+
+
+def test_a_tokenizer_can_be_loaded_instead_of_trained(folder: Path) -> None:
+    given = train_tokenizer(["a boy", "Junge", "chlapec"], "unigram", 275)
+    given.save_pretrained(folder / "tok")
+    train(recipe_of(folder, load=str(folder / "tok"), max_steps=1))
+    used = MultiSourceProcessor.from_pretrained(folder / "run").tokenizer
+    text = "Der Junge, a boy & chlapec"
+    assert used(text) == given(text)
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder / "run").config.vocab_size == len(given)
+
+
+def test_the_command_trains_and_says_what_it_does(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "recipe.yaml", "--max_steps", "2", "--seed=7", "--sources", "de", "en"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for line in ("train: lines 40, rows 40", "dev: lines 20", "train, tokens: truncated.de 0", "model: parameters"):
+        assert line in done.stdout
+    summary = read_json(folder / "run" / "train_summary.json")
+    assert (summary["updates"], summary["seed"]) == (2, 7)
+    assert summary["command"].endswith("recipe.yaml --max_steps 2 --seed=7 --sources de en")
+    assert translate(folder / "run", en="two").shape[0] == 1
+
+
+def test_two_processes_train_as_one_with_twice_the_batch(folder: Path) -> None:
+    # Sequential: two batches of 8, one for each process, are one of 16. SGD: Adam would magnify what rounding does.
+    settings: dict[str, Any] = {"dropout": 0.0, "optim": "sgd", "train_sampling_strategy": "sequential", "max_steps": 2}
+    settings |= {"noam_scale": None, "lr_scheduler_type": "constant", "learning_rate": 0.5}
+    settings |= {"eval_strategy": "steps", "eval_steps": 2}
+    start = weights_of(train_at(folder, "start", **{**settings, "learning_rate": 0.0}))
+    one = weights_of(train_at(folder, "one", **settings))
+    # With --cpu instead of --multi_gpu, accelerate starts one process whatever number is asked for.
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
+    command += ["--num_machines=1", "--main_process_port=0", "--mixed_precision=no", "--dynamo_backend=no"]
+    command += [str(SCRIPT), "recipe.yaml"]
+    arguments = {**settings, "noam_scale": "null", "per_device_train_batch_size": 8, "output_dir": "two"}
+    command += [f"--{key}={value}" for key, value in arguments.items()]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("model: parameters") == 1, "only one process says what it does"
+    summary = read_json(folder / "two" / "train_summary.json")
+    assert (summary["processes"], summary["updates"]) == (2, 2)
+    torch.testing.assert_close(weights_of(folder / "two"), one, rtol=0, atol=1e-6)
+    assert max((tensor - start[name]).abs().max() for name, tensor in one.items()) > 1e-2
+
+
+def test_a_second_run_into_the_same_folder_is_refused_and_changes_nothing(folder: Path) -> None:
+    train(recipe_of(folder, max_steps=1))
+    before = files_of(folder)
+    for seed in (42, 5):
+        with pytest.raises(FileExistsError, match="run already holds a run; give another --output_dir, or --resume"):
+            train(recipe_of(folder, max_steps=1, seed=seed))
+    assert files_of(folder) == before
+
+
+def test_resuming_with_another_recipe_is_refused_and_names_the_keys(folder: Path) -> None:
+    train(recipe_of(folder, max_steps=1))
+    before = files_of(folder)
+    changes: dict[str, Any] = {"max_steps": 1, "seed": 5, "combiner": "flat", "sources": ["en"], "kind": "unigram"}
+    with pytest.raises(ValueError, match=r"data\.sources, tokenizer\.kind, model\.combiner, training\.seed differ"):
+        train(recipe_of(folder, **changes), resume=True)
+    assert files_of(folder) == before
+
+
+KILLS = {
+    "right after a checkpoint": ("_save_checkpoint", SAVED, True),
+    "two updates after a checkpoint": ("training_step", SAVED + 2, False),
+    "before any checkpoint": ("training_step", 1, False),
+    "while writing a checkpoint": ("_save_optimizer_and_scheduler", STEPS, False),
+    "at the end of writing a checkpoint": ("_save_rng_state", STEPS, True),
+    "right after the last checkpoint": ("_save_checkpoint", STEPS, True),
+}
+
+
+@pytest.mark.parametrize(("method", "step", "after"), KILLS.values(), ids=KILLS)
+def test_a_killed_run_resumes_to_the_same_weights(
+    method: str, step: int, after: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": SAVED}
+    whole = train_at(folder, "whole", **changes)
+    with monkeypatch.context() as patch:
+        kill_in(patch, method, step, after=after)
+        with pytest.raises(Killed):
+            train(recipe_of(folder, **changes))
+    assert not (folder / "run" / "model.safetensors").exists()
+    summary = train(recipe_of(folder, **changes), resume=True)
+    assert summary["resumed"] and summary["updates"] == STEPS
+    assert same(weights_of(folder / "run"), weights_of(whole))
+    assert losses_of(folder / "run") == losses_of(whole) and len(losses_of(whole)) == STEPS
+
+
+def test_a_run_killed_at_the_end_of_an_epoch_resumes_to_the_same_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train_at(folder, "whole", save_steps=3)
+    with monkeypatch.context() as patch:
+        kill_in(patch, "_save_checkpoint", 3, after=True)
+        with pytest.raises(Killed):
+            train(recipe_of(folder, save_steps=3))
+    train(recipe_of(folder, save_steps=3), resume=True)
+    assert same(weights_of(folder / "run"), weights_of(whole))
+
+
+def test_the_best_model_is_kept_over_a_kill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bleu(monkeypatch, 30.0, 20.0)
+    with monkeypatch.context() as patch:
+        kill_in(patch, "training_step", SAVED + 1, after=False)
+        with pytest.raises(Killed):
+            train(recipe_of(folder, **EVALUATED))
+    summary = train(recipe_of(folder, **EVALUATED), resume=True)
+    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == (f"checkpoint-{SAVED}", 30.0)
+    assert same(weights_of(folder / "run"), weights_of(folder / "run" / f"checkpoint-{SAVED}"))
+
+
+def test_resuming_a_finished_run_changes_no_weight(folder: Path) -> None:
+    train(recipe_of(folder))
+    before = weights_of(folder / "run")
+    train(recipe_of(folder), resume=True)
+    assert same(weights_of(folder / "run"), before)
+
+
+def test_resuming_where_nothing_is_begins(folder: Path) -> None:
+    assert train(recipe_of(folder, max_steps=1), resume=True)["updates"] == 1
+
+
+def fake_bleu(monkeypatch: pytest.MonkeyPatch, *scores: float) -> None:
+    rest = iter(scores)
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(rest)))
+
+
+def test_the_best_model_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bleu(monkeypatch, 10.0, 30.0, 20.0, 25.0)
+    changes: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2, "save_total_limit": 2}
+    summary = train(recipe_of(folder, **changes))
+    run = folder / "run"
+    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == ("checkpoint-4", 30.0)
+    assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-8"]
+    assert same(weights_of(run), weights_of(run / "checkpoint-4"))
+    assert not same(weights_of(run), weights_of(run / "checkpoint-8"))
+
+
+def test_training_stops_when_bleu_stays_below_its_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bleu(monkeypatch, 10.0, 30.0, 20.0, 25.0, 99.0)
+    changes: dict[str, Any] = {**EVALUATED, "eval_steps": 1, "save_steps": 1, "patience": 2}
+    summary = train(recipe_of(folder, **changes))
+    assert (summary["updates"], summary["best_dev_bleu"]) == (4, 30.0)
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_dev_bleu_compares_each_translation_with_its_own_reference(
+    strategy: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A model that repeats its source translates perfectly where the target is the source.
+    def echo(self: Any, input_ids: Tensor, **_: Any) -> Tensor:
+        return torch.cat([torch.full_like(input_ids[:, :1], self.config.bos_token_id), input_ids], dim=1)
+
+    monkeypatch.setattr(MultiSourceForConditionalGeneration, "generate", echo)
+    text = [" ".join(random.Random(i).choices(WORDS["cs"], k=4 + i % 5)) for i in range(20)]
+    for name in ("en", "cs"):
+        write_lines(folder / "text" / f"dev.{name}", text)
+    changes: dict[str, Any] = {
+        **EVALUATED,
+        "eval_steps": 1,
+        "save_steps": 1,
+        "max_steps": 1,
+        "per_device_eval_batch_size": 4,
+    }
+    summary = train(recipe_of(folder, **changes, max_length=80, train_sampling_strategy=strategy))
+    assert summary["best_dev_bleu"] == pytest.approx(100)
+
+
+def remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
+def cut(path: Path) -> None:
+    write_lines(path, path.read_text(encoding="utf-8").splitlines()[:-3])
+
+
+BAD: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
+    "file that is not there": (lambda text: remove(text / "train.de"), [], r"'de': no train\.de"),
+    "dev split that is not there": (
+        lambda text: remove(*text.glob("dev.*")),
+        [],
+        "no split 'dev' in",
+    ),
+    "folder that is not there": (lambda _: None, ["--path", "elsewhere"], "no folder elsewhere"),
+    "files of different length": (lambda text: cut(text / "train.de"), [], r"train\.de has 37 lines.* line 38 has no"),
+    "dev files of different length": (lambda text: cut(text / "dev.cs"), [], r"dev\.cs has 17 lines"),
+    "empty file": (lambda text: (text / "train.en").write_text(""), [], r"train\.en is empty"),
+    "bytes that are not UTF-8": (
+        lambda text: (text / "train.en").write_bytes(b"a\n\xff\n"),
+        [],
+        r"train\.en, line 2: not UTF-8",
+    ),
+    "unknown source": (lambda _: None, ["--sources", "en", "fi"], "unknown source or target 'fi'"),
+    "unknown key": (lambda _: None, ["--combinr", "flat"], "unknown key 'combinr'; did you mean combiner"),
+    "unknown combiner": (
+        lambda _: None,
+        ["--combiner", "sequential"],
+        "combiner must be one of 'serial'.*got 'sequential'",
+    ),
+    "width that heads do not divide": (lambda _: None, ["--decoder_attention_heads", "3"], "d_model=16; got 3"),
+    "source with a reserved name": (
+        lambda text: [(text / f"{split}.en").rename(text / f"{split}.labels") for split in ("train", "dev")],
+        ["--sources", "labels", "de"],
+        "'labels' is reserved",
+    ),
+    "word where a number belongs": (lambda _: None, ["--d_model", "wide"], "d_model.*wide"),
+    "max_length that is too small": (lambda _: None, ["--max_length", "1"], "max_length is 1"),
+    "vocabulary that is too small": (lambda _: None, ["--vocab_size", "9"], "vocab_size is 9"),
+    "unknown kind of tokenizer": (lambda _: None, ["--kind", "morfessor"], "kind is 'morfessor'"),
+    "label smoothing twice": (
+        lambda _: None,
+        ["--label_smoothing", "0.1", "--label_smoothing_factor", "0.1"],
+        "label_smoothing=0.1 in the config or",
+    ),
+    "strategy that Transformers does not know": (lambda _: None, ["--eval_strategy", "often"], "often"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "arguments", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_named_in_one_line_and_the_corrected_command_runs(
+    spoil: Callable[[Path], object], arguments: list[str], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = files_of(folder / "text")
+    spoil(folder / "text")
+    spoilt = files_of(folder / "text")
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit, match=rf"^train\.py: .*{message}") as caught:
+        main(["recipe.yaml", "--max_steps", "1", *arguments])
+    assert isinstance(caught.value.code, str), "a text as exit code is printed, and the status is 1"
+    assert "\n" not in caught.value.code
+    assert files_of(folder / "text") == spoilt
+    for name, content in good.items():
+        (folder / "text" / name).write_bytes(content)
+    main(["recipe.yaml", "--max_steps", "1"])  # not refused, as if the folder held a run
+    assert translate(folder / "run", en="two").shape[0] == 1
+
+
+def test_the_command_ends_with_status_1_and_one_line(folder: Path) -> None:
+    cut(folder / "text" / "train.de")
+    done = subprocess.run([sys.executable, str(SCRIPT), "recipe.yaml"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+    assert line.startswith("train.py: files in text differ in length")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--resume"], ["--help"]])
+def test_without_a_recipe_the_command_says_how_it_is_used(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"python training/train\.py RECIPE\.yaml \[--resume\] \[--key value"):
+        main(arguments)
+
+
+def test_a_recipe_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^train\.py: .*none\.yaml"):
+        main([str(folder / "none.yaml")])

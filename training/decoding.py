@@ -1,0 +1,266 @@
+"""Decode rows into a text file, in order and as they come, so that a run cut short goes on where it stopped."""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from data import Row, encode_rows
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
+
+logger = logging.getLogger(__name__)
+
+LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
+WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
+
+
+class Hypothesis(NamedTuple):
+    """One translation; `score` is the length-normalised log probability, None where it was not asked for."""
+
+    text: str
+    score: float | None
+
+
+class Decoded(NamedTuple):
+    """What `decode` returns: the hypotheses of every row, best first, and the seconds it took over all its starts."""
+
+    rows: list[list[Hypothesis]]
+    seconds: float
+
+    @property
+    def best(self) -> list[str]:
+        """The first hypothesis of every row."""
+        return [hypotheses[0].text for hypotheses in self.rows]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search.
+
+    Args:
+        num_beams: Beam width; 1 is greedy.
+        length_penalty: Exponent p of `LENGTH_PENALTY`.
+        max_new_tokens: Longest hypothesis, tokens.
+        max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
+        n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
+
+    Raises:
+        ValueError: If `n_best` is more than the beam can give.
+    """
+
+    num_beams: int = 10
+    length_penalty: float = 1.0
+    max_new_tokens: int = 128
+    max_length: int | None = None
+    n_best: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_best and not 2 <= self.num_beams >= self.n_best:
+            raise ValueError(
+                f"n_best is {self.n_best} with num_beams {self.num_beams}; scored hypotheses come from the beam: "
+                "num_beams must be at least 2 and at least n_best"
+            )
+
+
+def load_config(name: str) -> Any:
+    """Load the configuration of a model from a folder or the Hub; ValueError if there is no such model."""
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name} is no folder of a model, nor can it be had from the Hub: {error}") from error
+
+
+def load_model(name: str, device: str | None = None) -> tuple[Any, Any]:
+    """Load model and processor from a folder or the Hub, ready to decode; device None: the GPU if there is one."""
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=load_config(name))
+    model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    return model, MultiSourceProcessor.from_pretrained(name)
+
+
+def decode_batch(
+    model: Any, processor: Any, batch: Mapping[str, torch.Tensor], search: Search
+) -> list[list[Hypothesis]]:
+    """Search for the best hypotheses of every example of a padded batch."""
+    width = max(1, search.n_best)
+    penalty = {"length_penalty": search.length_penalty} if search.num_beams > 1 else {}  # greedy has none and warns
+    with torch.inference_mode():
+        output = model.generate(
+            **{key: tensor.to(model.device) for key, tensor in batch.items()},
+            num_beams=search.num_beams,
+            max_new_tokens=search.max_new_tokens,
+            num_return_sequences=width,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=search.n_best > 0,  # keeps every step's log probabilities: memory
+            **penalty,
+        )
+    texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
+    texts = [text.replace("\r", " ").replace("\n", " ") for text in texts]  # one line each in the file
+    scores = output.sequences_scores.tolist() if search.n_best else [None] * len(texts)
+    hypotheses = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+    return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]
+
+
+def decode_windows(
+    model: Any,
+    processor: Any,
+    rows: Sequence[Row],
+    search: Search,
+    *,
+    batch_size: int,
+    done: int = 0,
+    title: str = "decoding",
+) -> Iterator[list[list[Hypothesis]]]:
+    """Decode `rows[done:]` with a progress bar; yield the hypotheses of one window of rows after the other, in order.
+
+    Inside a window, sentences of like length share a batch. A row without any source gets empty hypotheses (score nan).
+    """
+    collate = DataCollatorForMultiSource(processor)
+    counts: Counter[str] = Counter()
+    with tqdm(total=len(rows), initial=done, desc=title, unit="sent", dynamic_ncols=True) as bar:
+        for start in range(done, len(rows), WINDOW * batch_size):
+            window = [
+                {name: row.get(name) for name in processor.source_names}
+                for row in rows[start : start + WINDOW * batch_size]
+            ]
+            spoken = [i for i, row in enumerate(window) if any(text and text.strip() for text in row.values())]
+            encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
+            examples = dict(zip(spoken, encoded, strict=True))
+            counts.update(cut, silent=len(window) - len(spoken))
+            spoken.sort(key=lambda i: -max(map(len, examples[i].values())))  # the longest first: memory fails early
+            nothing = Hypothesis("", float("nan") if search.n_best else None)
+            results = [[nothing] * max(1, search.n_best) for _ in window]
+            bar.update(len(window) - len(spoken))
+            for first in range(0, len(spoken), batch_size):
+                batch = spoken[first : first + batch_size]
+                decoded = decode_batch(model, processor, collate([examples[i] for i in batch]), search)
+                for i, hypotheses in zip(batch, decoded, strict=True):
+                    results[i] = hypotheses
+                bar.update(len(batch))
+            yield results
+    for name in processor.source_names:
+        if count := counts[f"truncated.{name}"]:
+            logger.warning("%s: source %s cut to %d tokens in %d rows", title, name, search.max_length, count)
+    if counts["silent"]:
+        logger.warning("%s: %d rows have no source at all; their translation is empty", title, counts["silent"])
+
+
+def fingerprint(model: Any, processor: Any, rows: Sequence[Row], search: Search) -> dict[str, Any]:
+    """Everything that decides the hypotheses: search, rows and weights. Not the batch size, which may change."""
+    names = list(processor.source_names)
+    text = json.dumps([[row.get(name) or None for name in names] for row in rows])
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {
+        **asdict(search),
+        "sources": names,
+        "rows": len(rows),
+        "rows_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "weights_sha256": weights.hexdigest(),
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file in one step: a kill leaves the old file or the new one, never half of one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def format_lines(index: int, hypotheses: Sequence[Hypothesis]) -> str:
+    """One line a hypothesis: the text, or, with scores, row index, score and text between tabs."""
+    return "".join(f"{text}\n" if score is None else f"{index}\t{score:.6f}\t{text}\n" for text, score in hypotheses)
+
+
+def _parse(line: str, scored: bool) -> Hypothesis:
+    if not scored:
+        return Hypothesis(line, None)
+    _, score, text = line.split("\t", 2)
+    return Hypothesis(text, float(score))
+
+
+def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_row: int) -> tuple[int, float]:
+    """Return complete rows and seconds so far; drop a torn end. Write the settings of a new file beside it."""
+    if not out_path.exists():
+        out_path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(sidecar, {"settings": settings, "seconds": 0.0})
+        return 0, 0.0
+    if not sidecar.exists():
+        raise FileExistsError(f"{out_path} is there without its {sidecar.name}: not ours to go on with; name another")
+    stored = json.loads(sidecar.read_text(encoding="utf-8"))
+    before = stored["settings"]
+    changed = [key for key in settings if before.get(key) != settings[key]]
+    if changed:
+        differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
+        raise ValueError(
+            f"{out_path} was begun with other settings: {differences}. Nothing was touched; "
+            "go back to those settings, name another output, or move this one away"
+        )
+    lines = out_path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is torn
+    rows = len(lines) // lines_per_row
+    os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
+    return rows, stored["seconds"]
+
+
+def decode(
+    model: Any,
+    processor: Any,
+    rows: Sequence[Row],
+    out_path: str | Path,
+    search: Search,
+    *,
+    batch_size: int = 64,
+    title: str = "decoding",
+) -> Decoded:
+    """Decode rows into a text file; called again after an interruption, go on with the first row that is not there.
+
+    The file holds one line a row, or with `search.n_best` = K, K lines a row: row index (from 0), score, text, between
+    tabs. `<out_path>.json` beside it holds the settings it was begun with.
+
+    Args:
+        model: Has `generate`, `state_dict`, `device`.
+        processor: Has `source_names`, `__call__`, `batch_decode`.
+        rows: One dict a sentence, source name -> text; None, "" or left out = absent.
+        out_path: The file to write or to go on with.
+        search: The search and its limits.
+        batch_size: Sentences a batch; may change between starts.
+        title: Stands before the progress bar and warnings.
+
+    Returns:
+        All hypotheses of the file, those of earlier starts included.
+
+    Raises:
+        FileExistsError: If the file is there but was not written by this function.
+        ValueError: If it was begun with other settings, rows or weights; the message says which.
+    """
+    out_path = Path(out_path)
+    sidecar = out_path.with_name(out_path.name + ".json")
+    lines_per_row = max(1, search.n_best)
+    settings = fingerprint(model, processor, rows, search)
+    done, seconds = _resume(out_path, sidecar, settings, lines_per_row)
+    with out_path.open("a", encoding="utf-8", newline="\n") as out:
+        began = time.perf_counter() - seconds
+        windows = decode_windows(model, processor, rows, search, batch_size=batch_size, done=done, title=title)
+        for window in windows if done < len(rows) else ():
+            out.write("".join(format_lines(done + i, hypotheses) for i, hypotheses in enumerate(window)))
+            out.flush()
+            done += len(window)
+            seconds = round(time.perf_counter() - began, 3)
+            write_json(sidecar, {"settings": settings, "seconds": seconds})
+    lines = out_path.read_bytes().decode("utf-8").split("\n")[:-1]
+    hypotheses = [_parse(line, search.n_best > 0) for line in lines]
+    return Decoded([hypotheses[i : i + lines_per_row] for i in range(0, len(hypotheses), lines_per_row)], seconds)

@@ -1,0 +1,280 @@
+"""A training run as one YAML file: four sections, every key of which `--key value` can change.
+
+data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
+tokenizer:  how text becomes ids                                                (TokenizerRecipe)
+model:      fields of MultiSourceConfig, and `preset: paper`
+training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import Seq2SeqTrainingArguments
+
+from hf_multisource import MultiSourceConfig
+
+# The tokenizer decides these.
+GIVEN_BY_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+PRESETS = ("default", "paper")
+SEPARATOR = " | "
+GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}  # what train.py needs as it is
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's scalars, where `no` is a language and 1e-4 a number."""
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith((":bool", ":float"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$", re.IGNORECASE), list("tTfF"))
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\d+[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+@dataclass
+class DataRecipe:
+    """The `data` section.
+
+    Args:
+        path: Folder, or id of a Hub dataset; see `data.read_split`.
+        sources: Names of the source columns, in order.
+        target: Name of the target column.
+        train: Name of the training split.
+        dev: Name of the split that is evaluated during training.
+        test: Name of the split that `score.py` decodes.
+        max_length: Longest source and target, in tokens; longer ones are cut and counted.
+        concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
+        limit: Read at most so many training lines; None: all.
+    """
+
+    path: str
+    sources: list[str]
+    target: str
+    train: str = "train"
+    dev: str = "dev"
+    test: str = "test"
+    max_length: int = 128
+    concatenate: bool = False
+    limit: int | None = None
+
+    @property
+    def model_sources(self) -> list[str]:
+        """Names of the sources as the model sees them."""
+        return ["all"] if self.concatenate else self.sources
+
+    def model_rows(self, rows: Sequence[Mapping[str, str | None]]) -> list[dict[str, str | None]]:
+        """Turn rows of columns into rows of the model's sources.
+
+        Args:
+            rows: One dict per line; None = absent.
+
+        Returns:
+            The rows; with `concatenate`, present sources joined in order under `all`.
+        """
+        if not self.concatenate:
+            return [dict(row) for row in rows]
+        joined = [SEPARATOR.join(text for name in self.sources if (text := row[name])) or None for row in rows]
+        rest = [{key: text for key, text in row.items() if key not in self.sources} for row in rows]
+        return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
+
+
+@dataclass
+class TokenizerRecipe:
+    """The `tokenizer` section.
+
+    Args:
+        kind: "bpe", "wordpiece" or "unigram".
+        vocab_size: Tokens, the special ones included.
+        separate: Whether every source and the target get a vocabulary of their own.
+        load: Folder of a tokenizer to use instead of training one.
+    """
+
+    kind: str = "bpe"
+    vocab_size: int = 8000
+    separate: bool = False
+    load: str | None = None
+
+
+@dataclass
+class Recipe:
+    """A whole run.
+
+    Args:
+        data: The text.
+        tokenizer: The tokens.
+        model: Fields of MultiSourceConfig, and `preset`.
+        training: Fields of Seq2SeqTrainingArguments; `noam_scale`, the paper's "learning rate", which gives the peak
+            noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping.
+    """
+
+    data: DataRecipe
+    tokenizer: TokenizerRecipe = field(default_factory=TokenizerRecipe)
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the recipe, every key resolved.
+
+        Args:
+            path: The YAML file.
+        """
+        path.write_text(yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+    def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> MultiSourceConfig:
+        """Build the model's configuration.
+
+        Args:
+            vocab_size: Of the target's tokenizer.
+            source_vocab_sizes: Of the sources that have their own.
+            **ids: Special token ids.
+
+        Returns:
+            The configuration.
+        """
+        settings = dict(self.model)
+        make: Any = MultiSourceConfig.paper if settings.pop("preset", "default") == "paper" else MultiSourceConfig
+        own = {entry["name"]: entry for entry in settings.pop("sources", [])}
+        for name in own:
+            if name not in self.data.model_sources:
+                allowed = ", ".join(self.data.model_sources)
+                raise ValueError(f"model.sources: unknown source {name!r}; allowed are {allowed}")
+        sources = [
+            {"name": name, **own.get(name, {})}
+            | ({"vocab_size": size} if (size := source_vocab_sizes.get(name)) else {})
+            for name in self.data.model_sources
+        ]
+        return make(sources=sources, vocab_size=vocab_size, **ids, **settings)
+
+    def training_arguments(self) -> Seq2SeqTrainingArguments:
+        """Build Transformers' training arguments.
+
+        Returns:
+            The arguments; with `noam_scale`, the inverse-square-root schedule whose peak is Noam's.
+        """
+        settings = {key: value for key, value in self.training.items() if key not in ("noam_scale", "patience")}
+        scale = self.training.get("noam_scale")
+        if scale is not None:
+            width = self.model_config(MultiSourceConfig().vocab_size, {}).d_model
+            settings["learning_rate"] = scale * (width * settings["warmup_steps"]) ** -0.5
+            settings["lr_scheduler_type"] = "inverse_sqrt"
+        settings.setdefault("generation_max_length", self.data.max_length)
+        settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # elsewhere it only warns
+        return Seq2SeqTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
+
+
+def _known_keys() -> dict[str, set[str]]:
+    return {
+        "data": {entry.name for entry in fields(DataRecipe)},
+        "tokenizer": {entry.name for entry in fields(TokenizerRecipe)},
+        "model": {entry.name for entry in fields(MultiSourceConfig)} - GIVEN_BY_TOKENIZER
+        | {"preset", "attn_implementation"},
+        "training": {entry.name for entry in fields(Seq2SeqTrainingArguments)} - GIVEN_BY_TRAINING
+        | {"noam_scale", "patience"},
+    }
+
+
+def _section_of(key: str) -> tuple[str, str]:
+    """The section and bare name of a key given as `key` or `section.key`."""
+    known = _known_keys()
+    section, _, name = key.rpartition(".")
+    if section:
+        if name in known.get(section, ()):
+            return section, name
+    else:
+        for section, names in known.items():
+            if name in names:
+                return section, name
+    near = difflib.get_close_matches(name, sorted(set().union(*known.values())), n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise ValueError(f"unknown key {key!r}{hint}")
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Read `--key value`, `--key=value` and `--key value value ...` (a list).
+
+    Args:
+        arguments: What follows the recipe on the command line.
+
+    Returns:
+        Values by key; each value is read as YAML.
+
+    Raises:
+        ValueError: If a value stands without a key, or a key without a value.
+    """
+    groups: dict[str, list[str]] = {}
+    key = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            key, given, value = argument[2:].partition("=")
+            groups[key] = [value] if given else []
+        elif key is None:
+            raise ValueError(f"{argument!r} stands without a --key")
+        else:
+            groups[key].append(argument)
+    empty = [key for key, values in groups.items() if not values]
+    if empty:
+        raise ValueError(f"--{empty[0]} needs a value")
+    parsed = {key: [yaml.load(value, Loader) for value in values] for key, values in groups.items()}
+    return {key: values if len(values) > 1 else values[0] for key, values in parsed.items()}
+
+
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        path: The YAML file.
+        overrides: Values by `key` or `section.key`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If a section or key is unknown, or a value is not allowed; the message names it.
+    """
+    try:
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not all(isinstance(part, dict | None) for part in content.values()):
+        raise ValueError(f"{path}: a recipe has the sections {', '.join(_known_keys())}, each with `key: value` lines")
+    sections: dict[str, dict[str, Any]] = {name: {} for name in _known_keys()}
+    for section, values in content.items():
+        if section not in sections:
+            raise ValueError(f"{path}: unknown section {section!r}; allowed are {', '.join(sections)}")
+        for key in values or {}:
+            _section_of(f"{section}.{key}")
+        sections[section].update(values or {})
+    for key, value in (overrides or {}).items():
+        section, name = _section_of(key)
+        sections[section][name] = value
+    if isinstance(sections["data"].get("sources"), str):
+        sections["data"]["sources"] = [sections["data"]["sources"]]
+    missing = [key for key in ("path", "sources", "target") if key not in sections["data"]]
+    if missing:
+        raise ValueError(f"{path}: data.{missing[0]} is missing")
+    preset = sections["model"].get("preset", "default")
+    if preset not in PRESETS:
+        raise ValueError(f"model.preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+    if "output_dir" not in sections["training"]:
+        raise ValueError(f"{path}: training.output_dir is missing")
+    if sections["training"].get("noam_scale") is not None and not sections["training"].get("warmup_steps"):
+        raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps")
+    return Recipe(
+        data=DataRecipe(**sections["data"]),
+        tokenizer=TokenizerRecipe(**sections["tokenizer"]),
+        model=sections["model"],
+        training=sections["training"],
+    )

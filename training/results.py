@@ -1,0 +1,243 @@
+"""Committed results: one JSON row per finished cell, one table made from the rows. No figure is typed by hand.
+
+    python training/results.py row RUN --table multi30k --name serial [--baseline BASELINE_RUN] [--split SPLIT]
+    python training/results.py table multi30k
+
+`row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`) and writes
+docs/results/<table>/<name>.json, then the table. With --baseline it compares the hypotheses of the two runs by paired
+bootstrap. `table` writes docs/results/<table>.md anew from all rows that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data import read_lines
+from metrics import METRICS, paired_bootstrap
+
+FLAT_GAIN = 0.3  # BLEU points
+RESULTS = Path("docs/results")
+WRITERS = {"scores": "score.py"}  # folder of a run -> what writes it; all else is train.py's
+
+
+def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns also align as plain text."""
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    cells = [header, ["-" * width for width in widths], *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
+    )
+
+
+def flattened(curve: Sequence[tuple[int, float]]) -> bool:
+    """Whether training has run long enough to be compared.
+
+    Args:
+        curve: (updates, dev BLEU) of every evaluation.
+
+    Returns:
+        True if the last fifth of the updates raised the best dev BLEU by less than `FLAT_GAIN`. False where no
+        evaluation comes before the last fifth: then nothing is known.
+    """
+    before = [bleu for step, bleu in curve if step <= 0.8 * max(step for step, _ in curve)]
+    return bool(before) and max(bleu for _, bleu in curve) - max(before) < FLAT_GAIN
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a file that is not there is an error that says what writes it."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; training/{WRITERS.get(path.parent.name, 'train.py')} writes it")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def compare(run: Path, baseline: Path, split: str) -> dict[str, Any]:
+    """Paired bootstrap of two runs on one test set."""
+    files = [folder / "scores" / f"{split}.{kind}.txt" for kind in ("reference", "all") for folder in (run, baseline)]
+    missing = [str(path) for path in files if not path.exists()]
+    if missing:
+        raise FileNotFoundError(f"{', '.join(missing)} not there; training/score.py writes them")
+    references, baseline_references, hypotheses, baseline_hypotheses = map(read_lines, files)
+    if references != baseline_references:
+        raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
+    return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references)}
+
+
+def make_row(
+    run: Path, table: str, name: str, split: str | None = None, baseline: Path | None = None
+) -> dict[str, Any]:
+    """Collect everything about one run.
+
+    Args:
+        run: The run folder.
+        table: Table the row belongs to.
+        name: The row's name in it.
+        split: Test split; None: the only one that was scored.
+        baseline: Run folder to compare with.
+
+    Returns:
+        The row, as it is committed.
+
+    Raises:
+        FileNotFoundError: If a file of the run is not there.
+        ValueError: If several splits were scored and none is named.
+    """
+    if split is None:
+        splits = sorted(path.stem for path in (run / "scores").glob("*.json") if not path.name.endswith(".txt.json"))
+        if len(splits) != 1:
+            raise ValueError(f"{run}/scores holds scores of {', '.join(splits) or 'no split'}; name one with --split")
+        split = splits[0]
+    scores = read_json(run / "scores" / f"{split}.json")
+    summary = read_json(run / "train_summary.json")
+    history = read_json(run / "trainer_state.json")["log_history"]
+    config = read_json(run / "config.json")
+    joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
+    combiner = config["combiner"] if len(config["sources"]) > 1 else joined
+    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in history if "eval_bleu" in entry]
+    return {
+        "table": table,
+        "name": name,
+        "run": run.name,
+        "combiner": combiner,
+        "sources": scores["sources"],
+        "target": scores["target"],
+        "parameters": summary["parameters"],
+        "updates": summary["updates"],
+        "minutes": round(summary["seconds"] / 60, 1),
+        "hardware": summary["hardware"],
+        "threads": summary["threads"],
+        "seed": summary["seed"],
+        "curve": curve,
+        "finished": flattened(curve),
+        "split": split,
+        "scores": {
+            condition: {
+                metric: {**entry["draws"][0][metric], **entry[metric], "draws": len(entry["draws"])}
+                for metric in METRICS
+            }
+            for condition, entry in scores["conditions"].items()
+        },
+        "search": scores["search"],
+        "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
+        "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
+        "baseline": compare(run, baseline, split) if baseline else None,
+        "commands": [summary["command"], *scores["commands"]],
+        "date": scores["date"],
+        "versions": scores["versions"],
+    }
+
+
+def _number(score: dict[str, Any]) -> str:
+    """Score ± half the 95 % interval, or ± the standard deviation over draws where there are several."""
+    spread = score["draws_sd"] if score["draws"] > 1 else (score["ci_high"] - score["ci_low"]) / 2
+    return f"{score['score']:.1f} ± {spread:.1f}"
+
+
+def _against_baseline(row: dict[str, Any]) -> str:
+    if row["baseline"] is None:
+        return ""
+    bleu = row["baseline"]["bleu"]
+    return f"{bleu['difference']:+.1f} (p = {bleu['p_value']:.3f}) to {row['baseline']['run']}"
+
+
+def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The page of one table, from its rows alone.
+
+    Args:
+        table: The table's name.
+        rows: Rows as `make_row` gives them.
+
+    Returns:
+        Markdown.
+    """
+    rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
+    changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
+    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
+    header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", *changed]
+    header += ["updates", "minutes", "parameters"]
+    lines, notes = [], []
+    for row in rows:
+        all_sources = row["scores"]["all"]
+        lines.append(
+            [
+                row["name"] if row["finished"] else f"{row['name']} (unfinished)",
+                row["combiner"],
+                " ".join(row["sources"]),
+                _number(all_sources["bleu"]),
+                _number(all_sources["chrf"]),
+                _against_baseline(row),
+                *(_number(row["scores"][key]["bleu"]) if key in row["scores"] else "" for key in changed),
+                f"{row['updates']:,}",
+                f"{row['minutes']:.1f}",
+                f"{row['parameters'] / 1e6:.1f} M",
+            ]
+        )
+        search = row["search"]
+        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        notes.append(
+            f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
+            f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
+            f"length penalty {search['length_penalty']} ({search['length_penalty_formula']}), "
+            f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
+            + "".join(f"      {command}\n" for command in row["commands"])
+        )
+    splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
+    signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
+    return f"""<!-- Made by `python training/results.py table {table}` from the JSON rows in {table}/. Do not edit. -->
+# {table}
+
+Test set: {splits}. ± is half of the 95 % bootstrap interval; for a wrong source that was drawn several times,
+the standard deviation over the draws. *absent-X*: source X taken away from every sentence; *only-X*: all others taken
+away; *wrong-X*: X shuffled so that no sentence keeps its own. p: paired bootstrap. A row is *unfinished*, and not to be
+compared, while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+
+{format_table(header, lines)}
+
+{signatures}
+## How each row was made
+
+{"".join(notes)}"""
+
+
+def write_table(table: str, folder: Path) -> Path:
+    """Render the page of a table from the rows in its folder."""
+    rows = [read_json(path) for path in sorted((folder / table).glob("*.json"))]
+    if not rows:
+        raise FileNotFoundError(f"{folder / table} holds no row; `results.py row RUN --table {table}` writes one")
+    page = folder / f"{table}.md"
+    page.write_text(render(table, rows), encoding="utf-8")
+    return page
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write a row or a table; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="action", required=True)
+    row = commands.add_parser("row", help="write the row of one run, and the table")
+    row.add_argument("run", type=Path)
+    row.add_argument("--table", required=True)
+    row.add_argument("--name", required=True, help="name of the row: also its file's")
+    row.add_argument("--baseline", type=Path, help="run folder to compare with")
+    row.add_argument("--split", help="test split; default: the only one that was scored")
+    table = commands.add_parser("table", help="write the table from its rows")
+    table.add_argument("table")
+    for command in (row, table):
+        command.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
+    args = parser.parse_args(argv)
+    try:
+        if args.action == "row":
+            content = make_row(args.run, args.table, args.name, args.split, args.baseline)
+            path = args.results / args.table / f"{args.name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            print(path)
+        print(write_table(args.table, args.results))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"results.py: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Train a multi-source model: `python training/train.py RECIPE.yaml [--resume] [--key value ...]`.
+
+Any key of the recipe can be changed on the command line, such as `--combiner flat --output_dir runs/flat`. Runs as it
+is, or on several processes with `accelerate launch`. The run's folder receives the best model and its processor, the
+resolved recipe (`recipe.yaml`), the versions (`versions.json`), what the run took (`train_summary.json`) and Trainer's
+checkpoints.
+After a kill, the same command with `--resume` goes on from the last checkpoint to the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sacrebleu
+import torch
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainingArguments, set_seed
+from transformers.trainer_callback import TrainerState
+
+from data import encode_rows, read_split
+from hf_multisource import (
+    DataCollatorForMultiSource,
+    MultiSourceForConditionalGeneration,
+    MultiSourceProcessor,
+    MultiSourceTrainer,
+)
+from recipe import Recipe, load_recipe, parse_overrides
+from score import hardware
+from train_tokenizer import train_tokenizer
+
+PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate", "sacrebleu", "numpy")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command.
+
+    Args:
+        argv: Its arguments; None: the command line's.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0].startswith("-"):
+        sys.exit(__doc__)
+    resume = "--resume" in arguments
+    try:
+        recipe = load_recipe(arguments[0], parse_overrides([a for a in arguments[1:] if a != "--resume"]))
+        train(recipe, resume=resume)
+    except (ValueError, FileExistsError, FileNotFoundError, StrictDataclassError) as error:
+        sys.exit(f"train.py: {' '.join(str(error).split())}")
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
+    """Train as the recipe says.
+
+    Args:
+        recipe: The recipe.
+        resume: Whether to go on from the last checkpoint in the output folder.
+
+    Returns:
+        The summary that is also written to `train_summary.json`.
+
+    Raises:
+        FileExistsError: If the output folder holds a run and `resume` is not set.
+        ValueError: If the run in the output folder has another recipe.
+    """
+    args = recipe.training_arguments()
+    folder = Path(str(args.output_dir))
+    begun = (folder / "recipe.yaml").exists()
+    if args.process_index == 0 and begun:
+        check_folder(folder, recipe, resume)
+    sources, target = recipe.data.model_sources, recipe.data.target
+    splits = {}
+    for role, limit in (("train", recipe.data.limit), ("dev", None)):
+        split = read_split(recipe.data.path, getattr(recipe.data, role), recipe.data.sources, target, limit=limit)
+        splits[role] = recipe.data.model_rows(split.rows)
+        say(args, role, split.report)
+    with args.main_process_first(desc="tokenizer"):
+        if args.process_index > 0 or begun:
+            processor = MultiSourceProcessor.from_pretrained(folder)
+        else:
+            processor = make_processor(recipe, splits["train"])
+            processor.save_pretrained(folder)
+    encoded = {}
+    for role, rows in splits.items():
+        encoded[role], report = encode_rows(processor, rows, target, recipe.data.max_length)
+        say(args, f"{role}, tokens", report)
+
+    set_seed(args.seed)
+    tokenizer = processor.tokenizer
+    config = recipe.model_config(
+        len(tokenizer),
+        {name: len(own) for name, own in processor.source_tokenizers.items()},
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = MultiSourceForConditionalGeneration(config)
+    model.generation_config.max_length = recipe.data.max_length
+    parameters = sum(p.numel() for p in model.parameters())
+    say(args, "model", {"parameters": parameters, "sources": sources, "combiner": config.combiner})
+
+    def bleu(prediction: EvalPrediction) -> dict[str, float]:
+        # References from the labels, which come in the order of the predictions whatever the sampler does.
+        padding = tokenizer.pad_token_id
+        texts = [
+            processor.batch_decode(np.where(ids < 0, padding, ids), skip_special_tokens=True)
+            for ids in (np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
+        ]
+        return {"bleu": sacrebleu.corpus_bleu(texts[0], [texts[1]]).score}
+
+    patience = recipe.training.get("patience")
+    trainer = MultiSourceTrainer(
+        model=model,
+        args=args,
+        train_dataset=encoded["train"],
+        eval_dataset=encoded["dev"],
+        data_collator=DataCollatorForMultiSource(processor, model=model if args.label_smoothing_factor else None),
+        processing_class=processor,
+        compute_metrics=bleu,
+        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+    )
+    if args.process_index == 0 and not begun:  # now that nothing is wrong with it
+        recipe.save(folder / "recipe.yaml")
+        versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+        write_json(folder / "versions.json", versions)
+    start = time.time()
+    checkpoint = last_checkpoint(folder) if resume else None
+    state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
+    if checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        # Killed after its last update: stock code would make one more.
+        best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        trainer.state = state
+        trainer._load_from_checkpoint(best or str(checkpoint))
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    seconds = time.time() - start
+    trainer.save_model(str(folder))
+    trainer.save_state()
+    summary = {
+        "command": shlex.join(["python", *sys.argv]),
+        "parameters": parameters,
+        "updates": trainer.state.global_step,
+        "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
+        "best_dev_bleu": trainer.state.best_metric,
+        "seconds": round(seconds, 1),
+        "resumed": resume,
+        "hardware": hardware(),
+        "threads": torch.get_num_threads(),
+        "processes": args.world_size,
+        "seed": args.seed,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    if trainer.is_world_process_zero():
+        write_json(folder / "train_summary.json", summary)
+    return summary
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last checkpoint that was written to its end, where `trainer_state.json` comes."""
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Make sure that the run in the output folder is this very run, and goes on.
+
+    Args:
+        folder: The output folder.
+        recipe: The run's recipe.
+        resume: Whether the run goes on.
+
+    Raises:
+        FileExistsError: If the folder holds a run and `resume` is not set.
+        ValueError: If its recipe differs; the message names the keys.
+    """
+    saved = folder / "recipe.yaml"
+    if not resume:
+        raise FileExistsError(f"{folder} already holds a run; give another --output_dir, or --resume to go on with it")
+    old, new = yaml.safe_load(saved.read_text(encoding="utf-8")), asdict(recipe)
+    changed = [
+        f"{section}.{key}"
+        for section in new
+        for key in {**old[section], **new[section]}
+        if old[section].get(key) != new[section].get(key)
+    ]
+    if changed:
+        raise ValueError(f"{folder} holds a run of another recipe: {', '.join(changed)} differ; cannot resume it")
+
+
+def make_processor(recipe: Recipe, rows: list[dict[str, str | None]]) -> MultiSourceProcessor:
+    """Train or load the tokenizers.
+
+    Args:
+        recipe: The run's recipe.
+        rows: The training rows.
+
+    Returns:
+        The processor.
+    """
+    sources, target = recipe.data.model_sources, recipe.data.target
+    settings = recipe.tokenizer
+
+    def texts(*names: str) -> list[str]:
+        return [text for row in rows for name in names if (text := row[name])]
+
+    if settings.load is not None:
+        return MultiSourceProcessor(AutoTokenizer.from_pretrained(settings.load), sources)
+    if not settings.separate:
+        return MultiSourceProcessor(
+            train_tokenizer(texts(*sources, target), settings.kind, settings.vocab_size), sources
+        )
+    own = {name: train_tokenizer(texts(name), settings.kind, settings.vocab_size) for name in sources}
+    return MultiSourceProcessor(train_tokenizer(texts(target), settings.kind, settings.vocab_size), sources, own)
+
+
+def say(args: Seq2SeqTrainingArguments, what: str, facts: dict[str, Any]) -> None:
+    """Print facts, once for all processes."""
+    if args.process_index == 0:
+        print(f"{what}: " + ", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that people read, too."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
