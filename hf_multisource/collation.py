@@ -74,7 +74,8 @@ class DataCollatorForMultiSource:
             The batch.
 
         Raises:
-            ValueError: If an example has no source at all; the message gives its place in the batch.
+            ValueError: If an example has no source at all, or some have labels and some have none; the message gives
+                the place in the batch.
         """
         batch: dict[str, list[list[int]]] = {}
         present = [False] * len(examples)
@@ -88,8 +89,10 @@ class DataCollatorForMultiSource:
             batch[mask] = pad_rows(masks, 0, multiple_of=self.pad_to_multiple_of)
         if not all(present):
             raise ValueError(f"example {present.index(False)} of the batch has no source at all.")
-        if examples[0].get("labels") is not None:
-            labels = [example["labels"] for example in examples]
+        labels = [example.get("labels") for example in examples]
+        if any(row is not None for row in labels):
+            if None in labels:
+                raise ValueError(f"example {labels.index(None)} of the batch has no labels, others have.")
             batch["labels"] = pad_rows(labels, LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
         tensors = {key: torch.tensor(rows) for key, rows in batch.items()}
         if self.model is not None and "labels" in tensors:

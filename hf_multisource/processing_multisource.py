@@ -10,6 +10,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, pad_rows, source_key
 
+PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
 Texts = str | None | Sequence[str | None]
 
 
@@ -103,9 +104,14 @@ class MultiSourceProcessor(ProcessorMixin):
             have masks of zeros), and `labels`.
 
         Raises:
-            ValueError: If a name is no source's, lists have different lengths, or an example has no source at all.
+            ValueError: If a name is no source's, lists have different lengths, an example has no source at all, or
+                `padding` is unknown.
         """
         self._check_names(sources)
+        if padding not in PADDINGS:
+            raise ValueError(f"padding must be one of {', '.join(map(repr, PADDINGS))}; got {padding!r}.")
+        if padding == "max_length" and max_length is None:
+            raise ValueError('padding="max_length" needs a max_length.')
         if padding is None:
             padding = return_tensors is not None
         single = all(texts is None or isinstance(texts, str) for texts in (*sources.values(), text_target))
@@ -115,7 +121,9 @@ class MultiSourceProcessor(ProcessorMixin):
         self._check_present(columns, size)
 
         def pad(rows: list[list[int]], value: int) -> list[list[int]]:
-            return pad_rows(rows, value, to=max_length if padding == "max_length" else None) if padding else rows
+            if padding in (False, "do_not_pad"):
+                return rows
+            return pad_rows(rows, value, to=max_length if padding == "max_length" else None)
 
         data: dict[str, list[Any]] = {}
         for i, name in enumerate(self.source_names):

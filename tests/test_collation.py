@@ -80,6 +80,13 @@ def test_an_example_without_any_source_is_named(nothing: dict[str, Any]) -> None
         DataCollatorForMultiSource(processor_of())([EXAMPLES[0], nothing])
 
 
+def test_labels_are_in_all_examples_or_in_none() -> None:
+    unlabelled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
+    with pytest.raises(ValueError, match=r"^example 1 of the batch has no labels, others have"):
+        DataCollatorForMultiSource(processor_of())([EXAMPLES[0], unlabelled])
+    assert "labels" not in DataCollatorForMultiSource(processor_of())([unlabelled])
+
+
 def test_lengths_can_be_made_multiples() -> None:
     batch = DataCollatorForMultiSource(processor_of(), pad_to_multiple_of=4)(EXAMPLES)
     assert {key: tensor.shape[1] for key, tensor in batch.items()} == {

@@ -135,6 +135,14 @@ def test_lists_can_be_padded_and_a_single_example_gives_a_batch_of_one() -> None
     assert single["input_ids"].shape == (1, len(ids("A"))) and single["labels"].shape == (1, len(ids("B")))
 
 
+def test_padding_is_one_of_the_known_ways() -> None:
+    with pytest.raises(ValueError, match=r"^padding must be one of .*'max_length'.*; got 'longst'"):
+        processor_of()(en="A", padding="longst")
+    with pytest.raises(ValueError, match=r'^padding="max_length" needs a max_length'):
+        processor_of()(en="A", padding="max_length")
+    assert processor_of()(en=["A", "A B"], padding="do_not_pad") == processor_of()(en=["A", "A B"])
+
+
 def test_padding_to_max_length_pads_sources_and_labels() -> None:
     batch = processor_of()(
         en=["A", None],

@@ -146,6 +146,11 @@ def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: 
         ({"data": {"path": "text", "sources": ["en"]}}, "bad.yaml: data.target is missing"),
         ({"training": {"seed": 1}}, "bad.yaml: training.output_dir is missing"),
         ({"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 0}}, "noam_scale needs training.warmup"),
+        ({"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 0.1}}, "warmup_steps, 1 or more"),
+        (
+            {"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 9, "learning_rate": 0.1}},
+            "noam_scale decides training.learning_rate; give one of them",
+        ),
     ],
 )
 def test_a_bad_recipe_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:

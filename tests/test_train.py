@@ -189,6 +189,18 @@ def test_every_kind_of_run_can_be_loaded_and_translates(
     assert {source.vocab_size is not None for source in config.sources} == {changes.get("separate", False)}
 
 
+def test_separate_tokenizers_can_be_loaded_as_their_command_writes_them(folder: Path) -> None:
+    given = {name: train_tokenizer([" ".join(WORDS[name])], "bpe", 262) for name in ("en", "de", "cs")}
+    for name, tokenizer in given.items():
+        tokenizer.save_pretrained(folder / "tok" / ("target" if name == "cs" else name))
+    train(recipe_of(folder, load=str(folder / "tok"), max_steps=1))
+    used = MultiSourceProcessor.from_pretrained(folder / "run")
+    assert used.tokenizer.get_vocab() == given["cs"].get_vocab()
+    assert {name: used.get_tokenizer(name).get_vocab() for name in ("en", "de")} == {
+        name: given[name].get_vocab() for name in ("en", "de")
+    }
+
+
 def test_a_tokenizer_can_be_loaded_instead_of_trained(folder: Path) -> None:
     given = train_tokenizer(["a boy", "Junge", "chlapec"], "unigram", 275)
     given.save_pretrained(folder / "tok")

@@ -55,7 +55,8 @@ class DataRecipe:
         train: Name of the training split.
         dev: Name of the split that is evaluated during training.
         test: Name of the split that `score.py` decodes.
-        max_length: Longest source and target, in tokens; longer ones are cut and counted.
+        max_length: Longest source (all of them joined, with `concatenate`) and target, in tokens; longer ones are cut
+            and counted.
         concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
         limit: Read at most so many training lines; None: all.
     """
@@ -99,7 +100,8 @@ class TokenizerRecipe:
         kind: "bpe", "wordpiece" or "unigram".
         vocab_size: Tokens, the special ones included.
         separate: Whether every source and the target get a vocabulary of their own.
-        load: Folder of a tokenizer to use instead of training one.
+        load: Folder of a tokenizer, or of separate ones as `train_tokenizer.py --separate` writes them, to use instead
+            of training any.
     """
 
     kind: str = "bpe"
@@ -146,7 +148,8 @@ class Recipe:
         """
         settings = dict(self.model)
         make: Any = MultiSourceConfig.paper if settings.pop("preset", "default") == "paper" else MultiSourceConfig
-        own = {entry["name"]: entry for entry in settings.pop("sources", [])}
+        entries = [{"name": entry} if isinstance(entry, str) else entry for entry in settings.pop("sources", [])]
+        own = {entry["name"]: entry for entry in entries}
         for name in own:
             if name not in self.data.model_sources:
                 allowed = ", ".join(self.data.model_sources)
@@ -270,8 +273,12 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         raise ValueError(f"model.preset must be one of {', '.join(PRESETS)}; got {preset!r}")
     if "output_dir" not in sections["training"]:
         raise ValueError(f"{path}: training.output_dir is missing")
-    if sections["training"].get("noam_scale") is not None and not sections["training"].get("warmup_steps"):
-        raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps")
+    if sections["training"].get("noam_scale") is not None:
+        for key in ("learning_rate", "lr_scheduler_type"):
+            if key in sections["training"]:
+                raise ValueError(f"{path}: training.noam_scale decides training.{key}; give one of them")
+        if (sections["training"].get("warmup_steps") or 0) < 1:  # below 1 Transformers takes it for a share
+            raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
     return Recipe(
         data=DataRecipe(**sections["data"]),
         tokenizer=TokenizerRecipe(**sections["tokenizer"]),

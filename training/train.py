@@ -213,7 +213,11 @@ def make_processor(recipe: Recipe, rows: list[dict[str, str | None]]) -> MultiSo
         return [text for row in rows for name in names if (text := row[name])]
 
     if settings.load is not None:
-        return MultiSourceProcessor(AutoTokenizer.from_pretrained(settings.load), sources)
+        folder = Path(settings.load)
+        if not (folder / "target").is_dir():
+            return MultiSourceProcessor(AutoTokenizer.from_pretrained(folder), sources)
+        loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
+        return MultiSourceProcessor(loaded.pop("target"), sources, loaded)
     if not settings.separate:
         return MultiSourceProcessor(
             train_tokenizer(texts(*sources, target), settings.kind, settings.vocab_size), sources
