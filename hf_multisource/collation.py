@@ -89,7 +89,7 @@ class DataCollatorForMultiSource:
             batch[mask] = pad_rows(masks, 0, multiple_of=self.pad_to_multiple_of)
         if not all(present):
             raise ValueError(f"example {present.index(False)} of the batch has no source at all.")
-        labels = [example.get("labels") for example in examples]
+        labels: list[Any] = [example.get("labels") for example in examples]
         if any(row is not None for row in labels):
             if None in labels:
                 raise ValueError(f"example {labels.index(None)} of the batch has no labels, others have.")

@@ -42,6 +42,9 @@ class Combiner(nn.Module, ABC):
     Shape:
         hidden_states (B, T, D), after self-attention; memory.states (B, S, D).
         Returns states (B, T, D), weights (B, H, T, S) and source weights (B, H_h, T, n); the last two may be None.
+
+    Raises:
+        ValueError: If a source has the name of an attribute.
     """
 
     #: The order of the sources matters.
@@ -57,6 +60,9 @@ class Combiner(nn.Module, ABC):
         self.layer_idx = layer_idx
         self.source_names = config.source_names
         self.pre_norm = config.norm_position == "pre"
+        for name in self.source_names:  # `add_attentions` makes children of these names
+            if hasattr(self, name):
+                raise ValueError(f"source name {name!r} is an attribute of combiners; choose another.")
 
     def add_attentions(self, *, layer_norm: bool) -> None:
         """Give every source an attention of its own, as a child with the source's name.

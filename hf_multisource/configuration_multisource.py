@@ -1,5 +1,6 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
+import keyword
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +15,9 @@ NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
 INITIALIZERS = ("normal", "xavier_uniform")
+
+SIZES = ("vocab_size", "d_model", "decoder_layers", "decoder_ffn_dim", "max_position_embeddings")
+SOURCE_SIZES = ("layers", "ffn_dim", "vocab_size", "max_position_embeddings")
 
 # Words of the processor's call and of the combiners' own sub-modules.
 RESERVED_NAMES = frozenset(
@@ -115,6 +119,17 @@ class EncoderSettings:
     pad_token_id: int | None
     position_embedding: str
     max_position_embeddings: int
+
+
+def _source(item: Any) -> Any:
+    if isinstance(item, str):
+        return SourceConfig(name=item)
+    if isinstance(item, Mapping):
+        return SourceConfig(**item)
+    # By name: where code is loaded from the Hub, this module can exist twice, and so can its classes.
+    if type(item).__name__ != SourceConfig.__name__:
+        raise TypeError(f"sources must hold names, dicts or SourceConfigs; got {item!r}.")
+    return item
 
 
 def _choose(field: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -225,14 +240,9 @@ class MultiSourceConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = ["source"] if self.sources is None else self.sources
-        self.sources = [
-            SourceConfig(name=item)
-            if isinstance(item, str)
-            else SourceConfig(**item)
-            if isinstance(item, Mapping)
-            else item
-            for item in given
-        ]
+        if not isinstance(given, list | tuple):
+            raise TypeError(f"sources must be a list of names, dicts or SourceConfigs; got {given!r}.")
+        self.sources = [_source(item) for item in given]
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
         super().__post_init__(**kwargs)
@@ -242,8 +252,8 @@ class MultiSourceConfig(PreTrainedConfig):
         """The computation of Libovický, Helcl & Mareček 2018, as in the authors' code.
 
         Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
-        every matrix drawn Glorot-uniform. Sizes, dropout and label smoothing stay the caller's: the paper leaves the
-        last two unstated.
+        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. Sizes, dropout and
+        label smoothing stay the caller's: the paper leaves the last two unstated.
 
         Args:
             fields: Any field of the configuration; they win over the preset.
@@ -251,7 +261,7 @@ class MultiSourceConfig(PreTrainedConfig):
         Returns:
             The configuration.
         """
-        preset = {
+        preset: dict[str, Any] = {
             "norm_position": "pre",
             "query_norm": "shared",
             "attention_bias": False,
@@ -262,6 +272,7 @@ class MultiSourceConfig(PreTrainedConfig):
             "initializer": "xavier_uniform",
             "tie_word_embeddings": True,
         }
+        preset["activation_dropout"] = fields.get("dropout", cls.dropout)
         return cls(**{**preset, **fields})
 
     @property
@@ -287,7 +298,7 @@ class MultiSourceConfig(PreTrainedConfig):
         raise ValueError(f"unknown source {name!r}; the model's sources are {', '.join(self.source_names)}.")
 
     def encoder_settings(self, name: str) -> EncoderSettings:
-        """A source's settings, with the model-wide one wherever it has none of its own.
+        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
 
         Args:
             name: The source's name.
@@ -299,9 +310,11 @@ class MultiSourceConfig(PreTrainedConfig):
             ValueError: If there is no such source; the message lists the names.
         """
         source = self.get_source(name)
+        while source.share_encoder_with is not None:
+            source = self.get_source(source.share_encoder_with)
         owner = source
-        while owner.share_embeddings_with is not None:
-            owner = self.get_source(owner.share_embeddings_with)
+        while (other := owner.share_embeddings_with or owner.share_encoder_with) is not None:
+            owner = self.get_source(other)
 
         def pick(value: Any, default: Any) -> Any:
             return default if value is None else value
@@ -334,14 +347,17 @@ class MultiSourceConfig(PreTrainedConfig):
         for i, name in enumerate(self.source_names):
             known.update({key if i == 0 else f"{name}_{key}": (name, key) for key in SOURCE_KEYS})
         found: dict[str, dict[str, Any]] = {name: {} for name in self.source_names}
-        for keyword, value in keywords.items():
-            if keyword in known:
-                name, key = known[keyword]
+        for word, value in keywords.items():
+            if word in known:
+                name, key = known[word]
                 if value is not None:
                     found[name][key] = value
-            elif keyword.endswith(tuple(f"_{key}" for key in SOURCE_KEYS)) and not keyword.startswith("decoder_"):
+            elif word in {f"{self.source_names[0]}_{key}" for key in SOURCE_KEYS}:
+                bare = word.removeprefix(f"{self.source_names[0]}_")
+                raise ValueError(f"{word!r}: source 0 is fed by bare keywords; call it {bare!r}.")
+            elif word.endswith(tuple(f"_{key}" for key in SOURCE_KEYS)) and not word.startswith("decoder_"):
                 raise ValueError(
-                    f"{keyword!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
+                    f"{word!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
                 )
         given = {name: inputs for name, inputs in found.items() if inputs.keys() - {"attention_mask"}}
         if not given:
@@ -355,7 +371,7 @@ class MultiSourceConfig(PreTrainedConfig):
             raise ValueError("sources must hold at least one source; got an empty list.")
         for i, source in enumerate(self.sources):
             name = source.name
-            if not name.isidentifier():
+            if not name.isidentifier() or keyword.iskeyword(name):
                 raise ValueError(f"source name {name!r} must be a Python identifier.")
             if name in names[:i]:
                 raise ValueError(f"source name {name!r} occurs twice in sources; names must be unique.")
@@ -375,6 +391,13 @@ class MultiSourceConfig(PreTrainedConfig):
                 if other is not None and other not in names[:i]:
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
+            if source.share_encoder_with is not None:
+                own = source.to_dict().keys() - {"name", "kind", "share_encoder_with"}
+                if own:
+                    given = ", ".join(sorted(own))
+                    raise ValueError(f"sources[{name}] has share_encoder_with and so cannot set {given}.")
+            if source.dropout is not None and not 0 <= source.dropout < 1:
+                raise ValueError(f"sources[{name}].dropout must be in [0, 1); got {source.dropout}.")
             if source.share_embeddings_with is not None:
                 if not self.tie_word_embeddings:
                     raise ValueError(f"sources[{name}].share_embeddings_with needs tie_word_embeddings=True.")
@@ -398,7 +421,14 @@ class MultiSourceConfig(PreTrainedConfig):
             )
 
     def validate_widths(self) -> None:
-        """Every attention divides D evenly, and probabilities lie in [0, 1)."""
+        """Sizes are positive, every attention divides D evenly, and probabilities lie in [0, 1)."""
+        sizes = {name: getattr(self, name) for name in SIZES}
+        for name in self.source_names:
+            settings = asdict(self.encoder_settings(name))
+            sizes |= {f"{field} of source {name!r}": settings[field] for field in SOURCE_SIZES}
+        for field, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{field} must be at least 1; got {size}.")
         heads = {"decoder_attention_heads": self.decoder_attention_heads}
         if self.hierarchical_heads is not None:
             heads["hierarchical_heads"] = self.hierarchical_heads

@@ -155,6 +155,9 @@ class FeedForward(nn.Module):
 
     Shape:
         (B, T, D) to (B, T, D).
+
+    Raises:
+        ValueError: If Transformers has no such activation; the message lists the names.
     """
 
     def __init__(self, config: MultiSourceConfig, width: int, dropout: float) -> None:
@@ -162,6 +165,9 @@ class FeedForward(nn.Module):
         self.dropout = dropout
         self.activation_dropout = config.activation_dropout
         self.pre_norm = config.norm_position == "pre"
+        if config.activation_function not in ACT2FN:
+            known = ", ".join(map(repr, ACT2FN))
+            raise ValueError(f"activation_function must be one of {known}; got {config.activation_function!r}.")
         self.activation = ACT2FN[config.activation_function]
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.fc1 = nn.Linear(config.d_model, width)
@@ -205,9 +211,6 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
             padding: Any = getattr(module, "padding_idx", None)
             if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[padding])
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
         if "final_logits_bias" in module._buffers:
             bias: Any = module._buffers["final_logits_bias"]
             init.zeros_(bias)

@@ -139,7 +139,8 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
 
         Raises:
-            ValueError: If no source is given, or one that the model does not have; the message lists the names.
+            ValueError: If no source is given, one that the model does not have, or batches of different size; the
+                message gives the names.
         """
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.config.source_inputs(kwargs)
@@ -149,12 +150,15 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         first = MultiSourceEncoderOutput()
         states, masks, lengths = [], [], []
         for i, name in enumerate(self.config.source_names):
-            inputs = given.get(name)
-            if inputs is None:
+            mask = self._mask(name, **given[name]) if name in given else None
+            if mask is None or mask.shape[1] == 0:
                 lengths.append(0)
                 continue
-            mask = self._mask(name, **inputs)
-            inputs = {**inputs, "attention_mask": mask}
+            if states and len(mask) != len(states[0]):
+                raise ValueError(
+                    f"all sources must have the same batch size; {name} has {len(mask)}, others {len(states[0])}."
+                )
+            inputs = {**given[name], "attention_mask": mask}
             output = self.sources[self.owners[name]](**inputs, **(silent if i else options))
             first = first if i else output
             states.append(output.last_hidden_state)
@@ -476,6 +480,23 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, Generation
     def set_input_embeddings(self, value: Any) -> None:
         self.model.set_input_embeddings(value)
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Change the size of the target's vocabulary, everywhere that it is used.
+
+        Args:
+            *args: As [`PreTrainedModel.resize_token_embeddings`].
+            **kwargs: As [`PreTrainedModel.resize_token_embeddings`].
+
+        Returns:
+            The decoder's new token embeddings.
+        """
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        if self.config.final_logits_bias:
+            bias: Any = self.get_buffer("final_logits_bias")
+            more = embeddings.num_embeddings - bias.shape[1]
+            self.final_logits_bias = nn.functional.pad(bias, (0, more))  # a negative number cuts
+        return embeddings
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels one token to the right.
 
@@ -584,22 +605,25 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, Generation
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str | None, dict[str, Any]]:
         # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
-        given = model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
-        if model_kwargs.get("encoder_outputs") is None:
-            sources = self.config.source_inputs(given)
-            present = self._present(sources)
-            if not present.all():
-                rows = (~present).nonzero().flatten().tolist()
-                raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
+        encoder_outputs = model_kwargs.get("encoder_outputs")
+        if encoder_outputs is not None:
+            self._check_present([getattr(encoder_outputs, "attention_mask", None)])
+        else:
+            sources = self.config.source_inputs(
+                model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
+            )
+            masks = [self.model.encoder._mask(name, **given) for name, given in sources.items()]
+            self._check_present(masks)
             if self.config.source_names[0] not in sources:
-                model_kwargs["input_ids"] = present.new_full((len(present), 1), 0, dtype=torch.long)
+                model_kwargs["input_ids"] = torch.zeros_like(masks[0][:, :1], dtype=torch.long)
                 model_kwargs["attention_mask"] = torch.zeros_like(model_kwargs["input_ids"])
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
 
-    def _present(self, sources: dict[str, dict[str, Tensor]]) -> Tensor:
-        """Whether each example has any source, (B,) bool."""
-        masks = [self.model.encoder._mask(name, **inputs) for name, inputs in sources.items()]
-        return torch.stack([mask.any(dim=1) for mask in masks]).any(dim=0)
+    def _check_present(self, masks: list[Tensor | None]) -> None:
+        known = [mask.any(dim=1) for mask in masks if mask is not None]
+        if known and not (present := torch.stack(known).any(dim=0)).all():
+            rows = (~present).nonzero().flatten().tolist()
+            raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
