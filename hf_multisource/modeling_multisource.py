@@ -148,7 +148,9 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
         first = MultiSourceEncoderOutput()
-        states, masks, lengths = [], [], []
+        states: list[Tensor] = []
+        masks: list[Tensor] = []
+        lengths: list[int] = []
         for i, name in enumerate(self.config.source_names):
             mask = self._mask(name, **given[name]) if name in given else None
             if mask is None or mask.shape[1] == 0:
