@@ -324,6 +324,28 @@ def test_resuming_a_finished_run_changes_no_weight(folder: Path) -> None:
     assert same(weights_of(folder / "run"), before)
 
 
+def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(folder: Path) -> None:
+    whole = train_at(folder, "whole")
+    train(recipe_of(folder, max_steps=SAVED))
+    before = files_of(folder)
+    with pytest.raises(ValueError, match=r"training\.max_steps differ"):  # shorter
+        train(recipe_of(folder, max_steps=SAVED - 1), resume=True)
+    with pytest.raises(ValueError, match=r"training\.max_steps, training\.seed differ"):
+        train(recipe_of(folder, seed=7), resume=True)
+    assert files_of(folder) == before
+    summary = train(recipe_of(folder), resume=True)
+    assert summary["updates"] == STEPS
+    assert same(weights_of(folder / "run"), weights_of(whole))
+    assert load_recipe(folder / "run" / "recipe.yaml") == recipe_of(folder)
+
+
+def test_a_run_whose_learning_rate_depends_on_its_end_cannot_be_made_longer(folder: Path) -> None:
+    linear: dict[str, Any] = {"noam_scale": None, "lr_scheduler_type": "linear"}
+    train(recipe_of(folder, **linear, max_steps=SAVED))
+    with pytest.raises(ValueError, match=r"training\.max_steps differ"):
+        train(recipe_of(folder, **linear), resume=True)
+
+
 def test_resuming_where_nothing_is_begins(folder: Path) -> None:
     assert train(recipe_of(folder, max_steps=1), resume=True)["updates"] == 1
 

@@ -127,6 +127,12 @@ class Recipe:
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def rate_is_open_ended(self) -> bool:
+        """Whether the learning rate at an update is the same however many updates follow."""
+        open_ended = ("constant", "constant_with_warmup", "inverse_sqrt")
+        return self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
+
     def save(self, path: Path) -> None:
         """Write the recipe, every key resolved.
 

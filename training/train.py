@@ -4,7 +4,9 @@ Any key of the recipe can be changed on the command line, such as `--combiner fl
 is, or on several processes with `accelerate launch`. The run's folder receives the best model and its processor, the
 resolved recipe (`recipe.yaml`), the versions (`versions.json`), what the run took (`train_summary.json`) and Trainer's
 checkpoints.
-After a kill, the same command with `--resume` goes on from the last checkpoint to the same weights.
+After a kill, the same command with `--resume` goes on from the last checkpoint to the same weights. With `--resume` and
+a higher `--max_steps`, a finished run trains further, as if it had been meant to from the start, provided that its
+learning rate does not depend on the number of updates (Noam's does not).
 """
 
 from __future__ import annotations
@@ -135,14 +137,16 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     start = time.time()
     checkpoint = last_checkpoint(folder) if resume else None
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
-    if checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+    stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+    if stopped and state.max_steps >= args.max_steps:
         # Killed after its last update: stock code would make one more.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         trainer.state = state
         trainer._load_from_checkpoint(best or str(checkpoint))
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    seconds = time.time() - start
+    earlier = folder / "train_summary.json"
+    seconds = time.time() - start + (json.loads(earlier.read_text())["seconds"] if resume and earlier.exists() else 0)
     trainer.save_model(str(folder))
     trainer.save_state()
     summary = {
@@ -192,7 +196,10 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         for key in {**old[section], **new[section]}
         if old[section].get(key) != new[section].get(key)
     ]
-    if changed:
+    longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
+    if changed == ["training.max_steps"] and longer and recipe.rate_is_open_ended:
+        recipe.save(saved)
+    elif changed:
         raise ValueError(f"{folder} holds a run of another recipe: {', '.join(changed)} differ; cannot resume it")
 
 
