@@ -17,7 +17,7 @@ POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
 INITIALIZERS = ("normal", "xavier_uniform")
 
 SIZES = ("vocab_size", "d_model", "decoder_layers", "decoder_ffn_dim", "max_position_embeddings")
-SOURCE_SIZES = ("layers", "ffn_dim", "vocab_size", "max_position_embeddings")
+SOURCE_SIZES = ("ffn_dim", "vocab_size", "max_position_embeddings")
 
 # Words of the processor's call and of the combiners' own sub-modules.
 RESERVED_NAMES = frozenset(
@@ -59,7 +59,7 @@ class SourceConfig:
     Args:
         name: Python identifier, unique; prefixes the source's keywords (`de_input_ids`) unless it is source 0.
         kind: What the source is; "text".
-        layers: Encoder layers (`encoder_layers`).
+        layers: Encoder layers (`encoder_layers`); with 0 the decoder attends to the embeddings.
         attention_heads: Heads of each self-attention (`encoder_attention_heads`).
         ffn_dim: Width of the feed-forward layers (`encoder_ffn_dim`).
         dropout: Probability of zeroing, in [0, 1) (`dropout`).
@@ -426,6 +426,8 @@ class MultiSourceConfig(PreTrainedConfig):
         for name in self.source_names:
             settings = asdict(self.encoder_settings(name))
             sizes |= {f"{field} of source {name!r}": settings[field] for field in SOURCE_SIZES}
+            if settings["layers"] < 0:
+                raise ValueError(f"layers of source {name!r} must be at least 0; got {settings['layers']}.")
         for field, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{field} must be at least 1; got {size}.")

@@ -211,12 +211,18 @@ def test_a_bad_value_is_refused_with_its_field_and_what_is_allowed(fields: dict[
         tiny_config(**fields)
 
 
-@pytest.mark.parametrize("field", ["vocab_size", "d_model", "decoder_layers", "encoder_layers", "decoder_ffn_dim"])
+@pytest.mark.parametrize("field", ["vocab_size", "d_model", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"])
 @pytest.mark.parametrize("value", [0, -2])
 def test_sizes_are_positive(field: str, value: int) -> None:
     name = field.removeprefix("encoder_")
     with pytest.raises(StrictDataclassError, match=rf"(?s){name}.*at least 1; got {value}"):
         tiny_config(**{field: value})  # type: ignore[arg-type]
+
+
+def test_an_encoder_may_have_no_layers_but_not_fewer() -> None:
+    assert tiny_config(encoder_layers=0).encoder_settings("en").layers == 0
+    with pytest.raises(StrictDataclassError, match="layers of source 'en' must be at least 0; got -1"):
+        tiny_config(encoder_layers=-1)
 
 
 def test_a_python_keyword_is_no_source_name() -> None:
