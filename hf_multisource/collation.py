@@ -44,6 +44,11 @@ def pad_rows(
     return [[*row, *[value] * (length - len(row))] for row in rows]
 
 
+def _integers(row: Any) -> list[int]:
+    """A row of ids as a list, whether it was a list, an array, a tensor or None."""
+    return [] if row is None else [int(token) for token in row]
+
+
 class DataCollatorForMultiSource:
     """Pads each source on its own; an absent source becomes padding with a mask of zeros.
 
@@ -74,15 +79,22 @@ class DataCollatorForMultiSource:
             The batch.
 
         Raises:
-            ValueError: If an example has no source at all, or some have labels and some have none; the message gives
-                the place in the batch.
+            ValueError: If no example has the ids of a source, an example has no source at all, or some have labels and
+                some have none; the message gives the place in the batch.
         """
         batch: dict[str, list[list[int]]] = {}
         present = [False] * len(examples)
         for i, name in enumerate(self.processor.source_names):
             ids, mask = source_key(i, name, "input_ids"), source_key(i, name, "attention_mask")
-            rows = [example.get(ids) or [] for example in examples]
-            masks = [example.get(mask) or [1] * len(row) for example, row in zip(examples, rows, strict=True)]
+            if not any(ids in example for example in examples):
+                raise ValueError(
+                    f"no example has {ids!r} (the processor gives it even where a source is absent); "
+                    "a stock Trainer needs remove_unused_columns=False."
+                )
+            rows = [_integers(example.get(ids)) for example in examples]
+            masks = [
+                _integers(example.get(mask)) or [1] * len(row) for example, row in zip(examples, rows, strict=True)
+            ]
             present = [seen or any(row) for seen, row in zip(present, masks, strict=True)]
             padding = self.processor.get_tokenizer(name).pad_token_id
             batch[ids] = pad_rows(rows, padding, multiple_of=self.pad_to_multiple_of)
@@ -93,7 +105,7 @@ class DataCollatorForMultiSource:
         if any(row is not None for row in labels):
             if None in labels:
                 raise ValueError(f"example {labels.index(None)} of the batch has no labels, others have.")
-            batch["labels"] = pad_rows(labels, LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
+            batch["labels"] = pad_rows(list(map(_integers, labels)), LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
         tensors = {key: torch.tensor(rows) for key, rows in batch.items()}
         if self.model is not None and "labels" in tensors:
             tensors["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(tensors["labels"])

@@ -1,6 +1,5 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
-import keyword
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +22,7 @@ SOURCE_SIZES = ("ffn_dim", "vocab_size", "max_position_embeddings")
 RESERVED_NAMES = frozenset(
     [
         "images",
+        "self",
         "padding",
         "truncation",
         "max_length",
@@ -359,6 +359,10 @@ class MultiSourceConfig(PreTrainedConfig):
                 raise ValueError(
                     f"{word!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
                 )
+            elif any(word.startswith(f"{name}_") for name in self.source_names[1:]):
+                raise ValueError(
+                    f"{word!r} is no keyword of a source; after the name comes one of {', '.join(SOURCE_KEYS)}."
+                )
         given = {name: inputs for name, inputs in found.items() if inputs.keys() - {"attention_mask"}}
         if not given:
             raise ValueError(f"no source is given; give at least one of {', '.join(self.source_names)}.")
@@ -371,8 +375,8 @@ class MultiSourceConfig(PreTrainedConfig):
             raise ValueError("sources must hold at least one source; got an empty list.")
         for i, source in enumerate(self.sources):
             name = source.name
-            if not name.isidentifier() or keyword.iskeyword(name):
-                raise ValueError(f"source name {name!r} must be a Python identifier.")
+            if not name.isidentifier():
+                raise ValueError(f"source name {name!r} must be an identifier: letters, digits and underscores only.")
             if name in names[:i]:
                 raise ValueError(f"source name {name!r} occurs twice in sources; names must be unique.")
             if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):

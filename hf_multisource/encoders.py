@@ -125,5 +125,5 @@ class TextEncoder(MultiSourcePreTrainedModel):
         return BaseModelOutput(last_hidden_state=states)
 
 
-#: Encoder classes by `EncoderSettings.kind`.
+#: Encoder classes by `SourceConfig.kind`.
 ENCODERS: dict[str, type[TextEncoder]] = {"text": TextEncoder}

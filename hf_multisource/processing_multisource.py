@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import BatchFeature, PreTrainedTokenizerBase
@@ -80,8 +81,8 @@ class MultiSourceProcessor(ProcessorMixin):
 
     def __call__(
         self,
-        text_target: str | Sequence[str] | None = None,
         *,
+        text_target: str | Sequence[str] | None = None,
         padding: bool | str | None = None,
         truncation: bool = False,
         max_length: int | None = None,
@@ -191,14 +192,17 @@ class MultiSourceProcessor(ProcessorMixin):
         Args:
             save_directory: The folder.
             push_to_hub: Whether to upload it too.
-            **kwargs: As [`ProcessorMixin.save_pretrained`].
+            **kwargs: As [`ProcessorMixin.push_to_hub`]; `repo_id` is the folder's name if left out.
 
         Returns:
             As [`ProcessorMixin.save_pretrained`].
         """
+        saved = super().save_pretrained(save_directory)
         for name, tokenizer in self.source_tokenizers.items():
             tokenizer.save_pretrained(f"{save_directory}/{name}_tokenizer")
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        if push_to_hub:  # only now is everything there
+            self.push_to_hub(kwargs.pop("repo_id", None) or Path(save_directory).name, **kwargs)
+        return saved
 
     @classmethod
     def _get_arguments_from_pretrained(

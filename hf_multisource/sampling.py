@@ -9,6 +9,9 @@ import torch
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer
 
+from .collation import source_key
+from .configuration_multisource import SOURCE_KEYS
+
 POOL_BATCHES = 50
 
 
@@ -75,7 +78,8 @@ class LengthBucketSampler(Sampler[int]):
 class MultiSourceTrainer(Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] that groups by the longest source when `train_sampling_strategy="group_by_length"`.
 
-    Stock grouping sees one length only. Everything else is stock; the stock trainer works with these models, too.
+    Stock grouping sees one length only, and stock code drops the columns of all sources but the first: the stock
+    trainer works with these models, too, with `remove_unused_columns=False`.
 
     Args:
         *args: As [`Seq2SeqTrainer`].
@@ -96,13 +100,21 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         model: Any = self.model
         return model.config
 
+    def _set_signature_columns_if_needed(self) -> None:
+        # Stock code keeps the columns that `forward` names; the other sources reach it through **kwargs.
+        super()._set_signature_columns_if_needed()
+        columns: Any = self._signature_columns
+        for i, name in enumerate(self._config.source_names):
+            columns += [column for key in SOURCE_KEYS if (column := source_key(i, name, key)) not in columns]
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length" or dataset is None:
             return super()._get_train_sampler(train_dataset)
         lengths = length_keys(dataset, self._config.source_names)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return LengthBucketSampler(lengths, self.args.train_batch_size, seed)
+        # Processes take batches in turn: what they take together should be alike, or all wait for the longest.
+        return LengthBucketSampler(lengths, self.args.train_batch_size * self.args.world_size, seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         # Stock grouping would shuffle the evaluation, too: predictions would not come in the order of the examples.

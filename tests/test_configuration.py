@@ -225,9 +225,13 @@ def test_an_encoder_may_have_no_layers_but_not_fewer() -> None:
         tiny_config(encoder_layers=-1)
 
 
-def test_a_python_keyword_is_no_source_name() -> None:
-    with pytest.raises(StrictDataclassError, match="source name 'class' must be a Python identifier"):
-        MultiSourceConfig(sources=["class"])
+def test_icelandic_is_a_source_though_its_code_is_a_python_keyword() -> None:
+    assert tiny_config(sources=["is", "as"]).source_inputs({"input_ids": 1, "as_input_ids": 2}).keys() == {"is", "as"}
+
+
+def test_keywords_that_are_no_sources_tensor_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'de_inputids' is no keyword of a source; .*input_ids"):
+        tiny_config().source_inputs({"input_ids": 1, "de_inputids": 1})
 
 
 def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import decoding
+from builders import tiny_config
 from data import Row
-from decoding import Decoded, Hypothesis, Search, decode, decode_windows
+from decoding import Decoded, Hypothesis, Search, decode, decode_windows, load_model
+from hf_multisource import MultiSourceForConditionalGeneration
 from translate import rows_from_files, rows_from_jsonl, rows_from_tsv
 
 GREEDY = Search(num_beams=1)
@@ -255,3 +257,12 @@ def test_bad_json_lines_are_named(line: str, message: str) -> None:
     assert rows_from_jsonl(['{"de": null, "en": "a"}'], ["en", "de"], "here") == [{"de": None, "en": "a"}]
     with pytest.raises(ValueError, match=message):
         rows_from_jsonl(["{}", line], ["en", "de"], "here")
+
+
+def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    MultiSourceForConditionalGeneration(tiny_config("serial")).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "combiner": "flat"}))
+    with pytest.raises(ValueError, match=r"weights are those of another config\.json: \d+ lack, such as .*cross_attn"):
+        load_model(str(tmp_path))

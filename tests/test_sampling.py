@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -74,8 +75,9 @@ def trainer_of(
     torch.manual_seed(0)
     fields: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "init_std": 0.3, **(model_fields or {})}
     model = MultiSourceForConditionalGeneration(tiny_config("parallel", NAMES, **fields))
-    quiet = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
-    args = Seq2SeqTrainingArguments(output_dir=str(folder), remove_unused_columns=False, **{**quiet, **settings})
+    quiet: dict[str, Any] = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    quiet |= {"logging_steps": 1, "remove_unused_columns": False}
+    args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**quiet, **settings})
     return kind(
         model=model,
         args=args,
@@ -275,3 +277,30 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> N
     assert losses_of(parts) == pytest.approx(losses_of(whole), rel=1e-5)
     moved = max((after - before[name]).abs().max().item() for name, after in weights_of(whole).items())
     assert moved > 1e-2
+
+
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_every_sources_columns_reach_the_model_though_unused_columns_are_removed(
+    as_dataset: bool, tmp_path: Path
+) -> None:
+    examples = [{**example, "note": [0]} for example in made_up_examples(6)]
+    data = Dataset.from_list(examples) if as_dataset else examples
+    trainer = trainer_of(tmp_path, data, per_device_train_batch_size=6, remove_unused_columns=True)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert int(batch["de_attention_mask"].sum()) == sum(len(example["de_input_ids"]) for example in examples) > 0
+
+
+def test_a_stock_trainer_that_removes_columns_is_told_how_not_to(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, made_up_examples(4), kind=Seq2SeqTrainer, remove_unused_columns=True)
+    with pytest.raises(ValueError, match=r"no example has 'de_input_ids'.*remove_unused_columns=False"):
+        next(iter(trainer.get_train_dataloader()))
+
+
+def test_processes_that_take_batches_in_turn_take_batches_of_like_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(
+        tmp_path, made_up_examples(24), per_device_train_batch_size=3, train_sampling_strategy="group_by_length"
+    )
+    monkeypatch.setattr(Seq2SeqTrainingArguments, "world_size", property(lambda _: 2))
+    assert trainer._get_train_sampler().batch_size == 6  # type: ignore[union-attr]

@@ -234,7 +234,7 @@ def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_a_table_shows_every_row_and_marks_the_unfinished() -> None:
+def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_compare() -> None:
     several = {"all": figures(27.0), "wrong-de": figures(21.0, draws=5), "absent-en": figures(9.0)}
     baseline = {"run": "english", "bleu": {"difference": 2.0, "p_value": 0.004}}
     page = render(
@@ -242,6 +242,8 @@ def test_a_table_shows_every_row_and_marks_the_unfinished() -> None:
         [
             made_up_row("serial", "en de", scores=several, baseline=baseline, finished=False),
             made_up_row("english", "en", combiner=""),
+            made_up_row("parallel", "en de", baseline=baseline),
+            made_up_row("flat", "en de", baseline={**baseline, "run": "serial"}),
         ],
     )
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
@@ -250,10 +252,13 @@ def test_a_table_shows_every_row_and_marks_the_unfinished() -> None:
         *("updates", "minutes", "parameters"),
     ]
     assert cells[2] == ["english", "", "en", "25.0 ± 1.5", "50.0 ± 1.5", "", "", "", "4,500", "61.5", "1.2 M"]
-    assert cells[3][:6] == [
-        *("serial (unfinished)", "serial", "en de", "27.0 ± 1.5", "50.0 ± 1.5", "+2.0 (p = 0.004) to english"),
-    ]
-    assert cells[3][6:8] == ["9.0 ± 1.5", "21.0 ± 0.2"]
+    assert {row[0]: row[5] for row in cells[3:]} == {
+        "flat": "",  # its baseline is unfinished
+        "parallel": "+2.0 (p = 0.004) to english",
+        "serial (unfinished)": "",
+    }
+    assert cells[5][1:5] == ["serial", "en de", "27.0 ± 1.5", "50.0 ± 1.5"]
+    assert cells[5][6:8] == ["9.0 ± 1.5", "21.0 ± 0.2"]
     assert "      python training/score.py runs/x\n" in page
     assert "trained on an abacus, 2 threads; decoded on a slide rule, 1 threads, beam 4" in page
 

@@ -474,7 +474,12 @@ def test_the_command_ends_with_status_1_and_one_line(folder: Path) -> None:
     assert line.startswith("train.py: files in text differ in length")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--resume"], ["--help"]])
+def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    assert "python training/train.py RECIPE.yaml [--resume] [--key value" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--resume"]])
 def test_without_a_recipe_the_command_says_how_it_is_used(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match=r"python training/train\.py RECIPE\.yaml \[--resume\] \[--key value"):
         main(arguments)

@@ -83,7 +83,10 @@ def load_config(name: str) -> Any:
 
 def load_model(name: str, device: str | None = None) -> tuple[Any, Any]:
     """Load model and processor from a folder or the Hub, ready to decode; device None: the GPU if there is one."""
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=load_config(name))
+    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=load_config(name), output_loading_info=True)
+    model, report = loaded
+    if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
+        raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
     model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     return model, MultiSourceProcessor.from_pretrained(name)

@@ -181,6 +181,7 @@ class Recipe:
             settings["lr_scheduler_type"] = "inverse_sqrt"
         settings.setdefault("generation_max_length", self.data.max_length)
         settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # elsewhere it only warns
+        settings.setdefault("use_cpu", not torch.accelerator.is_available())  # or bf16 would be refused on a CPU
         return Seq2SeqTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
 
 

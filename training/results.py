@@ -158,6 +158,11 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
     changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
     header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", *changed]
     header += ["updates", "minutes", "parameters"]
+    unfinished = {row["run"] for row in rows if not row["finished"]}
+
+    def comparable(row: dict[str, Any]) -> bool:
+        return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
+
     lines, notes = [], []
     for row in rows:
         all_sources = row["scores"]["all"]
@@ -168,7 +173,7 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
                 " ".join(row["sources"]),
                 _number(all_sources["bleu"]),
                 _number(all_sources["chrf"]),
-                _against_baseline(row),
+                _against_baseline(row) if comparable(row) else "",
                 *(_number(row["scores"][key]["bleu"]) if key in row["scores"] else "" for key in changed),
                 f"{row['updates']:,}",
                 f"{row['minutes']:.1f}",

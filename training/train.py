@@ -30,6 +30,7 @@ from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, S
 from transformers.trainer_callback import TrainerState
 
 from data import encode_rows, read_split
+from decoding import write_json
 from hf_multisource import (
     DataCollatorForMultiSource,
     MultiSourceForConditionalGeneration,
@@ -50,13 +51,16 @@ def main(argv: list[str] | None = None) -> None:
         argv: Its arguments; None: the command line's.
     """
     arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
     if not arguments or arguments[0].startswith("-"):
         sys.exit(__doc__)
     resume = "--resume" in arguments
     try:
         recipe = load_recipe(arguments[0], parse_overrides([a for a in arguments[1:] if a != "--resume"]))
         train(recipe, resume=resume)
-    except (ValueError, FileExistsError, FileNotFoundError, StrictDataclassError) as error:
+    except (ValueError, FileExistsError, FileNotFoundError, ImportError, StrictDataclassError) as error:
         sys.exit(f"train.py: {' '.join(str(error).split())}")
 
 
@@ -79,6 +83,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     begun = (folder / "recipe.yaml").exists()
     if args.process_index == 0 and begun:
         check_folder(folder, recipe, resume)
+    with torch.device("meta"):  # an impossible model shows before anything takes time
+        MultiSourceForConditionalGeneration(recipe.model_config(recipe.tokenizer.vocab_size, {}))
     sources, target = recipe.data.model_sources, recipe.data.target
     splits = {}
     for role, limit in (("train", recipe.data.limit), ("dev", None)):
@@ -237,11 +243,6 @@ def say(args: Seq2SeqTrainingArguments, what: str, facts: dict[str, Any]) -> Non
     """Print facts, once for all processes."""
     if args.process_index == 0:
         print(f"{what}: " + ", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON that people read, too."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
