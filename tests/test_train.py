@@ -324,6 +324,16 @@ def test_resuming_a_finished_run_changes_no_weight(folder: Path) -> None:
     assert same(weights_of(folder / "run"), before)
 
 
+def test_the_time_of_a_killed_run_counts_its_first_start_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        kill_in(patch, "training_step", SAVED + 1, after=False)
+        with pytest.raises(Killed):
+            train(recipe_of(folder))
+    (folder / "run" / f"checkpoint-{SAVED}" / "seconds.json").write_text("1000.0")
+    assert 1000 < train(recipe_of(folder), resume=True)["seconds"] < 1300
+    assert 1000 < train(recipe_of(folder), resume=True)["seconds"] < 1300
+
+
 def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(folder: Path) -> None:
     whole = train_at(folder, "whole")
     train(recipe_of(folder, max_steps=SAVED))

@@ -27,7 +27,7 @@ import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainingArguments, set_seed
-from transformers.trainer_callback import TrainerState
+from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from data import encode_rows, read_split
 from decoding import write_json
@@ -140,8 +140,9 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         recipe.save(folder / "recipe.yaml")
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
         write_json(folder / "versions.json", versions)
-    start = time.time()
     checkpoint = last_checkpoint(folder) if resume else None
+    clock = Clock(checkpoint)
+    trainer.add_callback(clock)
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
     stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
     if stopped and state.max_steps >= args.max_steps:
@@ -151,8 +152,6 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         trainer._load_from_checkpoint(best or str(checkpoint))
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    earlier = folder / "train_summary.json"
-    seconds = time.time() - start + (json.loads(earlier.read_text())["seconds"] if resume and earlier.exists() else 0)
     trainer.save_model(str(folder))
     trainer.save_state()
     summary = {
@@ -161,7 +160,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         "updates": trainer.state.global_step,
         "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
         "best_dev_bleu": trainer.state.best_metric,
-        "seconds": round(seconds, 1),
+        "seconds": clock.seconds,
         "resumed": resume,
         "hardware": hardware(),
         "threads": torch.get_num_threads(),
@@ -172,6 +171,31 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         write_json(folder / "train_summary.json", summary)
     return summary
+
+
+class Clock(TrainerCallback):
+    """Counts the seconds of training over all its starts, as far as checkpoints remember them.
+
+    Args:
+        checkpoint: The checkpoint that training goes on from, if any.
+    """
+
+    FILE = "seconds.json"
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        remembered = checkpoint / self.FILE if checkpoint else None
+        earlier = json.loads(remembered.read_text()) if remembered and remembered.exists() else 0.0
+        self.began = time.time() - earlier
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return round(time.time() - self.began, 1)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the seconds in the checkpoint that has just been written."""
+        if state.is_world_process_zero:
+            write_json(Path(args.output_dir) / f"checkpoint-{state.global_step}" / self.FILE, self.seconds)
 
 
 def last_checkpoint(folder: Path) -> Path | None:

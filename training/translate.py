@@ -11,6 +11,8 @@ this sentence. A sentence without any source becomes an empty line, and a warnin
 Writes one translation a line; with --n_best K, K lines a sentence, best first: sentence number (from 0), score, text,
 between tabs. Score: sum of log probabilities / length**length_penalty ("nan" where there was nothing to translate).
 
+A model that was trained with `concatenate` has one source, `all`: the texts joined by " | ", in the order of training.
+
 With --out, the same command goes on where it was cut short; FILE.json beside the output remembers the settings.
 """
 
