@@ -26,6 +26,7 @@ import score
 import translate
 from builders import tiny_config
 from data import Row, read_lines
+from decoding import Search, decode, load_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from metrics import load_metric, paired_bootstrap
 from metrics.adversarial import derangement, make_absent, make_wrong
@@ -444,6 +445,21 @@ def test_translate_gives_the_hypotheses_of_score_from_files_and_from_a_table(run
     table = "".join(f"{en}\t{de}\n" for en, de in zip(COLUMNS["en"], COLUMNS["de"], strict=True))
     done = script("translate.py", str(run), *OPTIONS, *cut, stdin=table)
     assert done.stdout.split("\n") == [*expected, ""]
+
+
+def test_translate_joins_the_sources_of_a_run_that_joined_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joined = make_run(tmp_path / "joined", tmp_path, concatenate=True)
+    (tmp_path / "en.txt").write_text("a small dog\n\n")
+    (tmp_path / "de.txt").write_text("zwei Hunde\nzwei Hunde\n")
+    files = ("--en", str(tmp_path / "en.txt"), "--de", str(tmp_path / "de.txt"))
+    translate.main([str(joined), *files, *OPTIONS])
+    model, processor = load_model(str(joined), "cpu")
+    search = Search(num_beams=2, max_new_tokens=6)
+    rows = [{"all": "a small dog | zwei Hunde"}, {"all": "zwei Hunde"}]
+    expected = decode(model, processor, rows, tmp_path / "out.txt", search, batch_size=4).best
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
 
 
 def test_translate_writes_the_n_best_with_falling_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

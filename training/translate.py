@@ -11,7 +11,7 @@ this sentence. A sentence without any source becomes an empty line, and a warnin
 Writes one translation a line; with --n_best K, K lines a sentence, best first: sentence number (from 0), score, text,
 between tabs. Score: sum of log probabilities / length**length_penalty ("nan" where there was nothing to translate).
 
-A model that was trained with `concatenate` has one source, `all`: the texts joined by " | ", in the order of training.
+A run that was trained with `concatenate` takes the sources that it joined, and joins them again.
 
 With --out, the same command goes on where it was cut short; FILE.json beside the output remembers the settings.
 """
@@ -23,10 +23,12 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from data import Row, read_lines
 from decoding import LENGTH_PENALTY, Search, decode, decode_windows, format_lines, load_config, load_model
+from recipe import DataRecipe, load_recipe
 
 
 def rows_from_files(files: dict[str, str]) -> list[Row]:
@@ -118,12 +120,21 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def joined_sources(model: str) -> DataRecipe | None:
+    """The data section of a run that joined its sources into one; None for any other model."""
+    recipe = Path(model) / "recipe.yaml"
+    data = load_recipe(recipe).data if recipe.exists() else None
+    return data if data and data.concatenate else None
+
+
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read the command line; which options there are depends on the model's sources, which are returned too."""
     parser = make_parser()
     if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):
         parser.error(f"the model comes first, before {argv[0]}")
-    sources: list[str] = load_config(parser.parse_known_args(argv)[0].model).source_names
+    model = parser.parse_known_args(argv)[0].model
+    joined = joined_sources(model)
+    sources: list[str] = joined.sources if joined else load_config(model).source_names
     for name in sources:
         with contextlib.suppress(argparse.ArgumentError):  # named like an option: a table can still give it
             parser.add_argument(f"--{name}", dest=f"source_{name}", metavar="FILE", help=f"text of source {name}")
@@ -136,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args, sources = parse(sys.argv[1:] if argv is None else argv)
         search = Search(args.num_beams, args.length_penalty, args.max_new_tokens, args.max_length, args.n_best)
         rows = read_rows(args, sources)
+        if joined := joined_sources(args.model):
+            rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
         model, processor = load_model(args.model, args.device)
         if args.out:
             decode(model, processor, rows, args.out, search, batch_size=args.batch_size, title=args.out)
