@@ -457,7 +457,7 @@ def test_translate_joins_the_sources_of_a_run_that_joined_them(
     translate.main([str(joined), *files, *OPTIONS])
     model, processor = load_model(str(joined), "cpu")
     search = Search(num_beams=2, max_new_tokens=6)
-    rows = [{"all": "a small dog | zwei Hunde"}, {"all": "zwei Hunde"}]
+    rows: list[Row] = [{"all": "a small dog | zwei Hunde"}, {"all": "zwei Hunde"}]
     expected = decode(model, processor, rows, tmp_path / "out.txt", search, batch_size=4).best
     assert capsys.readouterr().out.split("\n") == [*expected, ""]
 
