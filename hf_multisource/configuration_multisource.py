@@ -15,6 +15,9 @@ QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
 INITIALIZERS = ("normal", "xavier_uniform")
 
+# What Transformers passes along beside the sources; `position_ids` must not look like a source `position`.
+LIBRARY_KEYWORDS = ("return_dict", "position_ids", "logits_to_keep", "num_items_in_batch", "cu_seq_lens_q")
+
 SIZES = ("vocab_size", "d_model", "decoder_layers", "decoder_ffn_dim", "max_position_embeddings")
 SOURCE_SIZES = ("ffn_dim", "vocab_size", "max_position_embeddings")
 
@@ -384,6 +387,11 @@ class MultiSourceConfig(PreTrainedConfig):
                     f"source name {name!r} is reserved; names must not be one of {', '.join(sorted(RESERVED_NAMES))} "
                     f"nor begin with {', '.join(RESERVED_PREFIXES)}."
                 )
+            for word in (*RESERVED_NAMES, *RESERVED_PREFIXES, *LIBRARY_KEYWORDS):
+                if word.startswith(f"{name}_"):
+                    raise ValueError(
+                        f"source name {name!r} is reserved: {word!r} would look like a keyword of its own."
+                    )
             for other in names:
                 if other.startswith(name + "_"):
                     raise ValueError(

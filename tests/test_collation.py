@@ -80,6 +80,12 @@ def test_an_example_without_any_source_is_named(nothing: dict[str, Any]) -> None
         DataCollatorForMultiSource(processor_of())([EXAMPLES[0], nothing])
 
 
+def test_rows_may_be_tensors() -> None:
+    tensors = [{key: torch.tensor(row, dtype=torch.int64) for key, row in one.items()} for one in EXAMPLES]
+    batch, expected = (DataCollatorForMultiSource(processor_of())(examples) for examples in (tensors, EXAMPLES))
+    assert {key: rows.tolist() for key, rows in batch.items()} == {key: rows.tolist() for key, rows in expected.items()}
+
+
 def test_labels_are_in_all_examples_or_in_none() -> None:
     unlabelled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
     with pytest.raises(ValueError, match=r"^example 1 of the batch has no labels, others have"):

@@ -225,6 +225,12 @@ def test_an_encoder_may_have_no_layers_but_not_fewer() -> None:
         tiny_config(encoder_layers=-1)
 
 
+@pytest.mark.parametrize("name", ["use", "past", "return", "position", "input", "max", "self"])
+def test_a_name_that_would_swallow_a_keyword_of_the_library_is_refused(name: str) -> None:
+    with pytest.raises(StrictDataclassError, match=f"source name '{name}' is reserved"):
+        tiny_config(sources=["en", name])
+
+
 def test_icelandic_is_a_source_though_its_code_is_a_python_keyword() -> None:
     assert tiny_config(sources=["is", "as"]).source_inputs({"input_ids": 1, "as_input_ids": 2}).keys() == {"is", "as"}
 

@@ -288,3 +288,15 @@ def test_what_the_processor_gives_goes_into_the_model() -> None:
     assert all(isinstance(text, str) for text in processor.batch_decode(together))
     loss = model(**processor(**columns, text_target=TEXTS["cs"], return_tensors="pt")).loss
     assert loss.isfinite()
+
+
+def test_what_is_pushed_is_saved_whole_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[tuple[str, bool]] = []
+
+    def push(self: MultiSourceProcessor, repo_id: str, **kwargs: Any) -> None:
+        pushed.append((repo_id, (tmp_path / "mine" / "de_tokenizer" / "tokenizer.json").exists()))
+
+    monkeypatch.setattr(MultiSourceProcessor, "push_to_hub", push)
+    processor_of(own=("de",)).save_pretrained(str(tmp_path / "mine"), push_to_hub=True)
+    processor_of(own=("de",)).save_pretrained(str(tmp_path / "mine"), push_to_hub=True, repo_id="org/x")
+    assert pushed == [("mine", True), ("org/x", True)]

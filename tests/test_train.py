@@ -334,6 +334,12 @@ def test_the_time_of_a_killed_run_counts_its_first_start_too(folder: Path, monke
     assert 1000 < train(recipe_of(folder), resume=True)["seconds"] < 1300
 
 
+def test_an_impossible_model_shows_before_anything_is_made(folder: Path) -> None:
+    with pytest.raises(ValueError, match="combiner must be one of"):
+        train(recipe_of(folder, combiner="flta", path="nowhere"))  # the data is not even looked for
+    assert not (folder / "run" / "processor_config.json").exists()
+
+
 def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(folder: Path) -> None:
     whole = train_at(folder, "whole")
     train(recipe_of(folder, max_steps=SAVED))
