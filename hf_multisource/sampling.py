@@ -107,6 +107,28 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         for i, name in enumerate(self._config.source_names):
             columns += [column for key in SOURCE_KEYS if (column := source_key(i, name, key)) not in columns]
 
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """As stock, but the model does not make logits that nobody reads.
+
+        Args:
+            model: The model, wrapped as it may be.
+            inputs: A batch.
+            return_outputs: Whether to return the model's outputs, too.
+            num_items_in_batch: Number of labels over all batches of an update.
+
+        Returns:
+            The loss, or the loss and the outputs.
+        """
+        if not return_outputs and self.label_smoother is None and self.compute_loss_func is None:
+            inputs = {**inputs, "skip_logits": True}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length" or dataset is None:

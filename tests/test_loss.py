@@ -1,0 +1,108 @@
+"""The blocked cross-entropy against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from hf_multisource import loss as module
+from hf_multisource.loss import linear_cross_entropy
+
+
+def both_ways(
+    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Value and gradients: ours and torch's."""
+    results: list[list[Tensor | None]] = []
+    for ours in (True, False):
+        inputs, table = states.clone().requires_grad_(), weight.clone().requires_grad_()
+        if ours:
+            value = linear_cross_entropy(inputs, table, bias, labels, smoothing)
+        else:
+            logits = linear(inputs, table, bias)
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            value = cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        (value * 3.0).backward()
+        results.append([value.detach(), inputs.grad, table.grad])
+    return results[0], results[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 9),
+    vocab=st.integers(1, 7),
+    smoothing=st.sampled_from([0.0, 0.1, 0.9]),
+    with_bias=st.booleans(),
+    block=st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
+def test_equals_torch_in_value_and_gradient(
+    rows: int, vocab: int, smoothing: float, with_bias: bool, block: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    states, weight = torch.randn(rows, 5).double(), torch.randn(vocab, 5).double() * 3
+    bias = torch.randn(vocab).double() if with_bias else None
+    labels = torch.randint(0, vocab, (rows,)).masked_fill(torch.rand(rows) < 0.3, -100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CPU_BLOCK", block)
+        ours, theirs = both_ways(states, weight, bias, labels, smoothing)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_narrow_types_are_as_exact_as_torch(dtype: torch.dtype, autocast: bool) -> None:
+    torch.manual_seed(1)
+    states, weight = torch.randn(40, 16), torch.randn(300, 16)
+    labels = torch.randint(0, 300, (40,))
+    exact, _ = both_ways(states.double(), weight.double(), None, labels, 0.1)
+    if not autocast:
+        states, weight = states.to(dtype), weight.to(dtype)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        ours, theirs = both_ways(states, weight, None, labels, 0.1)
+    assert ours[0] is not None and ours[0].dtype == torch.float32
+    for mine, stock, true in zip(ours, theirs, exact, strict=True):
+        assert mine is not None and stock is not None and true is not None
+        assert mine.dtype == stock.dtype
+        error, allowed = ((tensor.double() - true).norm() for tensor in (mine, stock))
+        assert error <= 2 * allowed + 1e-6
+
+
+def test_the_smoothed_mass_survives_half_precision() -> None:
+    # 0.1 / 50,000 for a token that has no probability: below what float16 can tell from 0 by more than a step or two.
+    weight = torch.zeros(50_000, 1, dtype=torch.float16, requires_grad=True)
+    states = torch.ones(1, 1, dtype=torch.float16)
+    value = linear_cross_entropy(states, weight, torch.full((50_000,), -50.0).index_fill(0, torch.tensor([3]), 0.0),
+                                 torch.tensor([3]), 0.1)  # fmt: skip
+    value.mul(2.0**10).backward()
+    assert weight.grad is not None
+    assert weight.grad[0].item() == pytest.approx(-0.1 / 50_000 * 2**10, rel=1e-2)
+
+
+def test_huge_logits_do_not_overflow() -> None:
+    states = torch.tensor([[1e4]], requires_grad=True)
+    value = linear_cross_entropy(states, torch.tensor([[1.0], [-1.0], [0.0]]), None, torch.tensor([0]))
+    value.backward()
+    assert value.item() == 0.0
+    assert states.grad is not None and states.grad.item() == 0.0
+
+
+def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CPU_BLOCK", 10 * 1000)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            largest = max(largest, result.numel() if isinstance(result, Tensor) else 0)
+            return result
+
+    states, weight = torch.randn(500, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
+    with Watch():
+        linear_cross_entropy(states, weight, None, torch.zeros(500, dtype=torch.long), 0.1).backward()
+    assert largest == 10 * 1000
