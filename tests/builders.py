@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import Combiner, build_combiner
 from hf_multisource.configuration_multisource import MultiSourceConfig
@@ -120,3 +121,47 @@ def cases(draw: st.DrawFn, min_sources: int = 1, max_sources: int = 4, all_prese
         bits = [draw(st.integers(int(all_present), 2**length - 1)) for _ in range(batch)]
         rows.append(tuple(tuple(bool(row >> k & 1) for k in range(length)) for row in bits))
     return Case(draw(st.integers(0, 10_000)), draw(st.integers(1, 4)), tuple(rows))
+
+
+NAMES = ("en", "de", "fr")
+ROWS = {
+    "en": [[4, 5, 6, 1], [7, 1], [], [8, 9, 1], [4, 10, 1]],
+    "de": [[11, 1], [], [12, 13, 1], [14, 4, 1], []],
+    "fr": [[5, 7, 9, 11, 1], [6, 1], [], [], []],
+}
+"""Token ids of five examples; [] is an absent source."""
+END = 1
+
+
+def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
+    """A random model that listens to its sources and ends its sentences now and then.
+
+    Any, since Transformers' types let no class of others call `generate`.
+    """
+    sizes = {"d_model": 16, "decoder_layers": 2, "final_logits_bias": True, "tie_word_embeddings": False}
+    model = MultiSourceForConditionalGeneration(tiny_config(combiner, NAMES, **{**sizes, **fields})).eval()
+    randomise(model, 2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layer_norm" in name:  # near the identity: a random last norm would outshout the sources
+                parameter.mul_(0.2).add_(name.endswith("weight"))
+            elif "cross_attn" in name:
+                parameter.mul_(2.5)
+    model.final_logits_bias[:, END] = 2.0
+    model.final_logits_bias[:, [0, 2]] = -30.0  # neither padding nor another start
+    return model
+
+
+def three_source_batch(names: Sequence[str] = NAMES, examples: Sequence[int] = range(5)) -> dict[str, Tensor]:
+    """Inputs of the named sources, junk under zero masks; no keyword for a source that all examples lack."""
+    inputs = {}
+    for name in names:
+        rows = [ROWS[name][example] for example in examples]
+        longest = max(map(len, rows))
+        if longest:
+            prefix = "" if name == "en" else f"{name}_"
+            inputs[f"{prefix}input_ids"] = torch.tensor([row + [9] * (longest - len(row)) for row in rows])
+            inputs[f"{prefix}attention_mask"] = torch.tensor(
+                [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+            )
+    return inputs

@@ -18,6 +18,9 @@ os.environ.update(
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 
 import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+
+from features import Features  # noqa: E402
 
 hypothesis.settings.register_profile(
     "tests",
@@ -27,3 +30,13 @@ hypothesis.settings.register_profile(
     max_examples=20,
 )
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--compatibility", type=Path, help="write the page of supported features to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    page = config.getoption("--compatibility")
+    if page is not None:
+        config.pluginmanager.register(Features(page))

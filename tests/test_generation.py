@@ -12,17 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from builders import randomise, tiny_config
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from builders import END, NAMES
+from builders import three_source_batch as batch
+from builders import three_source_model as make
+from hf_multisource import COMBINERS
 
-NAMES = ("en", "de", "fr")
-ROWS = {
-    "en": [[4, 5, 6, 1], [7, 1], [], [8, 9, 1], [4, 10, 1]],
-    "de": [[11, 1], [], [12, 13, 1], [14, 4, 1], []],
-    "fr": [[5, 7, 9, 11, 1], [6, 1], [], [], []],
-}
-"""Token ids of five examples; [] is an absent source."""
-END = 1
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"num_beams": 4},
@@ -32,40 +26,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_search = pytest.mark.parametrize("search", SEARCHES)
-
-
-def make(combiner: str = "serial", **fields: Any) -> Any:
-    """A random model that listens to its sources and ends its sentences now and then.
-
-    Any, since Transformers' types let no class of others call `generate`.
-    """
-    sizes = {"d_model": 16, "decoder_layers": 2, "final_logits_bias": True, "tie_word_embeddings": False}
-    model = MultiSourceForConditionalGeneration(tiny_config(combiner, NAMES, **{**sizes, **fields})).eval()
-    randomise(model, 2)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "layer_norm" in name:  # near the identity: a random last norm would outshout the sources
-                parameter.mul_(0.2).add_(name.endswith("weight"))
-            elif "cross_attn" in name:
-                parameter.mul_(2.5)
-    model.final_logits_bias[:, END] = 2.0
-    model.final_logits_bias[:, [0, 2]] = -30.0  # neither padding nor another start
-    return model
-
-
-def batch(names: Sequence[str] = NAMES, examples: Sequence[int] = range(5)) -> dict[str, Tensor]:
-    """Inputs of the named sources, junk under zero masks; no keyword for a source that all examples lack."""
-    inputs = {}
-    for name in names:
-        rows = [ROWS[name][example] for example in examples]
-        longest = max(map(len, rows))
-        if longest:
-            prefix = "" if name == "en" else f"{name}_"
-            inputs[f"{prefix}input_ids"] = torch.tensor([row + [9] * (longest - len(row)) for row in rows])
-            inputs[f"{prefix}attention_mask"] = torch.tensor(
-                [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-            )
-    return inputs
 
 
 def generate(model: Any, inputs: Mapping[str, Any], **search: Any) -> tuple[list[list[int]], Tensor]:
@@ -136,6 +96,7 @@ def test_a_source_absent_by_keyword_or_by_mask_is_the_same(combiner: str, search
     assert not torch.allclose(present[1], expected[1], atol=1e-3)
 
 
+@pytest.mark.feature("Generation", "Greedy search")
 @each_combiner
 def test_one_beam_is_greedy_search_and_greedy_search_takes_the_best_token(combiner: str) -> None:
     model = make(combiner)
