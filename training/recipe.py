@@ -59,6 +59,8 @@ class DataRecipe:
             and counted.
         concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
         limit: Read at most so many training lines; None: all.
+        origin: Where the text is from and under what terms, for the model's card; the first address in it is where
+            the terms are found. Another `path` on the command line forgets it.
     """
 
     path: str
@@ -70,6 +72,7 @@ class DataRecipe:
     max_length: int = 128
     concatenate: bool = False
     limit: int | None = None
+    origin: str | None = None
 
     @property
     def model_sources(self) -> list[str]:
@@ -134,12 +137,14 @@ class Recipe:
         return self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
 
     def save(self, path: Path) -> None:
-        """Write the recipe, every key resolved.
+        """Write the recipe, every key resolved, in one step: it tells that a run has begun.
 
         Args:
             path: The YAML file.
         """
-        path.write_text(yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        partial.replace(path)
 
     def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> MultiSourceConfig:
         """Build the model's configuration.
@@ -267,8 +272,10 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         for key in values or {}:
             _section_of(f"{section}.{key}")
         sections[section].update(values or {})
-    for key, value in (overrides or {}).items():
-        section, name = _section_of(key)
+    changed = {_section_of(key): value for key, value in (overrides or {}).items()}
+    if ("data", "path") in changed:
+        sections["data"]["origin"] = None  # it is told of the recipe's own text
+    for (section, name), value in changed.items():
         sections[section][name] = value
     if isinstance(sections["data"].get("sources"), str):
         sections["data"]["sources"] = [sections["data"]["sources"]]

@@ -5,13 +5,16 @@
 
 `row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`) and writes
 docs/results/<table>/<name>.json, then the table. With --baseline it compares the hypotheses of the two runs by paired
-bootstrap. `table` writes docs/results/<table>.md anew from all rows that are there.
+bootstrap. The first attention plot of the run, if it has any, goes beside the row. `table` writes
+docs/results/<table>.md anew from all rows that are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,47 @@ def compare(run: Path, baseline: Path, split: str) -> dict[str, Any]:
     return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references)}
 
 
+def scored_splits(run: Path) -> list[str]:
+    """Names of the splits of which a run has scores."""
+    beside = (".txt.json", ".attention-")  # what else lies there
+    files = sorted((run / "scores").glob("*.json"))
+    return [path.stem for path in files if not any(mark in path.name for mark in beside)]
+
+
+def attention_plots(run: Path, split: str) -> list[Path]:
+    """The plots that `score.py --attention-plot` made of a split, in the order of the sentences."""
+    plots = (run / "scores").glob(f"{glob.escape(split)}.attention-*.png")
+    return sorted(plots, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def training_facts(run: Path) -> dict[str, Any]:
+    """What a finished run says of its training: figures, dev BLEU over the updates, and the command.
+
+    Args:
+        run: The run folder.
+
+    Returns:
+        The part of a row that is about training, and `command`.
+
+    Raises:
+        FileNotFoundError: If training has not finished.
+    """
+    summary = read_json(run / "train_summary.json")
+    history = read_json(run / "trainer_state.json")["log_history"]
+    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in history if "eval_bleu" in entry]
+    return {
+        "parameters": summary["parameters"],
+        "updates": summary["updates"],
+        "minutes": round(summary["seconds"] / 60, 1),
+        "hardware": summary["hardware"],
+        "threads": summary["threads"],
+        "seed": summary["seed"],
+        "curve": curve,
+        "finished": flattened(curve),
+        "command": summary["command"],
+    }
+
+
 def make_row(
     run: Path, table: str, name: str, split: str | None = None, baseline: Path | None = None
 ) -> dict[str, Any]:
@@ -86,17 +130,15 @@ def make_row(
         ValueError: If several splits were scored and none is named.
     """
     if split is None:
-        splits = sorted(path.stem for path in (run / "scores").glob("*.json") if not path.name.endswith(".txt.json"))
+        splits = scored_splits(run)
         if len(splits) != 1:
             raise ValueError(f"{run}/scores holds scores of {', '.join(splits) or 'no split'}; name one with --split")
         split = splits[0]
     scores = read_json(run / "scores" / f"{split}.json")
-    summary = read_json(run / "train_summary.json")
-    history = read_json(run / "trainer_state.json")["log_history"]
+    training = training_facts(run)
     config = read_json(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     combiner = config["combiner"] if len(config["sources"]) > 1 else joined
-    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in history if "eval_bleu" in entry]
     return {
         "table": table,
         "name": name,
@@ -104,14 +146,7 @@ def make_row(
         "combiner": combiner,
         "sources": scores["sources"],
         "target": scores["target"],
-        "parameters": summary["parameters"],
-        "updates": summary["updates"],
-        "minutes": round(summary["seconds"] / 60, 1),
-        "hardware": summary["hardware"],
-        "threads": summary["threads"],
-        "seed": summary["seed"],
-        "curve": curve,
-        "finished": flattened(curve),
+        **{key: value for key, value in training.items() if key != "command"},
         "split": split,
         "scores": {
             condition: {
@@ -124,16 +159,22 @@ def make_row(
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
         "baseline": compare(run, baseline, split) if baseline else None,
-        "commands": [summary["command"], *scores["commands"]],
+        "commands": [training["command"], *scores["commands"]],
         "date": scores["date"],
         "versions": scores["versions"],
     }
 
 
-def _number(score: dict[str, Any]) -> str:
+def format_score(score: dict[str, Any]) -> str:
     """Score ± half the 95 % interval, or ± the standard deviation over draws where there are several."""
     spread = score["draws_sd"] if score["draws"] > 1 else (score["ci_high"] - score["ci_low"]) / 2
     return f"{score['score']:.1f} ± {spread:.1f}"
+
+
+def length_rule(search: dict[str, Any]) -> str:
+    """Which rule of length a search used, with its value."""
+    name = "length_penalty" if "length_penalty" in search else "length_normalization"
+    return f"{name.replace('_', ' ')} {search[name]} ({search[f'{name}_formula']})"
 
 
 def _against_baseline(row: dict[str, Any]) -> str:
@@ -171,10 +212,10 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
                 row["name"] if row["finished"] else f"{row['name']} (unfinished)",
                 row["combiner"],
                 " ".join(row["sources"]),
-                _number(all_sources["bleu"]),
-                _number(all_sources["chrf"]),
+                format_score(all_sources["bleu"]),
+                format_score(all_sources["chrf"]),
                 _against_baseline(row) if comparable(row) else "",
-                *(_number(row["scores"][key]["bleu"]) if key in row["scores"] else "" for key in changed),
+                *(format_score(row["scores"][key]["bleu"]) if key in row["scores"] else "" for key in changed),
                 f"{row['updates']:,}",
                 f"{row['minutes']:.1f}",
                 f"{row['parameters'] / 1e6:.1f} M",
@@ -185,7 +226,7 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
         notes.append(
             f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
             f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
-            f"length penalty {search['length_penalty']} ({search['length_penalty_formula']}), "
+            f"{length_rule(search)}, "
             f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
             + "".join(f"      {command}\n" for command in row["commands"])
         )
@@ -239,6 +280,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(path)
+            path.with_suffix(".png").unlink(missing_ok=True)
+            if plots := attention_plots(args.run, content["split"]):
+                print(shutil.copyfile(plots[0], path.with_suffix(".png")))
         print(write_table(args.table, args.results))
     except (OSError, ValueError) as error:
         raise SystemExit(f"results.py: {error}") from error

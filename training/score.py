@@ -1,6 +1,7 @@
 """Decode a test set and score it: as it is, and with a source wrong, absent, or alone.
 
-    python training/score.py RUN [--adversarial] [--absent] [--only] [--draws 5] [--num_beams 10] [--length_penalty 1.0]
+    python training/score.py RUN [--adversarial] [--absent] [--only] [--draws 5] [--num_beams 10]
+                                 [--length_penalty 1.0 | --length_normalization 1.0] [--attention-plot [ROW ...]]
     python training/score.py MODEL --data FOLDER --target cs --split test --out FOLDER
 
 RUN is a run folder: data, target and test split come from its `recipe.yaml`, where no option says otherwise. MODEL is
@@ -13,6 +14,7 @@ any model folder or Hub id. The conditions:
 
 Under RUN/scores (or --out): `<split>.json` with every figure, `<split>.<condition>.txt` with the hypotheses, one a
 line, written as they come: called again, a run that was cut short goes on, and what is decoded is not decoded again.
+With --attention-plot, `<split>.attention-<row>.png` and its numbers, `.json`; `plots.py` draws it anew.
 """
 
 from __future__ import annotations
@@ -27,19 +29,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from data import Row, read_split
-from decoding import LENGTH_PENALTY, Decoded, Search, decode, fingerprint, load_model, write_json
+from decoding import Decoded, Search, add_length_options, decode, fingerprint, load_model, write_json
 from metrics import METRICS, load_metric, paired_bootstrap
 from metrics.adversarial import make_absent, make_wrong
+from plots import INSTALL, measure_attention, write_plots
 from recipe import DataRecipe, load_recipe
 from results import format_table
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "evaluate", "sacrebleu")
+PLOTS = 3  # sentences, where none is named
 
 
 def conditions(rows: Sequence[Row], sources: Sequence[str], args: argparse.Namespace) -> dict[str, list[list[Row]]]:
@@ -119,8 +124,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=5, help="shuffles of each wrong source (default: %(default)s)")
     parser.add_argument("--absent", action="store_true", help="each source absent")
     parser.add_argument("--only", action="store_true", help="each source alone")
+    plot = f"plot the attention of sentences, numbered from 0; none named: the first {PLOTS} with every source"
+    parser.add_argument("--attention-plot", type=int, nargs="*", metavar="ROW", help=plot)
     parser.add_argument("--num_beams", type=int, default=10, help="beam width (default: %(default)s)")
-    parser.add_argument("--length_penalty", type=float, default=1.0, help=f"{LENGTH_PENALTY} (default: %(default)s)")
+    add_length_options(parser)
     parser.add_argument("--max_length", type=int, help="longest source, in tokens; default: the recipe's, or else 128")
     parser.add_argument("--max_new_tokens", type=int, help="longest hypothesis; default: as --max_length")
     parser.add_argument("--batch_size", type=int, default=64, help="sentences (default: %(default)s)")
@@ -130,6 +137,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.draws < 1:
         parser.error(f"--draws is {args.draws}; at least 1")
+    if args.attention_plot is not None and find_spec("matplotlib") is None:
+        parser.error(INSTALL)
     if args.out is None:
         if not Path(args.run).is_dir():
             parser.error(f"{args.run} is not a folder: say with --out where to write")
@@ -153,13 +162,32 @@ def which_data(args: argparse.Namespace, source_names: Sequence[str]) -> DataRec
     return data
 
 
+def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[str]) -> list[int]:
+    """Numbers of the sentences to plot: those asked for, or the first few of those that lack the fewest sources.
+
+    Raises:
+        ValueError: If there is no such sentence.
+    """
+    for number in asked:
+        if not 0 <= number < len(rows):
+            raise ValueError(f"--attention-plot {number}: there are {len(rows)} sentences, numbered from 0")
+    fullest = sorted(range(len(rows)), key=lambda i: sum(not rows[i][name] for name in sources))
+    return list(asked) or fullest[:PLOTS]
+
+
 def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
     """Decode and measure every condition, writing as it goes; returns the report."""
     model, processor = load_model(args.run, args.device)
     data = which_data(args, processor.source_names)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
     references = [row[data.target] or "" for row in split.rows]
-    search = Search(args.num_beams, args.length_penalty, args.max_new_tokens or data.max_length, data.max_length)
+    search = Search(
+        num_beams=args.num_beams,
+        length_penalty=args.length_penalty,
+        length_normalization=args.length_normalization,
+        max_new_tokens=args.max_new_tokens or data.max_length,
+        max_length=data.max_length,
+    )
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     path = args.out / f"{data.test}.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -171,7 +199,7 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
         "sources": data.sources,
         "target": data.target,
         "data": split.report,
-        "search": {**asdict(search), "length_penalty_formula": LENGTH_PENALTY, "batch_size": args.batch_size},
+        "search": {**search.described(), "batch_size": args.batch_size},
         "significance": "paired bootstrap (sacrebleu), 1000 resamples, each condition against `all`",
         "hardware": hardware(model.device),
         "threads": torch.get_num_threads(),
@@ -181,6 +209,7 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
         "fingerprint": identity,
         "conditions": before["conditions"],
     }
+    plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
     congruent: list[str] | None = None
     for condition, draws in conditions(split.rows, data.sources, args).items():
         measured = []
@@ -197,6 +226,10 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
                 (args.out / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)
+    if plotted and congruent is not None:
+        chosen = data.model_rows([split.rows[i] for i in plotted])
+        measured = measure_attention(model, processor, chosen, [congruent[i] for i in plotted], search.max_length)
+        write_plots(args.out, data.test, plotted, measured, f"{report['run']}: {data.test}")
     return report
 
 

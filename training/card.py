@@ -1,0 +1,387 @@
+"""Model cards: model_cards/template.md, filled in from what a run, or a committed row of results, says of itself.
+
+    python training/card.py RUN [--split SPLIT] [--address ORG/NAME] [--out FILE]
+    python training/card.py --row docs/results/multi30k/serial.json [--out FILE]
+    python training/card.py --all
+
+The card of a run is written to RUN/README.md, where the Hub looks for it; what the run lacks (it is still training, it
+is not scored) the card says it lacks. The card of a row is written to model_cards/<table>-<name>.md, and --all writes
+those of all rows in docs/results; its settings are those of the recipe that the row's command names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+
+from hf_multisource import COMBINERS
+from recipe import SEPARATOR, Recipe, load_recipe, parse_overrides
+from results import (
+    FLAT_GAIN,
+    RESULTS,
+    attention_plots,
+    format_score,
+    format_table,
+    make_row,
+    read_json,
+    scored_splits,
+    training_facts,
+)
+
+CARDS = Path("model_cards")
+TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
+METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+CONDITIONS = {
+    "absent": "*absent*: the source is taken away from every sentence.",
+    "wrong": "*wrong*: the source is another sentence's, so that no sentence keeps its own.",
+    "only": "*only*: all other sources are taken away from every sentence.",
+}
+# ISO 639-1. The Hub refuses a card with any other two letters.
+LANGUAGES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
+et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj
+kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
+ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti
+tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+EXAMPLES = {
+    "cs": "Pes běží přes louku.",
+    "de": "Ein Hund läuft über die Wiese.",
+    "en": "A dog runs across the meadow.",
+    "es": "Un perro corre por el prado.",
+    "fr": "Un chien court dans le pré.",
+}
+# What a run knows only when it has finished, or has been scored.
+UNKNOWN = (
+    *("parameters", "updates", "minutes", "hardware", "threads", "seed", "finished", "split", "scores", "search"),
+    *("decoding_hardware", "sentences_per_second", "baseline", "date"),
+)
+
+
+@dataclass
+class Subject:
+    """What a card is about.
+
+    Args:
+        row: A row of results; None where a run does not know yet.
+        recipe: What it was trained by.
+        address: What `from_pretrained` takes.
+        plot: An attention plot, if there is one.
+        published: Whether the weights lie where the card will.
+        ships_code: Whether the code lies beside the weights.
+    """
+
+    row: dict[str, Any]
+    recipe: Recipe
+    address: str
+    plot: Path | None
+    published: bool
+    ships_code: bool
+
+
+def subject_of_run(run: Path, split: str | None = None, address: str | None = None) -> Subject:
+    """Read a run folder, whatever it has so far.
+
+    Args:
+        run: The run folder.
+        split: Test split; None: the only one that was scored.
+        address: Hub id that the model is to have; None: the folder.
+
+    Returns:
+        The card's subject.
+
+    Raises:
+        FileNotFoundError: If the folder has no recipe.
+        ValueError: If several splits were scored and none is named.
+    """
+    recipe = load_recipe(run / "recipe.yaml")
+    data = recipe.data
+    if len(data.model_sources) > 1:
+        combiner = recipe.model_config(recipe.tokenizer.vocab_size, {}).combiner
+    else:
+        combiner = "concatenated" if len(data.sources) > 1 else ""
+    row: dict[str, Any] = {
+        **dict.fromkeys(UNKNOWN),
+        **{"name": run.name, "run": run.name, "combiner": combiner, "sources": data.sources, "target": data.target},
+        **{"commands": [], "curve": [], "versions": {}},
+    }
+    if (run / "train_summary.json").exists():
+        facts = training_facts(run)
+        row |= {**facts, "commands": [facts["command"]]}
+        if split or scored_splits(run):
+            row |= make_row(run, "", run.name, split)
+    if (run / "versions.json").exists():
+        row["versions"] = {**read_json(run / "versions.json"), **row["versions"]}
+    plots = attention_plots(run, row["split"]) if row["split"] else []
+    ships_code = (run / "modeling_multisource.py").exists()
+    return Subject(row, recipe, address or run.as_posix(), plots[0] if plots else None, True, ships_code)
+
+
+def subject_of_row(path: Path) -> Subject:
+    """Read a committed row, and the recipe that its command names.
+
+    Args:
+        path: The row.
+
+    Returns:
+        The card's subject.
+    """
+    row = read_json(path)
+    recipe = recipe_of_command(row["commands"][0])
+    others = [read_json(other) for other in path.parent.glob("*.json")]
+    unfinished = {other["run"] for other in others if not other["finished"]}
+    if row["baseline"] and row["baseline"]["run"] in unfinished:
+        row["baseline"] = None
+    plot = path.with_suffix(".png")
+    named = {**row, "name": f"{row['table']}-{row['name']}"}
+    return Subject(named, recipe, f"runs/{row['run']}", plot if plot.exists() else None, False, False)
+
+
+def recipe_of_command(command: str) -> Recipe:
+    """The recipe that a `train.py` command names, with the command's changes.
+
+    Args:
+        command: As `train_summary.json` and rows hold it.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If it is no such command.
+    """
+    words = [word for word in shlex.split(command) if word != "--resume"]
+    scripts = [i for i, word in enumerate(words) if Path(word).name == "train.py"]
+    if not scripts or scripts[0] + 1 == len(words):
+        raise ValueError(f"no `train.py RECIPE` in the command {command!r}")
+    return load_recipe(words[scripts[0] + 1], parse_overrides(words[scripts[0] + 2 :]))
+
+
+def combiner_text(name: str) -> str:
+    """A combiner's docstring as Markdown: what it does, and its equation."""
+    lines, text = inspect.getdoc(COMBINERS[name]), ""
+    prose = (lines or "").split("\n\nArgs:")[0]
+    for part in re.split(r"((?:^ {4}.*\n?)+)", prose, flags=re.MULTILINE):
+        equation = part.startswith("    ")
+        text += f"\n```text\n{inspect.cleandoc(part)}\n```\n\n" if equation else part
+    return text.strip()
+
+
+def snippet(subject: Subject) -> str:
+    """Python that translates one sentence."""
+    sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
+    if subject.recipe.data.concatenate:
+        sources = {"all": SEPARATOR.join(sources.values())}
+    texts = "".join(f"    {quote(name)}: {quote(text)},\n" for name, text in sources.items())
+    absent = "  # leave out what you do not have" if len(sources) > 1 else ""
+    beams = (subject.row["search"] or {}).get("num_beams", 4)
+    return f"""from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+
+address = {quote(subject.address)}
+processor = MultiSourceProcessor.from_pretrained(address)
+model = MultiSourceForConditionalGeneration.from_pretrained(address).eval()
+sources = {{{absent}
+{texts}}}
+output = model.generate(**processor(**sources, return_tensors="pt"), num_beams={beams})
+print(processor.batch_decode(output, skip_special_tokens=True)[0])"""
+
+
+def quote(text: str) -> str:
+    """A text as Python source."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def examined(row: dict[str, Any]) -> list[str]:
+    """The conditions, of those in `CONDITIONS`, in which sources were scored."""
+    scores = row["scores"] or {}
+    return [condition for condition in CONDITIONS if any(f"{condition}-{name}" in scores for name in row["sources"])]
+
+
+def worth_table(row: dict[str, Any]) -> str:
+    """Scores of each source absent, wrong and alone; empty if none was measured."""
+    scores, asked = row["scores"] or {}, examined(row)
+    columns = [(condition, metric) for metric in METRICS for condition in asked]
+    lines = []
+    for name in row["sources"]:
+        line = [name]
+        for condition, metric in columns:
+            entry = scores.get(f"{condition}-{name}")
+            difference = entry[metric]["score"] - scores["all"][metric]["score"] if entry else 0.0
+            line.append(f"{format_score(entry[metric])} ({difference:+.1f})" if entry else "")
+        lines.append(line)
+    header = ["source", *(f"{METRICS[metric]}, {condition}" for condition, metric in columns)]
+    return format_table(header, lines) if columns else ""
+
+
+def metadata(subject: Subject) -> ModelCardData:
+    """What the Hub reads: languages, licence, data, and the scores of a finished run as `model-index`.
+
+    Args:
+        subject: The card's subject.
+
+    Returns:
+        The card's front matter.
+    """
+    row, origin = subject.row, subject.recipe.data.origin or ""
+    # Named by the code of a language, a source is taken to be in it; others ("draft") say nothing of theirs.
+    languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
+    hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
+    dataset = origin.split(",")[0].strip() if origin else Path(subject.recipe.data.path).name
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=hub[0] if hub else dataset,
+            dataset_name=dataset,
+            dataset_split=row["split"],
+            metric_type=metric,
+            metric_name=label,
+            metric_value=round(row["scores"]["all"][metric]["score"], 2),
+            metric_args={"signature": row["scores"]["all"][metric]["signature"]},
+        )
+        for metric, label in METRICS.items()
+        if row["scores"] and row["finished"]
+    ]
+    link = terms(subject.recipe)
+    return ModelCardData(
+        language=list(dict.fromkeys(languages)) or None,
+        license="other" if link else "unknown",
+        license_name="terms-of-the-training-data" if link else None,
+        license_link=link,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["multi-source", *([row["combiner"]] if row["combiner"] else [])],
+        datasets=hub or None,
+        metrics=list(METRICS) if row["scores"] else None,
+        model_name=row["name"] if results else None,
+        eval_results=results or None,
+    )
+
+
+def terms(recipe: Recipe) -> str | None:
+    """Where the terms of the data are found: the first address in `origin`."""
+    found = re.search(r"https?://[^\s,;()<>]+", recipe.data.origin or "")
+    return found.group().rstrip(".") if found else None
+
+
+def settings(recipe: Recipe) -> str:
+    """The recipe without what is said elsewhere or is of one machine only."""
+    sections = asdict(recipe)
+    chosen = {name: dict(sections[name]) for name in ("tokenizer", "model", "training")}
+    for section, key in (("tokenizer", "load"), ("training", "output_dir"), ("training", "max_steps")):
+        chosen[section].pop(key, None)
+    if len(recipe.data.model_sources) == 1:
+        chosen["model"].pop("combiner", None)  # all are alike then
+    return yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).strip()
+
+
+def render(subject: Subject, out: Path, command: str) -> str:
+    """Fill in the template.
+
+    Args:
+        subject: The card's subject.
+        out: Where the card will lie; links lead from there.
+        command: What makes this card.
+
+    Returns:
+        Markdown with front matter.
+    """
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {
+        "line": lambda text: " ".join(str(text).split()),
+        "cell": lambda text: str(text).replace("|", "\\|"),
+        "thousands": lambda number: f"{number:,}",
+    }
+    row = subject.row
+    plain = len(subject.recipe.data.model_sources) == 1
+    card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        row=row,
+        recipe=subject.recipe,
+        metadata=metadata(subject).to_yaml(),
+        command=command,
+        joined=subject.recipe.data.concatenate,
+        separator=SEPARATOR,
+        combiner="" if plain else combiner_text(row["combiner"]),
+        snippet=snippet(subject),
+        published=subject.published,
+        ships_code=subject.ships_code,
+        metrics=METRICS,
+        flat_gain=FLAT_GAIN,
+        worth=worth_table(row),
+        notes=[CONDITIONS[condition] for condition in examined(row)],
+        plot=subject.plot and Path(os.path.relpath(subject.plot, out.parent)).as_posix(),
+        best=max((bleu for _, bleu in row["curve"]), default=None),
+        settings=settings(subject.recipe),
+        terms=terms(subject.recipe),
+    )
+    return re.sub(r"\n{3,}", "\n\n", card)
+
+
+def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
+    """The card of a committed row.
+
+    Args:
+        path: The row.
+        out: Where the card will lie; None: in model_cards.
+
+    Returns:
+        Where it belongs, and the card.
+    """
+    out = out or CARDS / f"{path.parent.name}-{path.stem}.md"
+    return out, render(subject_of_row(path), out, f"python training/card.py --row {path.as_posix()}")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("run", nargs="?", type=Path, help="run folder")
+    what.add_argument("--row", type=Path, help="a committed row of results")
+    what.add_argument("--all", action="store_true", help=f"every row in {RESULTS}")
+    parser.add_argument("--split", help="test split of the run; default: the only one that was scored")
+    parser.add_argument("--address", help="Hub id that the run's model is to have; default: its folder")
+    parser.add_argument("--out", type=Path, help="file to write")
+    args = parser.parse_args(argv)
+    if args.all and args.out:
+        parser.error("--all writes many files: no --out")
+    if args.run is None and (args.split or args.address):
+        parser.error("--split and --address belong to a run")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write cards; see the module's docstring."""
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        if args.run is not None:
+            out = args.out or args.run / "README.md"
+            subject = subject_of_run(args.run, args.split, args.address)
+            cards = {out: render(subject, out, "python training/card.py RUN")}
+        else:
+            rows = sorted(RESULTS.glob("*/*.json")) if args.all else [args.row]
+            cards = dict(card_of_row(path, args.out) for path in rows)
+        for out, card in cards.items():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(card, encoding="utf-8", newline="\n")
+            print(out)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"card.py: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
