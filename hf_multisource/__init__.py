@@ -1,11 +1,14 @@
 """Transformers models that translate from several sources at once."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
+from transformers.pipelines import PIPELINE_REGISTRY
 
+from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
 from .collation import DataCollatorForMultiSource
 from .combiners import COMBINERS, Combiner
 from .configuration_multisource import MultiSourceConfig, SourceConfig
 from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
+from .pipeline_multisource import TASK, MultiSourcePipeline
 from .processing_multisource import MultiSourceProcessor
 from .sampling import LengthBucketSampler, MultiSourceTrainer
 
@@ -13,6 +16,13 @@ AutoConfig.register("multisource", MultiSourceConfig)
 AutoModel.register(MultiSourceConfig, MultiSourceModel)
 AutoModelForSeq2SeqLM.register(MultiSourceConfig, MultiSourceForConditionalGeneration)
 AutoProcessor.register(MultiSourceConfig, MultiSourceProcessor)
+PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=MultiSourcePipeline, pt_model=AutoModelForSeq2SeqLM)
+
+# `save_pretrained` and `push_to_hub` put the code beside the weights, for those who load them without the package.
+MultiSourceConfig.register_for_auto_class()
+MultiSourceModel.register_for_auto_class("AutoModel")
+MultiSourceForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+MultiSourceProcessor.register_for_auto_class()
 
 __all__ = [
     "COMBINERS",
@@ -22,7 +32,12 @@ __all__ = [
     "MultiSourceConfig",
     "MultiSourceForConditionalGeneration",
     "MultiSourceModel",
+    "MultiSourcePipeline",
     "MultiSourceProcessor",
     "MultiSourceTrainer",
     "SourceConfig",
+    "TokenAttention",
+    "attention_to_tokens",
+    "returned_attentions",
+    "split_by_source",
 ]

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 SOURCE_KINDS = ("text",)
 # What a text source can be given as; bare for source 0, with the source's name in front for the others.
@@ -124,11 +126,14 @@ class EncoderSettings:
     max_position_embeddings: int
 
 
-def _source(item: Any) -> Any:
+def _source(i: int, item: Any) -> Any:
     if isinstance(item, str):
         return SourceConfig(name=item)
     if isinstance(item, Mapping):
-        return SourceConfig(**item)
+        try:
+            return SourceConfig(**item)
+        except (TypeError, StrictDataclassError) as error:
+            raise ValueError(f"sources[{item.get('name', i)}]: {error}") from error
     # By name: where code is loaded from the Hub, this module can exist twice, and so can its classes.
     if type(item).__name__ != SourceConfig.__name__:
         raise TypeError(f"sources must hold names, dicts or SourceConfigs; got {item!r}.")
@@ -245,9 +250,12 @@ class MultiSourceConfig(PreTrainedConfig):
         given = ["source"] if self.sources is None else self.sources
         if not isinstance(given, list | tuple):
             raise TypeError(f"sources must be a list of names, dicts or SourceConfigs; got {given!r}.")
-        self.sources = [_source(item) for item in given]
+        self.sources = [_source(i, item) for i, item in enumerate(given)]
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
+        if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
+            # Where the package is imported, so is its pipeline: one named here would ask for trust_remote_code.
+            kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -277,6 +285,31 @@ class MultiSourceConfig(PreTrainedConfig):
         }
         preset["activation_dropout"] = fields.get("dropout", cls.dropout)
         return cls(**{**preset, **fields})
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: Any, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read a `config.json`, as [`PreTrainedConfig.get_config_dict`] does.
+
+        Args:
+            pretrained_model_name_or_path: Folder, file or Hub id.
+            **kwargs: As [`PreTrainedConfig.get_config_dict`].
+
+        Returns:
+            What it holds, and the arguments that were not used.
+
+        Raises:
+            ValueError: If it is that of another kind of model; the message names the kind.
+        """
+        fields, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        kind = fields.get("model_type", cls.model_type)
+        if kind != cls.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is a checkpoint of model_type {kind!r}, not {cls.model_type!r}; load "
+                "it with AutoConfig, or AutoModelForSeq2SeqLM, which choose the class by model_type."
+            )
+        return fields, unused
 
     @property
     def source_names(self) -> list[str]:

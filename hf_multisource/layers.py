@@ -12,6 +12,13 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
+from .checkpoints import (
+    SafetensorError,
+    add_code_references,
+    check_sources,
+    damaged_weights,
+    holds_pickles_only,
+)
 from .configuration_multisource import MultiSourceConfig
 
 
@@ -127,7 +134,7 @@ class TextEmbeddings(nn.Module):
 
         Args:
             input_ids: Token ids.
-            inputs_embeds: Embedded tokens instead, already scaled.
+            inputs_embeds: Rows of the token table instead; they are scaled here, as the tokens' own would be.
             start: Position of the first token.
 
         Returns:
@@ -138,7 +145,7 @@ class TextEmbeddings(nn.Module):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
-        states = self.tokens(input_ids) * self.scale if inputs_embeds is None else inputs_embeds
+        states = (self.tokens(input_ids) if inputs_embeds is None else inputs_embeds) * self.scale
         states = states + self.positions(start, states.shape[1], states.device).to(states.dtype)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
@@ -202,6 +209,69 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *model_args: Any,
+        output_loading_info: bool = False,
+        ignore_mismatched_sizes: bool = False,
+        use_safetensors: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a model; never from a pickle, and never one that silently lacks a source.
+
+        Args:
+            pretrained_model_name_or_path: Folder or Hub id.
+            *model_args: As [`PreTrainedModel.from_pretrained`].
+            output_loading_info: Whether to return what was missing and unexpected, too.
+            ignore_mismatched_sizes: Take the weights that fit the configuration and draw the others anew: also those of
+                whole sources that were added to it or removed.
+            use_safetensors: None and True mean the same.
+            **kwargs: As [`PreTrainedModel.from_pretrained`].
+
+        Returns:
+            The model, in evaluation mode; a pair with the loading info if that was asked for.
+
+        Raises:
+            ValueError: If weights and configuration differ in their sources, or `use_safetensors` is False.
+            OSError: If the weights are missing, damaged, or in a pickle only; the message names the file.
+        """
+        place = pretrained_model_name_or_path
+        if use_safetensors is False:
+            raise ValueError("use_safetensors must not be False: weights are never loaded from a pickle.")
+        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
+        try:
+            loaded: Any = super().from_pretrained(
+                place, *model_args, output_loading_info=True, use_safetensors=True, **kwargs
+            )
+        except SafetensorError as error:
+            raise damaged_weights(place, error) from error
+        except OSError as error:
+            if place is not None and holds_pickles_only(place):
+                raise OSError(
+                    f"{place} holds its weights in a pickle (pytorch_model.bin), which is never loaded: reading one "
+                    "can run any code. Have them saved as model.safetensors."
+                ) from error
+            raise
+        model, report = loaded
+        if not ignore_mismatched_sizes:
+            check_sources(model, report, place)
+        return loaded if output_loading_info else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save weights, configuration and the code that both need where the package is not installed.
+
+        Args:
+            save_directory: The folder.
+            *args: As [`PreTrainedModel.save_pretrained`].
+            **kwargs: As [`PreTrainedModel.save_pretrained`].
+        """
+        add_code_references(self)
+        if (settings := getattr(self, "generation_config", None)) is not None:
+            settings._from_model_config = None  # it makes loading drop what stock code lacks: length_normalization
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -271,7 +271,7 @@ def test_a_name_that_modules_use_themselves_is_refused_by_name(name: str, combin
 
 
 def test_a_misspelt_setting_of_a_source_is_refused() -> None:
-    with pytest.raises(TypeError, match="layer"):
+    with pytest.raises(ValueError, match=r"sources\[en\]: .*layer"):
         MultiSourceConfig(sources=[{"name": "en", "layer": 2}])
 
 

@@ -8,15 +8,40 @@ from typing import Any
 
 import pytest
 
-from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceProcessor
+from fresh import run_fresh
+from hf_multisource import (
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourcePipeline,
+    MultiSourceProcessor,
+)
 from train_tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+REMOTE = """
+import os, sys, types
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+class Remote(types.ModuleType):
+    def __getattr__(self, name):
+        for module in ("configuration_multisource", "modeling_multisource", "processing_multisource"):
+            if name in open(f"{place}/{module}.py").read().rpartition("__all__")[2]:
+                return get_class_from_dynamic_module(f"{module}.{name}", place)
+        raise AttributeError(name)
+
+sys.modules["hf_multisource"] = Remote("hf_multisource")
+os.chdir(folder)
+for example in examples:
+    exec(example)
+answer = [type(model).__module__, str(loss), fresh.config.source_names]
+"""
 
 
-def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples load the demo's model; here a tiny untrained one stands in its place."""
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    """A folder in which a tiny untrained model stands in the place of the demo's, which the examples load."""
     tokenizer = train_tokenizer(["Sunday, May 21, 18 days", "21. Mai, 2001", "dimanche, 17 euros"], "bpe", 270)
     processor = MultiSourceProcessor(tokenizer, ["en", "de", "fr"])
     config = MultiSourceConfig(
@@ -24,15 +49,28 @@ def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     processor.save_pretrained(tmp_path / "runs/demo/all")
     MultiSourceForConditionalGeneration(config).save_pretrained(tmp_path / "runs/demo/all")
-    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
+
+def test_python_examples_run(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo)
     names: dict[str, Any] = {}
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
+    assert len(EXAMPLES) == 3
+    for example in EXAMPLES:
         exec(compile(example, "README.md", "exec"), names)
     assert names["loss"].isfinite()
+    assert type(names["pipe"]) is MultiSourcePipeline
     assert names["fresh"].config.source_names == ["en", "de", "fr"]
+
+
+@pytest.mark.feature("Hub", "The README's examples with the code of the checkpoint")
+def test_python_examples_run_without_the_package_on_the_checkpoints_own_code(demo: Path) -> None:
+    place = demo / "runs/demo/all"
+    answer = run_fresh(REMOTE, demo / "home", place=place, folder=demo, examples=EXAMPLES)
+    module, loss, sources = answer
+    assert module.startswith("transformers_modules.")
+    assert "grad_fn" in loss
+    assert sources == ["en", "de", "fr"]
 
 
 def test_recipes_that_are_named_exist_and_all_are_named() -> None:

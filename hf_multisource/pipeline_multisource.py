@@ -1,0 +1,144 @@
+"""The model as a Transformers pipeline: from texts by source name to the text that the model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import Pipeline
+
+from .collation import DataCollatorForMultiSource
+
+TASK = "multisource-to-text"
+LONGEST = 256  # new tokens where nothing else is said, as in Transformers' own text pipelines
+LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")
+
+
+class MultiSourcePipeline(Pipeline):
+    """Generates a text from the sources of an example.
+
+    Made by Transformers' `pipeline`, from a model and its [`MultiSourceProcessor`]. Whatever a call takes may be given
+    there, too, for all calls.
+
+    Example:
+        >>> import hf_multisource
+        >>> from transformers import pipeline
+        >>> pipe = pipeline("multisource-to-text", model="org/name")  # doctest: +SKIP
+        >>> pipe({"en": "A dog.", "de": None}, num_beams=4)  # doctest: +SKIP
+        [{'generated_text': 'Pes.'}]
+    """
+
+    _load_processor: Any = True
+    _load_tokenizer: Any = False
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+    _load_feature_extractor: Any = False
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Generate.
+
+        Args:
+            inputs: An example, source name -> text, or a list, a generator or a torch dataset of examples. A source
+                that is left out, None or empty is absent.
+            *args: Nothing: they would be left out with a warning.
+            **kwargs: `batch_size` and `num_workers` as in every pipeline; `max_source_length`, in tokens, to cut longer
+                sources; `return_scores=True` for a `score` with each text (from beam search: sum of log
+                probabilities / length**length_penalty); all others go to `generate`.
+
+        Returns:
+            For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list:
+            a list of these. For a generator or dataset: an iterator over these, made as it is consumed.
+
+        Raises:
+            ValueError: If an example is no mapping, names an unknown source, has a source that is no text, or has no
+                source at all; the message names the source.
+        """
+        return [] if isinstance(inputs, list) and not inputs else super().__call__(inputs, *args, **kwargs)
+
+    def _sanitize_parameters(
+        self, max_source_length: int | None = None, return_scores: bool | None = None, **generate_kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        preprocess = {} if max_source_length is None else {"max_source_length": max_source_length}
+        if return_scores is not None:
+            generate_kwargs["return_scores"] = return_scores
+        return preprocess, generate_kwargs, {}
+
+    def preprocess(  # type: ignore[override]
+        self, inputs: Any, max_source_length: int | None = None
+    ) -> dict[str, Any]:
+        """Encode one example.
+
+        Args:
+            inputs: The example.
+            max_source_length: Cut longer sources, in tokens.
+
+        Returns:
+            The ids and masks of its sources, not padded.
+        """
+        processor: Any = self.processor
+        if not isinstance(inputs, Mapping):
+            names = ", ".join(processor.source_names)
+            raise ValueError(f"an example must be a dict from source names ({names}) to texts; got {inputs!r}.")
+        processor._check_names(inputs)
+        for name, text in inputs.items():
+            if not isinstance(text, str | None):
+                raise ValueError(f"source {name!r} of an example must be a text or None; got {text!r}.")
+        encoded = processor(**inputs, truncation=max_source_length is not None, max_length=max_source_length)
+        # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.
+        return {"example": dict(encoded)}
+
+    def _forward(  # type: ignore[override]
+        self, model_inputs: dict[str, Any], return_scores: bool = False, **generate_kwargs: Any
+    ) -> dict[str, Any]:
+        given = model_inputs["example"]
+        examples = given if isinstance(given, list) else [given]
+        batch = DataCollatorForMultiSource(self.processor)(examples)
+        model: Any = self.model
+        settings = model.generation_config
+        if not (generate_kwargs.keys() & set(LENGTH_SETTINGS) or settings.max_new_tokens or settings.max_length):
+            generate_kwargs["max_new_tokens"] = LONGEST
+        generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores)
+        output = model.generate(**{key: ids.to(self.device) for key, ids in batch.items()}, **generate_kwargs)
+        result = {"sequences": output.sequences.unflatten(0, (len(examples), -1))}
+        if return_scores:
+            scores = getattr(output, "sequences_scores", None)
+            if scores is None:
+                raise ValueError("return_scores=True needs beam search: num_beams must be at least 2.")
+            result["scores"] = scores.unflatten(0, (len(examples), -1))
+        return result
+
+    def postprocess(  # type: ignore[override]
+        self, model_outputs: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Turn the ids of one example into texts.
+
+        Args:
+            model_outputs: `sequences`, and `scores` if they were asked for.
+
+        Shape:
+            sequences (1, K, T); scores (1, K).
+
+        Returns:
+            K dicts.
+        """
+        processor: Any = self.processor
+        texts = processor.batch_decode(model_outputs["sequences"][0], skip_special_tokens=True)
+        items: list[dict[str, Any]] = [{"generated_text": text} for text in texts]
+        if "scores" in model_outputs:
+            for item, score in zip(items, model_outputs["scores"][0].tolist(), strict=True):
+                item["score"] = score
+        return items
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """Save model, processor and code, so that `pipeline(task, model=folder)` loads them.
+
+        Args:
+            save_directory: The folder.
+            **kwargs: As [`Pipeline.save_pretrained`].
+        """
+        super().save_pretrained(save_directory, **kwargs)
+        processor: Any = self.processor
+        processor.save_pretrained(save_directory, **kwargs)
+
+
+__all__ = ["TASK", "MultiSourcePipeline"]

@@ -1,0 +1,217 @@
+"""The pipeline: examples by source name in, texts out, as users of Transformers' pipelines expect."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset
+from transformers import pipeline
+
+from builders import NAMES, three_source_model
+from hf_multisource import COMBINERS, MultiSourcePipeline, MultiSourceProcessor
+from train_tokenizer import train_tokenizer
+
+TASK: Any = "multisource-to-text"  # Any, since Transformers' types know no tasks but its own
+EXAMPLES: list[dict[str, str | None]] = [
+    {"en": "a dog runs", "de": "ein Hund rennt", "fr": "un chien court"},
+    {"en": "a dog", "de": None, "fr": ""},
+    {"de": "ein Hund"},
+    {"en": None, "de": None, "fr": "un chien court et court"},
+    {"fr": "un", "en": "a dog"},
+]
+
+
+@pytest.fixture(scope="module")
+def processor() -> MultiSourceProcessor:
+    """A shared tokenizer, and one of French's own."""
+    texts = [text for example in EXAMPLES for text in example.values() if text]
+    own = {"fr": train_tokenizer(texts, "bpe", 264)}
+    return MultiSourceProcessor(train_tokenizer(texts, "bpe", 270), NAMES, own)
+
+
+@pytest.fixture(scope="module")
+def pipes(processor: MultiSourceProcessor) -> dict[str, Any]:
+    """One pipeline for each combiner."""
+    return {
+        name: pipeline(
+            TASK,
+            model=three_source_model(name, vocab_size=len(processor.tokenizer)),
+            processor=processor,
+            device="cpu",
+        )
+        for name in COMBINERS
+    }
+
+
+@pytest.fixture
+def pipe(pipes: dict[str, Any]) -> Any:
+    """Some pipeline."""
+    return pipes["hierarchical"]
+
+
+def generated(pipe: Any, example: dict[str, str | None], **search: Any) -> list[str]:
+    """The texts that the model gives for one example without the pipeline."""
+    given: dict[str, Any] = {name: [text] for name, text in example.items()}
+    ids = pipe.model.generate(**pipe.processor(**given, return_tensors="pt"), **search)
+    texts: list[str] = pipe.processor.batch_decode(ids, skip_special_tokens=True)
+    return texts
+
+
+@pytest.mark.feature("Pipeline", "One example, any of its sources absent")
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_an_example_gives_what_generate_gives(combiner: str, num_beams: int, pipes: dict[str, Any]) -> None:
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    results = [pipes[combiner](example, **search) for example in EXAMPLES]
+    expected = [[{"generated_text": text} for text in generated(pipes[combiner], x, **search)] for x in EXAMPLES]
+    assert results == expected
+    assert len({str(result) for result in results}) > 1
+
+
+@pytest.mark.feature("Pipeline", "Lists of examples, in batches")
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_list_gives_what_its_examples_give(
+    combiner: str, num_beams: int, batch_size: int, pipes: dict[str, Any]
+) -> None:
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    together = pipes[combiner](EXAMPLES, batch_size=batch_size, **search)
+    assert together == [pipes[combiner](example, **search) for example in EXAMPLES]
+
+
+def test_an_empty_list_gives_an_empty_list(pipe: Any) -> None:
+    assert pipe([]) == []
+
+
+@pytest.mark.feature("Pipeline", "Generators, streamed in batches")
+def test_a_generator_is_read_as_its_results_are_taken(pipe: Any) -> None:
+    taken = []
+
+    def examples() -> Iterator[dict[str, str | None]]:
+        for i, example in enumerate(EXAMPLES):
+            taken.append(i)
+            yield example
+
+    results = pipe(examples(), batch_size=2, max_new_tokens=8)
+    first = next(iter(results))
+    assert len(taken) < len(EXAMPLES)
+    assert [first, *results] == pipe(EXAMPLES, max_new_tokens=8)
+
+
+class Examples(Dataset[Any]):
+    """The examples as a dataset."""
+
+    def __len__(self) -> int:
+        return len(EXAMPLES)
+
+    def __getitem__(self, index: int) -> dict[str, str | None]:
+        return EXAMPLES[index]
+
+
+@pytest.mark.feature("Pipeline", "Torch datasets")
+def test_a_dataset_gives_what_its_list_gives(pipe: Any) -> None:
+    assert list(pipe(Examples(), batch_size=2, max_new_tokens=8)) == pipe(EXAMPLES, max_new_tokens=8)
+
+
+@pytest.mark.feature("Pipeline", "n-best lists with scores")
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_the_n_best_come_with_their_scores(combiner: str, pipes: dict[str, Any]) -> None:
+    search = {"num_beams": 4, "num_return_sequences": 3, "max_new_tokens": 8}
+    results = pipes[combiner](EXAMPLES, batch_size=3, return_scores=True, **search)
+    for example, items in zip(EXAMPLES, results, strict=True):
+        given: Any = {name: [text] for name, text in example.items()}
+        batch = pipes[combiner].processor(**given, return_tensors="pt")
+        output = pipes[combiner].model.generate(**batch, **search, return_dict_in_generate=True, output_scores=True)
+        assert [item["generated_text"] for item in items] == generated(pipes[combiner], example, **search)
+        assert [item["score"] for item in items] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+        assert len(items) == 3
+
+
+def test_scores_without_a_beam_are_refused(pipe: Any) -> None:
+    with pytest.raises(ValueError, match="num_beams must be at least 2"):
+        pipe(EXAMPLES[0], return_scores=True, max_new_tokens=2)
+
+
+@pytest.mark.feature("Pipeline", "Generation settings, for one call or for all")
+def test_settings_may_be_given_for_all_calls(pipe: Any) -> None:
+    search: dict[str, Any] = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 5}
+    set_up = pipeline(TASK, model=pipe.model, processor=pipe.processor, device="cpu", batch_size=2, **search)
+    assert set_up(EXAMPLES) == pipe(EXAMPLES, **search)
+    assert set_up(EXAMPLES, num_return_sequences=1) == pipe(EXAMPLES, **{**search, "num_return_sequences": 1})
+
+
+def test_long_sources_are_cut_if_that_is_asked_for(pipe: Any) -> None:
+    long, short = {"en": "a dog runs a dog runs"}, {"en": "a dog"}
+    length = len(pipe.processor(**short)["input_ids"])
+    assert length < len(pipe.processor(**long)["input_ids"])
+    cut = pipe.preprocess(long, max_source_length=length)["example"]
+    assert len(cut["input_ids"]) == length
+    ids = pipe.processor(**long, truncation=True, max_length=length)["input_ids"]
+    assert cut["input_ids"] == ids
+    assert pipe.preprocess(long)["example"] == dict(pipe.processor(**long))
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({}, 256), ({"max_length": 30}, 29), ({"max_new_tokens": 40}, 40)],
+    ids=["nothing said", "max_length", "max_new_tokens"],
+)
+def test_texts_are_as_long_as_the_settings_allow(pipe: Any, settings: dict[str, int], longest: int) -> None:
+    endless = copy.deepcopy(pipe.model)
+    endless.final_logits_bias[:, endless.config.eos_token_id] = -1e9
+    without_end = pipeline(TASK, model=endless, processor=pipe.processor, device="cpu")
+    assert without_end.model.generate(**pipe.processor(en=["a"], return_tensors="pt"), max_new_tokens=3).shape == (1, 4)
+    output = without_end.forward(without_end.preprocess({"en": "a"}), **settings)
+    assert output["sequences"].shape == (1, 1, 1 + longest)  # the first is the start token
+    endless.generation_config.max_new_tokens = 7
+    kept = without_end.forward(without_end.preprocess({"en": "a"}))
+    assert kept["sequences"].shape == (1, 1, 8)
+
+
+@pytest.mark.feature("Pipeline", "Errors that name the bad source")
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ({"en": "a", "es": "un"}, "unknown source 'es'; the sources are en, de, fr"),
+        ({"en": "a", "text_target": "b"}, "unknown source 'text_target'"),
+        ({"en": "a", "padding": "longest"}, "unknown source 'padding'"),
+        ({"en": "a", "de": 3}, "source 'de' of an example must be a text or None; got 3"),
+        ({"en": ["a", "b"]}, "source 'en' of an example must be a text or None"),
+        ({"en": None, "de": " "}, "no source at all; give it at least one of en, de, fr"),
+        ("a dog", r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"),
+        (("a", "b"), "must be a dict from source names"),
+    ],
+)
+def test_a_bad_example_is_named(pipe: Any, example: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipe(example)
+
+
+def test_a_bad_example_in_a_list_is_named(pipe: Any) -> None:
+    with pytest.raises(ValueError, match="unknown source 'es'"):
+        pipe([EXAMPLES[0], {"es": "un"}], batch_size=2)
+
+
+@pytest.mark.feature("Pipeline", "save_pretrained, and loading from a folder")
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_saved_pipeline_is_loaded_with_its_processor(combiner: str, pipes: dict[str, Any], tmp_path: Path) -> None:
+    pipes[combiner].save_pretrained(tmp_path)
+    loaded = pipeline(TASK, model=str(tmp_path), device="cpu")
+    assert type(loaded) is MultiSourcePipeline
+    assert loaded(EXAMPLES, max_new_tokens=8) == pipes[combiner](EXAMPLES, max_new_tokens=8)
+    trusted = pipeline(TASK, model=str(tmp_path), device="cpu", trust_remote_code=True)
+    assert type(trusted) is MultiSourcePipeline
+    trusted.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/config.json").read_text() == (tmp_path / "config.json").read_text()
+
+
+def test_model_and_processor_saved_one_by_one_make_a_pipeline(pipe: Any, tmp_path: Path) -> None:
+    pipe.model.save_pretrained(tmp_path)
+    pipe.processor.save_pretrained(tmp_path)
+    loaded = pipeline(TASK, model=str(tmp_path), device="cpu")
+    assert loaded(EXAMPLES[1], max_new_tokens=8) == pipe(EXAMPLES[1], max_new_tokens=8)
