@@ -13,10 +13,10 @@ SOURCES := hf_multisource $(shell find hf_multisource training tests -type f -no
 	pyproject.toml MANIFEST.in README.md LICENSE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint install clean
+.PHONY: help demo test test-matrix test-shared lint install clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
 demo: $(INSTALLED)  ## train a small three-source model on generated phrases and examine it (minutes)
 	$(PYTHON) training/demo.py
@@ -25,6 +25,33 @@ demo: $(INSTALLED)  ## train a small three-source model on generated phrases and
 test: lint $(WHEEL)  ## lint, types, then the tests against the built wheel
 	PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist" \
 		$(VENV)/bin/pytest
+
+# The oldest supported Transformers and the newest there is, each in an environment of its own.
+TEST_MATRIX ?= 5.17 newest
+test-matrix: $(WHEEL) $(TEST_MATRIX:%=build/matrix/%/.installed)  ## the tests on the oldest and newest Transformers
+	@for version in $(TEST_MATRIX); do \
+		PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" build/matrix/$$version/bin/pytest || exit 1; done
+
+build/matrix/%/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	rm -rf $(@D) && $(SYSTEM_PYTHON) -m venv $(@D)
+	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt torch setuptools
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt --no-build-isolation \
+		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,plots,train]"
+	touch $@
+
+# Transformers installs no tests, but its source distribution holds the shared ones.
+TRANSFORMERS_TESTS ?= build/transformers/tests
+test-shared: $(INSTALLED) $(TRANSFORMERS_TESTS)  ## the shared model tests of Transformers, on our models
+	TRANSFORMERS_TESTS=$(TRANSFORMERS_TESTS) $(VENV)/bin/pytest -o addopts=--import-mode=importlib -W ignore \
+		tests/shared_suite.py
+
+build/transformers/tests: $(INSTALLED)
+	rm -rf build/transformers && mkdir -p build/transformers
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation \
+		--dest build/transformers transformers==$$($(PYTHON) -c 'import transformers; print(transformers.__version__)')
+	tar -xzf build/transformers/*.tar.gz -C build/transformers --strip-components=1 --wildcards '*/tests'
+	touch $@
 
 lint: $(INSTALLED)  ## ruff, mypy and pydoclint
 	$(PYTHON) -m ruff check .

@@ -20,6 +20,7 @@ def eager_attention_forward(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
+    present: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention in plain arithmetic (Vaswani et al. 2017, Eq. 1), which also returns the weights.
@@ -32,10 +33,11 @@ def eager_attention_forward(
         attention_mask: Added to the scores; None attends everywhere.
         scaling: Factor of the scores.
         dropout: Probability of zeroing a weight.
+        present: Examples that have anything to attend to; the others get weights of zero. None: all have.
         **kwargs: Ignored; what other implementations read.
 
     Shape:
-        query (B, H, T, d); key, value (B, H, S, d); attention_mask (B, 1, T, S).
+        query (B, H, T, d); key, value (B, H, S, d); attention_mask (B, 1, T, S); present (B,) bool.
         Returns context (B, T, H, d) and weights (B, H, T, S).
 
     Returns:
@@ -46,6 +48,8 @@ def eager_attention_forward(
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    if present is not None:
+        weights = weights * present[:, None, None, None]
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
@@ -124,17 +128,19 @@ class SourceMemory:
         Returns:
             None (attend everywhere), a tensor, or the implementation's own mask object.
         """
-        key = (source, query.shape[1], query.dtype, config._attn_implementation)
-        if key not in self._attention_masks:
+        key, made_for = (source, config._attn_implementation), (query.shape[1], query.dtype)
+        # The length is compared, not hashed: in export it is a symbol.
+        if key not in self._attention_masks or self._attention_masks[key][0] != made_for:
             mask = self.mask if source is None else self._masks[source]
             mask = show_first_position(mask)
-            self._attention_masks[key] = create_bidirectional_mask(
+            made = create_bidirectional_mask(
                 config=config,
                 inputs_embeds=query,
                 attention_mask=mask,
                 encoder_hidden_states=query.new_empty(mask.shape[0], mask.shape[1], 0),
             )
-        return self._attention_masks[key]
+            self._attention_masks[key] = (made_for, made)
+        return self._attention_masks[key][1]
 
 
 class MultiHeadAttention(nn.Module):

@@ -145,10 +145,37 @@ class Combiner(nn.Module, ABC):
             weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
             return torch.zeros_like(query), weights
         mask = memory.attention_mask(self.config, query, source)
-        context, weights = attention.attend(query, *keys_values, mask, **kwargs)
-        if weights is not None:
-            weights = weights * memory.present[:, source, None, None, None]
-        return context, weights
+        return self.look(attention, query, keys_values, mask, memory.present[:, source], **kwargs)
+
+    def look(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        keys_values: KeysValues,
+        mask: Any,
+        present: Tensor,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with any attention; weights are zero for examples in which there is nothing to attend to.
+
+        Args:
+            attention: The attention.
+            query: Normalised as the strategy wants it.
+            keys_values: Its keys and values.
+            mask: In the form of the attention implementation.
+            present: Whether there is anything to attend to.
+            **kwargs: Passed on to the attention implementation.
+
+        Shape:
+            query (B, T, D), present (B,). Returns (B, T, D) and weights (B, H, T, S).
+
+        Returns:
+            Context vectors, meaningless where nothing is present, and weights (None unless the implementation gives
+            them): the very tensor of the computation, so that it can keep its gradient.
+        """
+        if self.config._attn_implementation == "eager":  # only it gives weights; others may not know the keyword
+            kwargs["present"] = present
+        return attention.attend(query, *keys_values, mask, **kwargs)
 
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
@@ -210,7 +237,7 @@ def join(weights: list[Tensor | None]) -> Tensor | None:
         (B, H, T, S), or None.
     """
     given = [w for w in weights if w is not None]
-    return torch.cat(given, dim=-1) if given else None
+    return torch.cat(given, dim=-1) if len(given) > 1 else next(iter(given), None)
 
 
 class SerialCombiner(Combiner):
@@ -339,10 +366,11 @@ class HierarchicalCombiner(ParallelCombiner):
         level = self.hierarchy
         batch, length, width = hidden_states.shape
         heads = (level.num_heads, level.head_dim)
-        stacked = torch.stack(contexts, dim=2)  # (B, T, n, D)
+        stacked = torch.stack(contexts, dim=2).flatten(1, 2)  # (B, T * n, D): int8 layers take no fourth dimension
+        levels = (batch, length, len(contexts), *heads)
         queries = level.q_proj(query).view(batch, length, 1, *heads)
-        keys = level.k_proj(stacked).unflatten(-1, heads)  # (B, T, n, H, d)
-        values = level.v_proj(stacked).unflatten(-1, heads)
+        keys = level.k_proj(stacked).view(levels)  # (B, T, n, H, d)
+        values = level.v_proj(stacked).view(levels)
         scores = (queries * keys).sum(dim=-1) * level.scaling  # (B, T, n, H)
         # The lowest finite number, not -inf: a row without any source must stay finite until it is dropped.
         scores = scores.masked_fill(~memory.present[:, None, :, None], torch.finfo(scores.dtype).min)
@@ -378,13 +406,11 @@ class FlatCombiner(Combiner):
     ) -> Combined:
         query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
         mask = memory.attention_mask(self.config, query)
-        context, weights = self.joint.attend(query, *keys_values[0], mask, **kwargs)
+        any_present = memory.present.any(dim=1)
+        context, weights = self.look(self.joint, query, keys_values[0], mask, any_present, **kwargs)
         output = hidden_states + self.drop(context)
         if not self.pre_norm:
             output = self.layer_norm(output)
-        any_present = memory.present.any(dim=1)
-        if weights is not None:
-            weights = weights * any_present[:, None, None, None]
         return where_present(any_present, output, hidden_states), weights, None
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
     ModelOutput,
     Seq2SeqLMOutput,
@@ -23,8 +24,9 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
 from .combiners import Combiner, build_combiner
-from .configuration_multisource import SOURCE_KEYS, MultiSourceConfig
+from .configuration_multisource import MultiSourceConfig
 from .encoders import ENCODERS
+from .generation import MultiSourceGenerationMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
 from .loss import linear_cross_entropy
 
@@ -53,7 +55,8 @@ class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """What the decoder returns.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
+            there are several sources.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -64,8 +67,9 @@ class MultiSourceModelOutput(Seq2SeqModelOutput):
     """What [`MultiSourceModel`] returns. `cross_attentions` has one (B, H, T, S) per layer, over all sources joined.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
-        source_lengths: How S divides into sources, if attentions are asked for.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
+            there are several sources.
+        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -77,8 +81,9 @@ class MultiSourceLMOutput(Seq2SeqLMOutput):
     """What [`MultiSourceForConditionalGeneration`] returns; see [`MultiSourceModelOutput`].
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for.
-        source_lengths: How S divides into sources, if attentions are asked for.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
+            there are several sources.
+        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -148,7 +153,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
-        first = MultiSourceEncoderOutput()
+        first = BaseModelOutput()
         states: list[Tensor] = []
         masks: list[Tensor] = []
         lengths: list[int] = []
@@ -157,12 +162,12 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             if mask is None or mask.shape[1] == 0:
                 lengths.append(0)
                 continue
-            if states and len(mask) != len(states[0]):
+            if states and mask.shape[0] != states[0].shape[0]:
                 raise ValueError(
-                    f"all sources must have the same batch size; {name} has {len(mask)}, others {len(states[0])}."
+                    f"all sources must have the same batch size; {name} has {mask.shape[0]}, "
+                    f"others {states[0].shape[0]}."
                 )
-            inputs = {**given[name], "attention_mask": mask}
-            output = self.sources[self.owners[name]](**inputs, **(silent if i else options))
+            output: Any = self._encode(name, given[name], mask, **(silent if i else options))
             first = first if i else output
             states.append(output.last_hidden_state)
             masks.append(mask)
@@ -174,6 +179,30 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             attention_mask=torch.cat(masks, dim=1),
             source_lengths=tuple(lengths),
         )
+
+    def encode_source(self, name: str, **kwargs: Any) -> BaseModelOutput:
+        """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
+
+        Args:
+            name: The source's name.
+            **kwargs: A batch as for `forward`, of which the source's own inputs are read; `output_attentions` and
+                `output_hidden_states`.
+
+        Returns:
+            What the source's encoder returns: states (B, S_i, D), and what was asked for.
+
+        Raises:
+            ValueError: If the model has no such source or the batch lacks it; the message gives the name.
+        """
+        self.config.get_source(name)
+        given = self.config.source_inputs(kwargs)
+        if name not in given:
+            raise ValueError(f"the batch has no inputs of source {name!r}, only of {', '.join(given)}.")
+        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
+        return self._encode(name, given[name], self._mask(name, **given[name]), **options)
+
+    def _encode(self, name: str, inputs: dict[str, Tensor], mask: Tensor, **options: Any) -> BaseModelOutput:
+        return self.sources[self.owners[name]](**{**inputs, "attention_mask": mask}, **options)
 
     def _mask(
         self,
@@ -214,6 +243,7 @@ class DecoderLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
         mask: Any,
         memory: SourceMemory,
         past_key_values: Cache | None = None,
@@ -223,6 +253,7 @@ class DecoderLayer(GradientCheckpointingLayer):
 
         Args:
             hidden_states: States of the layer below.
+            encoder_hidden_states: Those of the memory; checkpointing follows tensors only where they are arguments.
             mask: Causal, in the form of the attention implementation.
             memory: The encoded sources.
             past_key_values: The cache.
@@ -231,6 +262,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         Returns:
             The new states.
         """
+        memory = replace(memory, states=encoder_hidden_states)
         states = self.self_attn_layer_norm(hidden_states) if self.pre_norm else hidden_states
         states, _ = self.self_attn(states, mask, past_key_values, **kwargs)
         states = hidden_states + dropout(states, p=self.dropout, training=self.training)
@@ -238,6 +270,12 @@ class DecoderLayer(GradientCheckpointingLayer):
             states = self.self_attn_layer_norm(states)
         states, _, _ = self.cross_attn(states, memory, past_key_values, **kwargs)
         return self.feed_forward(states)
+
+
+def _recorder_of_layers() -> OutputRecorder:
+    recorder: Any = OutputRecorder(DecoderLayer)
+    recorder.num_hidden_layers_key = "decoder_layers"  # an argument in newer releases only; older ones don't read it
+    return recorder
 
 
 class MultiSourceDecoder(MultiSourcePreTrainedModel):
@@ -248,7 +286,7 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
     """
 
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
+        "hidden_states": _recorder_of_layers(),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(Combiner, index=1),
         "source_weights": OutputRecorder(Combiner, index=2),
@@ -323,7 +361,9 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
         )
         memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths)
         for layer in self.layers:
-            states = layer(states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+            states = layer(
+                states, memory.states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs
+            )
         if self.layer_norm is not None:
             states = self.layer_norm(states)
         return MultiSourceDecoderOutput(last_hidden_state=states, past_key_values=past_key_values)
@@ -406,7 +446,8 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         encoded = self._complete(encoder_outputs, attention_mask)
-        with_attentions = options.get("output_attentions", self.config.output_attentions)
+        # With one source it is an ordinary model, which returns nothing more than those do.
+        by_source = options.get("output_attentions", self.config.output_attentions) and len(self.config.sources) > 1
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -416,7 +457,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            output_source_weights=with_attentions,
+            output_source_weights=by_source,
             **options,
         )
         return MultiSourceModelOutput(
@@ -429,7 +470,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
             source_weights=decoded.source_weights or None,
-            source_lengths=encoded.source_lengths if with_attentions else None,
+            source_lengths=encoded.source_lengths if by_source else None,
         )
 
     def _complete(
@@ -454,7 +495,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         return MultiSourceEncoderOutput(**fields)
 
 
-class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, GenerationMixin):
+class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourceGenerationMixin):
     """The model with its output layer: trains on `labels`, and generates.
 
     Args:
@@ -594,49 +635,10 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, Generation
             if labels is not None:
                 scores = logits.float().flatten(0, 1)
                 loss = cross_entropy(scores, labels.flatten(), label_smoothing=smoothing, reduction="sum")
-        if loss is not None:
-            loss = loss / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+        if loss is not None and labels is not None:
+            loss = loss / (labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
         rest = {key: value for key, value in output.items() if key != "last_hidden_state"}
         return MultiSourceLMOutput(loss=loss, logits=logits, **rest)
-
-    def _source_keywords(self) -> set[str]:
-        return {f"{name}_{key}" for name in self.config.source_names[1:] for key in SOURCE_KEYS}
-
-    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
-        known = self._source_keywords()
-        super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
-
-    def _prepare_model_inputs(
-        self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
-    ) -> tuple[Tensor, str | None, dict[str, Any]]:
-        # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
-        encoder_outputs = model_kwargs.get("encoder_outputs")
-        if encoder_outputs is not None:
-            self._check_present([getattr(encoder_outputs, "attention_mask", None)])
-        else:
-            sources = self.config.source_inputs(
-                model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
-            )
-            masks = [self.model.encoder._mask(name, **given) for name, given in sources.items()]
-            self._check_present(masks)
-            if self.config.source_names[0] not in sources:
-                model_kwargs["input_ids"] = torch.zeros_like(masks[0][:, :1], dtype=torch.long)
-                model_kwargs["attention_mask"] = torch.zeros_like(model_kwargs["input_ids"])
-        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
-
-    def _check_present(self, masks: list[Tensor | None]) -> None:
-        known = [mask.any(dim=1) for mask in masks if mask is not None]
-        if known and not (present := torch.stack(known).any(dim=0)).all():
-            rows = (~present).nonzero().flatten().tolist()
-            raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
-
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
-        if inputs.get("encoder_outputs") is not None:
-            for key in self._source_keywords():
-                inputs.pop(key, None)
-        return inputs
 
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

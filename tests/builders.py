@@ -138,8 +138,14 @@ def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
 
     Any, since Transformers' types let no class of others call `generate`.
     """
-    sizes = {"d_model": 16, "decoder_layers": 2, "final_logits_bias": True, "tie_word_embeddings": False}
-    model = MultiSourceForConditionalGeneration(tiny_config(combiner, NAMES, **{**sizes, **fields})).eval()
+    defaults = {
+        "sources": NAMES,
+        "d_model": 16,
+        "decoder_layers": 2,
+        "final_logits_bias": True,
+        "tie_word_embeddings": False,
+    }
+    model = MultiSourceForConditionalGeneration(tiny_config(combiner, **{**defaults, **fields})).eval()
     randomise(model, 2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

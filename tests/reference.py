@@ -1,4 +1,4 @@
-"""Naive combiners, the oracles of `test_combiners.py`: the papers' equations, one number at a time.
+"""Naive combiners, the oracles of `test_combiners.py`: the papers' equations, one number at a time; and naive searches.
 
 Libovický et al. 2018, https://doi.org/10.18653/v1/W18-6326: attention (1)-(3), parallel (4), flat (5)(6), hierarchical
 (7)(8); serial is its section 3. The paper leaves out norm, dropout and biases; their places follow the authors' code,
@@ -12,7 +12,7 @@ positions. It is all plain arithmetic, and nothing of the package is imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -200,3 +200,93 @@ def combine(
             if over_sources is not None:
                 source_attended[b][:, t][:, present[b]] = over_sources
     return output, attended, source_attended if strategy == "hierarchical" else None
+
+
+NextScores = Callable[[tuple[int, ...]], Sequence[float]]
+"""From a text to the log-probabilities of what may follow, token by token."""
+Scored = tuple[tuple[int, ...], float]
+"""A text and its score."""
+
+
+def beam_search(
+    next_scores: NextScores, width: int, penalty: float, longest: int, ends: Container[int]
+) -> list[Scored]:
+    """Beam search as Transformers defines it, with early stopping, for one example; of width 1 it is greedy.
+
+    Of the 2k best continuations those among the k best that end are finished; the k best that do not end go on. The
+    search stops as soon as k are finished.
+
+    Args:
+        next_scores: The model.
+        width: k.
+        penalty: A finished text of L tokens is worth its sum of log-probabilities over L**penalty.
+        longest: Tokens; then every text is finished.
+        ends: Tokens that finish a text.
+
+    Returns:
+        The finished texts with their scores, best first.
+    """
+    running: list[Scored] = [((), 0.0)]
+    finished: list[Scored] = []
+    for length in range(1, longest + 1):
+        grown = [
+            ((*text, token), total + score)
+            for text, total in running
+            for token, score in enumerate(next_scores(text))
+            if score > -math.inf
+        ]
+        best = sorted(grown, key=value, reverse=True)[: 2 * width]
+        done = [text[-1] in ends or length == longest for text, _ in best]
+        finished += [
+            (text, total / length**penalty)
+            for (text, total), is_done in zip(best[:width], done, strict=False)
+            if is_done
+        ]
+        finished = sorted(finished, key=value, reverse=True)[:width]
+        running = [entry for entry, is_done in zip(best, done, strict=True) if not is_done][:width]
+        if len(finished) == width:
+            break
+    return finished
+
+
+def value(entry: Scored) -> float:
+    """The score of a text."""
+    return entry[1]
+
+
+def normalised_beam(
+    next_scores: NextScores, width: int, alpha: float, longest: int, ends: Container[int]
+) -> list[Scored]:
+    """Beam search as in Neural Monkey's `decoders/beam_search_decoder.py`, for one example.
+
+    The beam holds the `width` best texts, finished or not; a finished one stays what it is, at no cost. The search
+    stops when all of them are finished.
+
+    Args:
+        next_scores: The model.
+        width: Texts in the beam.
+        alpha: A text of L tokens is worth its sum of log-probabilities over `normaliser(L, alpha)`.
+        longest: Tokens; then the search stops.
+        ends: Tokens that finish a text.
+
+    Returns:
+        The last beam with normalised scores, best first.
+    """
+    beam: list[Scored] = [((), 0.0)]  # with sums of log-probabilities
+    for _ in range(longest):
+        grown: list[Scored] = []
+        for text, total in beam:
+            if text and text[-1] in ends:
+                grown.append((text, total))
+            else:
+                grown += [((*text, token), total + score) for token, score in enumerate(next_scores(text))]
+        possible = [entry for entry in grown if entry[1] > -math.inf]
+        beam = sorted(possible, key=lambda entry: entry[1] / normaliser(len(entry[0]), alpha), reverse=True)[:width]
+        if all(text[-1] in ends for text, _ in beam):
+            break
+    return [(text, total / normaliser(len(text), alpha)) for text, total in beam]
+
+
+def normaliser(length: int, alpha: float) -> float:
+    """Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14: lp(Y)."""
+    return ((5 + length) / (5 + 1)) ** alpha

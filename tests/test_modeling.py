@@ -201,6 +201,7 @@ def token_tables(model: MultiSourceForConditionalGeneration) -> dict[str, int]:
     return {name: table.weight.data_ptr() for name, table in tables.items()}
 
 
+@pytest.mark.feature("Model", "Tied embeddings")
 def test_tables_of_one_vocabulary_are_one_in_memory_on_disk_and_after_loading(tmp_path: Path) -> None:
     sources = ["en", {"name": "de", "vocab_size": 20}, "fr", {"name": "es", "share_embeddings_with": "de"}]
     sources += [{"name": "it", "share_encoder_with": "es"}, {"name": "pt", "share_embeddings_with": "it"}]
@@ -218,6 +219,7 @@ def test_tables_of_one_vocabulary_are_one_in_memory_on_disk_and_after_loading(tm
         assert tied.model.encoder.sources["pt"].embeddings.tokens.weight.shape == (20, 8)
 
 
+@pytest.mark.feature("Model", "Untied embeddings")
 def test_untied_tables_are_independent(tmp_path: Path) -> None:
     model = make(sources=["en", "de"], tie_word_embeddings=False)
     model.save_pretrained(tmp_path)
@@ -230,6 +232,7 @@ def test_untied_tables_are_independent(tmp_path: Path) -> None:
     assert torch.equal(model.get_encoder()(**inputs).last_hidden_state, before)
 
 
+@pytest.mark.feature("Model", "resize_token_embeddings")
 @pytest.mark.parametrize("final_logits_bias", [False, True])
 def test_a_bigger_vocabulary_reaches_every_table_of_it(final_logits_bias: bool) -> None:
     model = make(sources=["en", {"name": "de", "vocab_size": 20}], final_logits_bias=final_logits_bias)
@@ -363,6 +366,7 @@ def check_recipe(key: str, value: Tensor, initializer: str, std: float) -> None:
         assert value.std().item() == pytest.approx(spread, rel=0.25), key
 
 
+@pytest.mark.feature("Model", "Missing weights begin as the configuration says")
 @pytest.mark.parametrize("initializer", ["normal", "xavier_uniform"])
 def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(initializer: str, tmp_path: Path) -> None:
     config = tiny_config(
@@ -406,6 +410,7 @@ def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(initializer: str,
 # Absent sources, padding, neighbours
 
 
+@pytest.mark.feature("Model", "Absent sources, in values and gradients")
 @each_combiner
 @each_norm_position
 @each_attention
@@ -515,6 +520,7 @@ def test_the_order_of_the_keywords_does_not_matter() -> None:
     assert torch.equal(model(**inputs, labels=LABELS).logits, model(**backwards, labels=LABELS).logits)
 
 
+@pytest.mark.feature("Model", "inputs_embeds, of every source")
 @each_combiner
 def test_embedded_tokens_stand_in_for_ids(combiner: str) -> None:
     model, inputs = make(combiner), batch()
@@ -522,16 +528,17 @@ def test_embedded_tokens_stand_in_for_ids(combiner: str) -> None:
     for prefix, name in (("", "en"), ("fr_", "fr")):
         embeddings = model.model.encoder.sources[name].embeddings
         embedded = dict(inputs)
-        embedded[f"{prefix}inputs_embeds"] = embeddings.tokens(embedded.pop(f"{prefix}input_ids")) * math.sqrt(8)
+        embedded[f"{prefix}inputs_embeds"] = embeddings.tokens(embedded.pop(f"{prefix}input_ids"))
         same(model(**embedded, labels=LABELS).logits, expected)
     table = model.get_input_embeddings()
     start = model.prepare_decoder_input_ids_from_labels(LABELS)
-    same(model(**inputs, decoder_inputs_embeds=table(start) * math.sqrt(8)).logits, expected)
+    same(model(**inputs, decoder_inputs_embeds=table(start)).logits, expected)
 
 
 # Two roads, one answer
 
 
+@pytest.mark.feature("Model", "Eager and SDPA attention")
 @each_combiner
 @each_norm_position
 def test_eager_and_sdpa_agree(combiner: str, norm_position: str) -> None:
@@ -547,9 +554,11 @@ def test_eager_and_sdpa_agree(combiner: str, norm_position: str) -> None:
         same(value, found[1][key])
 
 
+@pytest.mark.feature("Model", "Gradient checkpointing, reentrant and not")
 @each_combiner
 @each_norm_position
-def test_gradient_checkpointing_changes_nothing(combiner: str, norm_position: str) -> None:
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_gradient_checkpointing_changes_nothing(combiner: str, norm_position: str, use_reentrant: bool) -> None:
     model = make(combiner, norm_position=norm_position).train()
     calls: list[object] = []
     for part in [model.model.encoder.sources["de"].layers[0].feed_forward, model.model.decoder.layers[1].cross_attn]:
@@ -557,7 +566,8 @@ def test_gradient_checkpointing_changes_nothing(combiner: str, norm_position: st
     found = []
     for enabled in (False, True):
         if enabled:
-            model.gradient_checkpointing_enable()
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+            model.enable_input_require_grads()  # reentrant checkpointing needs an input that has a gradient
         calls.clear()
         model.zero_grad()
         loss = model(**batch(), labels=LABELS).loss
@@ -568,6 +578,7 @@ def test_gradient_checkpointing_changes_nothing(combiner: str, norm_position: st
         same(value, found[1][key])
 
 
+@pytest.mark.feature("Model", "Key/value cache")
 @each_combiner
 @each_norm_position
 @each_attention
@@ -604,6 +615,7 @@ def test_later_target_tokens_do_not_reach_earlier_ones(combiner: str) -> None:
     assert not torch.allclose(one[:, 2], other[:, 2])
 
 
+@pytest.mark.feature("Model", "encoder_outputs given to forward")
 @each_combiner
 def test_what_the_encoder_returned_may_be_used_again(combiner: str) -> None:
     model, inputs = make(combiner), batch(junk=3)
@@ -697,6 +709,7 @@ def test_padding_behind_the_target_changes_nothing(combiner: str) -> None:
 # Outputs
 
 
+@pytest.mark.feature("Model", "Hidden states and attentions, of all sources in the decoder")
 @each_combiner
 def test_attentions_and_states_come_when_asked_for(combiner: str) -> None:
     model = make(combiner, encoder_layers=3)
@@ -734,6 +747,46 @@ def test_attentions_and_states_come_when_asked_for(combiner: str) -> None:
         assert output.source_weights is None
 
 
+@pytest.mark.feature("Model", "Hidden states and attentions of each source's encoder")
+def test_states_and_attentions_of_every_source_can_be_had() -> None:
+    model = make(sources=["en", {"name": "de", "layers": 3}, {"name": "fr", "share_encoder_with": "de"}])
+    model.set_attn_implementation("eager")
+    inputs, encoder = batch(), model.get_encoder()
+    joined = encoder(**inputs)
+    for i, name in enumerate(["en", "de", "fr"]):
+        length = joined.source_lengths[i]
+        output = encoder.encode_source(name, **inputs, output_hidden_states=True, output_attentions=True)
+        assert torch.equal(output.last_hidden_state, joined.last_hidden_state.split(joined.source_lengths, dim=1)[i])
+        layers = 1 if name == "en" else 3
+        assert [states.shape for states in output.hidden_states] == [(5, length, 8)] * (layers + 1)
+        assert [weights.shape for weights in output.attentions] == [(5, 2, length, length)] * layers
+    with pytest.raises(ValueError, match="unknown source 'es'"):
+        encoder.encode_source("es", **inputs)
+    with pytest.raises(ValueError, match="no inputs of source 'fr', only of en, de"):
+        encoder.encode_source("fr", **batch(["en", "de"]))
+
+
+@each_combiner
+def test_with_one_source_nothing_is_told_by_source(combiner: str) -> None:
+    model = make(combiner, sources=["en"])
+    model.set_attn_implementation("eager")
+    output = model(**batch(["en"], [0]), labels=LABELS[:1], output_attentions=True)
+    assert output.source_lengths is None and output.source_weights is None
+
+
+@each_combiner
+def test_attentions_over_one_source_keep_their_gradients(combiner: str) -> None:
+    # They are the tensors of the computation, not copies; those over several sources are joined after the fact.
+    model = make(combiner, sources=["en"])
+    model.set_attn_implementation("eager")
+    output = model(**batch(["en"], [0]), labels=LABELS[:1], output_attentions=True)
+    attentions = (*output.cross_attentions, *output.decoder_attentions, *output.encoder_attentions)
+    for weights in attentions:
+        weights.retain_grad()
+    output.loss.backward()
+    assert all(weights.grad is not None for weights in attentions)
+
+
 @each_combiner
 def test_nothing_more_than_asked_for_comes_back(combiner: str) -> None:
     model = make(combiner)
@@ -744,6 +797,7 @@ def test_nothing_more_than_asked_for_comes_back(combiner: str) -> None:
     assert set(generating.keys()) == {"logits", "past_key_values", "encoder_last_hidden_state"}
 
 
+@pytest.mark.feature("Model", "Weights over the sources")
 def test_source_weights_come_without_eager_attention_too() -> None:
     model = make("hierarchical")
     model.set_attn_implementation("sdpa")
@@ -754,6 +808,7 @@ def test_source_weights_come_without_eager_attention_too() -> None:
         same(one, other)
 
 
+@pytest.mark.feature("Model", "return_dict=False")
 def test_outputs_are_tuples_when_asked_for() -> None:
     model = make()
     loss, logits, *_ = model(**batch(), labels=LABELS, return_dict=False)
@@ -764,6 +819,7 @@ def test_outputs_are_tuples_when_asked_for() -> None:
 # Kinds of numbers, files
 
 
+@pytest.mark.feature("Model", "float16 and bfloat16")
 @each_combiner
 @each_norm_position
 def test_bfloat16_runs(combiner: str, norm_position: str) -> None:
@@ -781,6 +837,7 @@ def test_bfloat16_runs(combiner: str, norm_position: str) -> None:
         assert output.loss.item() == pytest.approx(expected, rel=0.2)
 
 
+@pytest.mark.feature("Model", "save_pretrained, from_pretrained, Auto classes")
 @each_combiner
 @each_norm_position
 def test_a_saved_model_comes_back_the_same_through_every_auto_class(
@@ -883,6 +940,7 @@ def copy_weights(theirs: PreTrainedModel, ours: MultiSourceForConditionalGenerat
     assert {name.removesuffix(".weight") for name in unexpected} <= {"", *tables_of_sinusoids}
 
 
+@pytest.mark.feature("Model", "One source: logits and beams of Marian, BART and M2M100 with their weights")
 @pytest.mark.parametrize("combiner", [name for name, kind in COMBINERS.items() if kind.exact_for_one_source])
 @pytest.mark.parametrize("name", ["marian", "marian with two vocabularies", "bart", "m2m100"])
 def test_with_one_source_it_is_an_ordinary_encoder_decoder(name: str, combiner: str) -> None:

@@ -1,0 +1,211 @@
+"""What `generate` must be told about several sources, and the length normalisation of Wu et al. 2016 as an option."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation import GenerationMode
+from transformers.utils import ModelOutput
+
+from .configuration_multisource import SOURCE_KEYS, MultiSourceConfig
+
+OPTION = "length_normalization"
+COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
+GONE = -1e9  # the score by which Transformers marks a beam that is none
+
+
+class LengthNormalization(float):
+    """The exponent α of Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14, in place of a length penalty.
+
+    Transformers divides a sum of log-probabilities by `length ** length_penalty`; with this number as the penalty that
+    is ((5 + length) / 6) ** α.
+
+    Example:
+        >>> 7 ** LengthNormalization(2.0)
+        4.0
+    """
+
+    def __rpow__(self, length: Any, modulo: Any = None) -> Any:
+        return ((5 + length) / 6) ** float(self)
+
+
+class MultiSourceGenerationMixin(GenerationMixin):
+    """`generate` for several sources, with one option more.
+
+    `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
+    the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
+    and compete with the running ones at each step. The search stops when all that are left are finished. Without the
+    option it is Transformers' own, where finished hypotheses stand apart. The option may be stored in
+    `generation_config`; None switches a stored one off.
+    """
+
+    config: MultiSourceConfig
+    model: Any
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate, as [`GenerationMixin.generate`] does.
+
+        Args:
+            *args: As [`GenerationMixin.generate`].
+            **kwargs: As [`GenerationMixin.generate`], every source's inputs among them, and `length_normalization`.
+
+        Returns:
+            Token ids; with `return_dict_in_generate` Transformers' output. If that has attentions, and there are
+            several sources, it also has `source_lengths`, and, from combiners that weigh the sources, `source_weights`:
+            in each step one (rows, H, T_step, n) per layer, of the rows that `cross_attentions` has in that step.
+            Assisted decoding gives no `source_weights`: stock code takes rejected tokens out of fields it knows only.
+        """
+        collected: dict[str, Any] = {}
+        output: Any = super().generate(*args, **{**kwargs, COLLECTED: collected})  # type: ignore[misc]
+        if isinstance(output, ModelOutput):
+            for name, value in collected.items():
+                output[name] = tuple(value)
+        return output
+
+    def _update_model_kwargs_for_generation(
+        self, outputs: ModelOutput, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        collected = model_kwargs.get(COLLECTED, {})
+        if outputs.get("source_lengths") is not None:
+            collected["source_lengths"] = outputs["source_lengths"]
+        if outputs.get("source_weights") is not None and "num_new_tokens" not in kwargs:  # not in assisted decoding
+            collected.setdefault("source_weights", []).append(outputs["source_weights"])
+        return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+
+    def _source_keywords(self) -> set[str]:
+        return {f"{name}_{key}" for name in self.config.source_names[1:] for key in SOURCE_KEYS}
+
+    def _prepare_generation_config(
+        self, generation_config: GenerationConfig | None, **kwargs: Any
+    ) -> tuple[GenerationConfig, dict[str, Any]]:
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
+        if OPTION in model_kwargs:  # the configuration takes a value only for what it has already
+            setattr(prepared, OPTION, model_kwargs.pop(OPTION))
+        return prepared, model_kwargs
+
+    def _validate_generation_mode(
+        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: Any
+    ) -> None:
+        super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)  # type: ignore[misc]
+        alpha = getattr(generation_config, OPTION, None)
+        if alpha is None:
+            return
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < math.inf:
+            raise ValueError(
+                f"{OPTION} is {alpha!r}; it must be a number of at least 0, or None for Transformers' rule."
+            )
+        if generation_mode not in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+            raise ValueError(
+                f"{OPTION} is {alpha} but belongs to beam search, and num_beams={generation_config.num_beams} makes it "
+                f"{generation_mode.value}: set num_beams to at least 2, or {OPTION} to None."
+            )
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            if (value := getattr(generation_config, name)) != neutral:
+                raise ValueError(
+                    f"{OPTION} is {alpha} and {name} is {value}: each asks for another rule. Leave {name} at "
+                    f"{neutral}, or set {OPTION} to None."
+                )
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
+        known = {COLLECTED, *self._source_keywords()}
+        super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
+
+    def _prepare_model_inputs(
+        self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
+    ) -> tuple[Tensor, str | None, dict[str, Any]]:
+        # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
+        encoder_outputs = model_kwargs.get("encoder_outputs")
+        if encoder_outputs is not None:
+            self._check_present([getattr(encoder_outputs, "attention_mask", None)])
+            model_kwargs["encoder_outputs"] = copy.copy(encoder_outputs)  # it is repeated for the beams in place
+        else:
+            sources = self.config.source_inputs(
+                model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
+            )
+            masks = [self.model.encoder._mask(name, **given) for name, given in sources.items()]
+            self._check_present(masks)
+            if self.config.source_names[0] not in sources:
+                model_kwargs["input_ids"] = torch.zeros_like(masks[0][:, :1], dtype=torch.long)
+                model_kwargs["attention_mask"] = torch.zeros_like(model_kwargs["input_ids"])
+        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
+
+    def _check_present(self, masks: list[Tensor | None]) -> None:
+        known = [mask.any(dim=1) for mask in masks if mask is not None]
+        if known and not (present := torch.stack(known).any(dim=0)).all():
+            rows = (~present).nonzero().flatten().tolist()
+            raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        kwargs.pop(COLLECTED, None)
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        if inputs.get("encoder_outputs") is not None:
+            for key in self._source_keywords():
+                inputs.pop(key, None)
+        return inputs
+
+    def _beam_search(self, *args: Any, generation_config: GenerationConfig, **kwargs: Any) -> Any:  # type: ignore[override]
+        alpha = getattr(generation_config, OPTION, None)
+        if alpha is not None:
+            generation_config.length_penalty = LengthNormalization(alpha)  # a copy of this call's own
+        return super()._beam_search(*args, generation_config=generation_config, **kwargs)  # type: ignore[misc]
+
+    def _update_finished_beams(  # type: ignore[override]
+        self,
+        *,
+        topk_log_probs: Tensor,
+        next_token_hits_stopping_criteria: Tensor,
+        length_penalty: float,
+        **state: Any,
+    ) -> tuple[Tensor, ...]:
+        ends = next_token_hits_stopping_criteria
+        if isinstance(length_penalty, LengthNormalization):
+            ends = ends & (topk_log_probs > GONE / 2)  # a beam that is none cannot finish
+        return super()._update_finished_beams(
+            topk_log_probs=topk_log_probs,
+            next_token_hits_stopping_criteria=ends,
+            length_penalty=length_penalty,
+            **state,
+        )
+
+    def _check_early_stop_heuristic(  # type: ignore[override]
+        self,
+        *,
+        running_beam_scores: Tensor,
+        beam_scores: Tensor,
+        is_sent_finished: Tensor,
+        cur_len: int,
+        decoder_prompt_len: int,
+        length_penalty: float,
+        **state: Any,
+    ) -> Tensor:
+        if not isinstance(length_penalty, LengthNormalization):
+            return super()._check_early_stop_heuristic(
+                running_beam_scores=running_beam_scores,
+                beam_scores=beam_scores,
+                is_sent_finished=is_sent_finished,
+                cur_len=cur_len,
+                decoder_prompt_len=decoder_prompt_len,
+                length_penalty=length_penalty,
+                **state,
+            )
+        # The one place in the loop that sees both kinds: at most `width` of them stay. The loop goes on with these very
+        # tensors, hence in place. The best of each kind, which is what it has kept, hold the best of all.
+        width = beam_scores.shape[1]
+        running = running_beam_scores / (cur_len - decoder_prompt_len) ** length_penalty
+        running = running.masked_fill(running_beam_scores <= GONE / 2, -math.inf)
+        finished = beam_scores.masked_fill(~is_sent_finished, -math.inf)
+        best = torch.cat([finished, running], dim=1).topk(width).indices
+        stays = torch.zeros(len(best), 2 * width, dtype=torch.bool, device=best.device).scatter(1, best, True)
+        is_sent_finished &= stays[:, :width]
+        beam_scores.masked_fill_(~is_sent_finished, GONE)
+        running_beam_scores.masked_fill_(~stays[:, width:], GONE)
+        return (running_beam_scores > GONE / 2).any(dim=1, keepdim=True)
+
+
+__all__ = ["LengthNormalization", "MultiSourceGenerationMixin"]
