@@ -35,7 +35,7 @@ def linear_cross_entropy(
     Returns:
         The sum over the rows.
     """
-    loss: Tensor = _LinearCrossEntropy.apply(states, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]
+    loss: Tensor = _LinearCrossEntropy.apply(states, weight, bias, labels, smoothing)
     return loss
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from .collation import source_key
 from .configuration_multisource import SOURCE_KEYS
+from .sharding import shard
 
 POOL_BATCHES = 50
 
@@ -107,6 +109,23 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         for i, name in enumerate(self._config.source_names):
             columns += [column for key in SOURCE_KEYS if (column := source_key(i, name, key)) not in columns]
 
+    def create_optimizer(self, model: Any = None) -> Any:
+        """As stock; with FSDP2, of the parameters that this process holds a part of.
+
+        Args:
+            model: The model to train, if it is not the trainer's own.
+
+        Returns:
+            The optimizer.
+
+        Raises:
+            ValueError: If Accelerate's configuration has `fsdp_cpu_ram_efficient_loading`.
+        """
+        whole: Any = self.model if model is None else model
+        if self.accelerator.is_fsdp2:
+            shard(whole, self.accelerator.state.fsdp_plugin)
+        return super().create_optimizer(model)
+
     def compute_loss(
         self,
         model: Any,
@@ -125,9 +144,18 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         Returns:
             The loss, or the loss and the outputs.
         """
-        if not return_outputs and self.label_smoother is None and self.compute_loss_func is None:
+        stock = return_outputs or self.label_smoother is not None or self.compute_loss_func is not None
+        # ZeRO-3 gathers the output layer's weight only for that layer's own call, which would be left out.
+        if not stock and not is_deepspeed_zero3_enabled():
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        # Gathered from several processes, tied weights are copies of one another, and stock code would write them all.
+        if state_dict is not None:
+            tied = getattr(self.model, "all_tied_weights_keys", {})
+            state_dict = {key: tensor for key, tensor in state_dict.items() if key not in tied}
+        super()._save(output_dir, state_dict)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset

@@ -19,18 +19,30 @@ FLOORS = {
     "configuration_multisource": set[str](),
     "attention": set[str](),
     "collation": set[str](),
-    "layers": {"configuration_multisource", "attention"},
+    "loss": set[str](),
+    "pipeline_multisource": {"collation"},
+    "checkpoints": {"configuration_multisource", "pipeline_multisource"},
+    "layers": {"configuration_multisource", "attention", "checkpoints"},
     "combiners": {"configuration_multisource", "attention", "layers"},
     "encoders": {"configuration_multisource", "attention", "layers"},
     "processing_multisource": {"configuration_multisource", "collation"},
-    "modeling_multisource": {"configuration_multisource", "attention", "layers", "combiners", "encoders"},
-    "sampling": {"configuration_multisource", "collation", "processing_multisource"},
+    "generation": {"configuration_multisource"},
+    "modeling_multisource": {
+        *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
+    },
+    "analysis": {"collation"},
+    "sharding": set[str](),
+    "sampling": {"configuration_multisource", "collation", "processing_multisource", "sharding"},
 }
 FLOORS["__init__"] = set(FLOORS)
 
-STAYS_HOME = {"__init__", "sampling"}  # never travel to the Hub: they serve the user who has the package installed
+STAYS_HOME = {
+    "__init__",
+    "sampling",
+    "sharding",
+}  # never travel to the Hub: they serve the user who has the package installed
 SHIPPABLE = [path for path in PACKAGE if path.stem not in STAYS_HOME]
-REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub"}  # whoever loads a checkpoint has these
+REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "safetensors"}  # whoever loads a checkpoint has these
 
 
 def imports(source: str) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import decoding
-from builders import tiny_config
+from builders import three_source_batch, three_source_model, tiny_config
 from data import Row
-from decoding import Decoded, Hypothesis, Search, decode, decode_windows, load_model
-from hf_multisource import MultiSourceForConditionalGeneration
+from decoding import Decoded, Hypothesis, Search, decode, decode_batch, decode_windows, load_model
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from results import length_rule
+from searches import generate
 from translate import rows_from_files, rows_from_jsonl, rows_from_tsv
 
 GREEDY = Search(num_beams=1)
@@ -225,6 +227,46 @@ def test_the_settings_lie_beside_the_file(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "deep" / "out.txt.json").read_text())["settings"]
     assert (settings["num_beams"], settings["length_penalty"], settings["sources"]) == (4, 0.6, ["en", "de"])
     assert [path.name for path in sorted((tmp_path / "deep").iterdir())] == ["out.txt", "out.txt.json"]
+
+
+def test_the_rule_of_length_is_one_of_two_and_named() -> None:
+    penalty, normalisation = Search(length_penalty=0.6), Search(length_normalization=0.8)
+    assert penalty.settings().get("length_normalization") is None
+    assert "length_penalty" not in normalisation.settings()
+    said = length_rule(penalty.described()), length_rule(normalisation.described())
+    assert said[0] == "length penalty 0.6 (transformers: sum(log p) / length**length_penalty)"
+    assert said[1].startswith(
+        "length normalization 0.8 (Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)"
+    )
+    with pytest.raises(ValueError, match=r"length_normalization is 0\.8 with num_beams 1"):
+        Search(num_beams=1, length_normalization=0.8)
+    with pytest.raises(ValueError, match=r"length_normalization is 0\.8 .* length_penalty 0\.6"):
+        Search(length_penalty=0.6, length_normalization=0.8)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"length_penalty": 1.0}, {"length_normalization": 0.6}, {"length_normalization": 1.0}]
+)
+def test_the_search_says_which_rule_of_length_holds_whatever_the_model_has_stored(
+    tmp_path: Path, rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = three_source_model("flat"), three_source_batch()
+    asked: dict[str, Any] = {
+        "num_beams": 4,
+        "num_return_sequences": 4,
+        "max_new_tokens": 6,
+        "early_stopping": False,
+        **rule,
+    }
+    expected = generate(model, inputs, **asked)[1].tolist()
+    stored = {"num_beams": 2, "length_penalty": 0.3, "early_stopping": "length_normalization" in rule}
+    model.generation_config.update(**stored)
+    model.generation_config.length_normalization = 0.3
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr(MultiSourceProcessor, "from_pretrained", lambda name: Processor())
+    loaded, processor = load_model(str(tmp_path), "cpu")
+    found = decode_batch(loaded, processor, inputs, Search(num_beams=4, max_new_tokens=6, n_best=4, **rule))
+    assert [hypothesis.score for row in found for hypothesis in row] == pytest.approx(expected, abs=1e-5)
 
 
 # What translate.py reads.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,45 +13,21 @@ from torch.nn.functional import log_softmax
 from builders import END, NAMES
 from builders import three_source_batch as batch
 from builders import three_source_model as make
-from hf_multisource import COMBINERS
+from hf_multisource import COMBINERS, returned_attentions
+from reference import beam_search
+from searches import generate, log_probabilities, next_scores, same, shared_model
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
+    "normalised": {"num_beams": 4, "num_return_sequences": 3, "length_normalization": 1.0},
 }
+TILT = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_search = pytest.mark.parametrize("search", SEARCHES)
-
-
-def generate(model: Any, inputs: Mapping[str, Any], **search: Any) -> tuple[list[list[int]], Tensor]:
-    """Generated ids without start and padding, and their scores (log-probabilities of steps if there are no beams)."""
-    output = model.generate(
-        **inputs,
-        **{"max_new_tokens": 7, "do_sample": False, **search},
-        output_scores=True,
-        return_dict_in_generate=True,
-    )
-    texts = []
-    for row in output.sequences.tolist():
-        assert row[0] == 2
-        end = row.index(END) + 1 if END in row else len(row)
-        assert set(row[end:]) <= {0, END}  # beam search fills up with END where the padding id is 0
-        texts.append(row[1:end])
-    beams = getattr(output, "sequences_scores", None)
-    if beams is not None:
-        return texts, beams
-    steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
-    return texts, torch.stack(
-        [row[-steps.shape[1] :][: len(text)].sum() for row, text in zip(steps, texts, strict=True)]
-    )
-
-
-def same(actual: tuple[list[list[int]], Tensor], expected: tuple[list[list[int]], Tensor]) -> None:
-    assert actual[0] == expected[0]
-    torch.testing.assert_close(actual[1], expected[1], rtol=1e-4, atol=1e-4)
 
 
 def test_texts_differ_in_what_they_say_and_how_long_they_are() -> None:
@@ -66,17 +40,25 @@ def test_texts_differ_in_what_they_say_and_how_long_they_are() -> None:
     assert len(lengths) >= 5
 
 
+@pytest.mark.feature("Generation", "Absent sources, others in each example of a batch")
 @each_combiner
 @each_norm_position
 @each_search
 def test_a_batch_of_mixed_absences_is_its_examples_one_by_one(combiner: str, norm_position: str, search: str) -> None:
+    """Every position prefers other tokens: post-norm models repeat themselves, and permutations of a text would tie."""
     model = make(combiner, norm_position=norm_position)
-    texts, scores = generate(model, batch(), **SEARCHES[search])
-    alone = [generate(model, batch(examples=[i]), **SEARCHES[search]) for i in range(5)]
+
+    def tilt(ids: Tensor, scores: Tensor) -> Tensor:
+        return scores + TILT[ids.shape[1] - 1]
+
+    options = {**SEARCHES[search], "logits_processor": [tilt]}
+    texts, scores = generate(model, batch(), **options)
+    alone = [generate(model, batch(examples=[i]), **options) for i in range(5)]
     one_by_one = list(itertools.chain(*(found[0] for found in alone))), torch.cat([found[1] for found in alone])
     same((texts, scores), one_by_one)
 
 
+@pytest.mark.feature("Generation", "Absent sources, others in each example of a batch")
 @each_combiner
 @each_search
 @pytest.mark.parametrize("absent", NAMES)
@@ -167,6 +149,7 @@ def test_a_search_can_start_from_a_beginning_of_the_target(combiner: str) -> Non
     assert texts == [ids for text, _ in alone for ids in text]
 
 
+@pytest.mark.feature("Generation", "Sampling")
 @each_combiner
 def test_sampling_follows_the_models_probabilities_and_the_seed(combiner: str) -> None:
     model, inputs = make(combiner), batch(examples=[0, 2])
@@ -185,6 +168,7 @@ def test_sampling_follows_the_models_probabilities_and_the_seed(combiner: str) -
         assert (frequencies - expected[row]).abs().max() < 0.1  # over three standard deviations
 
 
+@pytest.mark.feature("Generation", "Beam sampling")
 @each_combiner
 def test_sampled_beams_are_repeatable(combiner: str) -> None:
     model = make(combiner)
@@ -209,17 +193,6 @@ def test_the_n_best_are_distinct_and_sorted_and_their_scores_are_the_models(comb
         assert values == pytest.approx(expected, abs=1e-4)
 
 
-def log_probabilities(model: Any, inputs: Mapping[str, Tensor], texts: Sequence[Sequence[int]]) -> list[float]:
-    """Of whole texts, given the sources of one example, by teacher forcing."""
-    longest = max(map(len, texts))
-    target = torch.tensor([[2, *text, *[0] * (longest - len(text))] for text in texts])
-    with torch.no_grad():
-        repeated = {key: value.expand(len(texts), -1) for key, value in inputs.items()}
-        logs = log_softmax(model(**repeated, decoder_input_ids=target[:, :-1]).logits, dim=-1)
-    steps = logs.gather(-1, target[:, 1:, None]).squeeze(-1)
-    return [row[: len(text)].sum().item() for row, text in zip(steps, texts, strict=True)]
-
-
 @each_combiner
 def test_a_wide_beam_finds_the_best_of_all_texts(combiner: str) -> None:
     model = make(combiner, vocab_size=6)
@@ -238,61 +211,18 @@ def test_a_wide_beam_finds_the_best_of_all_texts(combiner: str) -> None:
         assert scores[i].item() == pytest.approx(total, abs=1e-4)
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A text and its score: sum of log-probabilities, or, once finished, that over length ** penalty."""
-
-    text: tuple[int, ...]
-    score: float
-
-
-def beam_search(
-    next_scores: Callable[[tuple[int, ...]], Sequence[float]], width: int, penalty: float, longest: int
-) -> list[Hypothesis]:
-    """Beam search as Transformers defines it, with early stopping, for one example.
-
-    Of the 2k best continuations those among the k best that end are finished; the k best that do not end go on. The
-    search stops as soon as k are finished.
-    """
-    running, finished = [Hypothesis((), 0.0)], list[Hypothesis]()
-    for length in range(1, longest + 1):
-        continued = [
-            Hypothesis((*beam.text, token), beam.score + score)
-            for beam in running
-            for token, score in enumerate(next_scores(beam.text))
-        ]
-        best = sorted(continued, key=lambda beam: -beam.score)[: 2 * width]
-        done = [beam.text[-1] == END or length == longest for beam in best]
-        finished += [
-            Hypothesis(beam.text, beam.score / length**penalty)
-            for beam, is_done in zip(best[:width], done, strict=False)
-            if is_done
-        ]
-        finished = sorted(finished, key=lambda beam: -beam.score)[:width]
-        running = [beam for beam, is_done in zip(best, done, strict=True) if not is_done][:width]
-        if len(finished) == width:
-            break
-    return finished
-
-
+@pytest.mark.feature("Generation", "Beam search")
 @each_combiner
+@pytest.mark.parametrize("num_beams", [3, 4])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
-def test_beam_search_is_a_naive_beam_search(combiner: str, penalty: float) -> None:
-    model = make(combiner)
-    width, longest = 3, 6
-    search = {"num_beams": width, "num_return_sequences": width, "length_penalty": penalty, "early_stopping": True}
-    texts, scores = generate(model, batch(), max_new_tokens=longest, **search)
+def test_beam_search_is_a_naive_beam_search(combiner: str, num_beams: int, penalty: float) -> None:
+    search = {"num_beams": num_beams, "num_return_sequences": num_beams, "length_penalty": penalty}
+    texts, scores = generate(shared_model(combiner), batch(), max_new_tokens=6, early_stopping=True, **search)
     for i in range(5):
-        inputs = batch(examples=[i])
-
-        @torch.no_grad()
-        def next_scores(text: tuple[int, ...], inputs: Mapping[str, Tensor] = inputs) -> list[float]:
-            logits = model(**inputs, decoder_input_ids=torch.tensor([[2, *text]])).logits[0, -1]
-            return list(log_softmax(logits, dim=-1).tolist())
-
-        expected = beam_search(next_scores, width, penalty, longest)
-        assert texts[width * i : width * (i + 1)] == [list(beam.text) for beam in expected]
-        assert scores[width * i : width * (i + 1)].tolist() == pytest.approx([b.score for b in expected], abs=1e-4)
+        expected = beam_search(next_scores(combiner, i), num_beams, penalty, 6, {END})
+        rows = slice(num_beams * i, num_beams * (i + 1))
+        assert texts[rows] == [list(text) for text, _ in expected]
+        assert scores[rows].tolist() == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
 # What is refused
@@ -335,8 +265,9 @@ def test_a_misspelt_keyword_is_refused_by_name(keyword: str) -> None:
 # What comes beside the text
 
 
+@pytest.mark.feature("Generation", "Attentions of every source, in what generate returns")
 @each_combiner
-@pytest.mark.parametrize("num_beams", [1, 2])
+@pytest.mark.parametrize("num_beams", [1, 4])
 def test_attentions_of_every_source_come_through_generate(combiner: str, num_beams: int) -> None:
     model = make(combiner)
     model.set_attn_implementation("eager")
@@ -355,6 +286,33 @@ def test_attentions_of_every_source_come_through_generate(combiner: str, num_bea
                 torch.testing.assert_close(sums.sum(-1), torch.ones_like(sums[..., 0]))
             else:
                 torch.testing.assert_close(sums, present.expand_as(sums))
+
+
+@pytest.mark.feature("Generation", "Lengths of the sources and weights over them, in what generate returns")
+@each_combiner
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_weights_over_sources_come_through_generate(combiner: str, num_beams: int) -> None:
+    model = make(combiner)
+    search = {"max_new_tokens": 4, "num_beams": num_beams, "output_attentions": True, "return_dict_in_generate": True}
+    output = model.generate(**batch(), **search)
+    assert output.source_lengths == (4, 3, 5)
+    if combiner != "hierarchical":
+        assert "source_weights" not in output
+        return
+    found = returned_attentions(output.source_weights, output.get("beam_indices"))  # (B, L, H, T, n)
+    forced = model(**batch(), decoder_input_ids=output.sequences[:, :-1], output_attentions=True)
+    for row, text in enumerate(output.sequences[:, 1:].tolist()):
+        length = text.index(END) + 1 if END in text else len(text)  # behind it a beam goes on as another
+        for layer, expected in enumerate(forced.source_weights):
+            torch.testing.assert_close(found[row, layer, :, :length], expected[row, :, :length], atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_of_one_source_returns_what_an_ordinary_one_does() -> None:
+    model = make("hierarchical", sources=["en"])
+    output = model.generate(
+        **batch(["en"], [0, 1]), max_new_tokens=2, output_attentions=True, return_dict_in_generate=True
+    )
+    assert "source_lengths" not in output and "source_weights" not in output
 
 
 @each_combiner

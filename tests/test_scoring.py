@@ -330,6 +330,18 @@ def test_score_writes_every_condition_and_the_table(run: Path) -> None:
     assert "both `max_new_tokens`" not in done.stderr.lower()
 
 
+def test_the_report_and_its_row_say_which_rule_of_length_was_used(run: Path) -> None:
+    score.main([str(run), *OPTIONS, "--length_normalization", "0.8"])
+    search = json.loads((run / "scores" / "test.json").read_text("utf-8"))["search"]
+    assert search["length_normalization"] == 0.8 and "length_penalty" not in search
+    page = render("made-up", [make_row(run, "made-up", "serial")])
+    assert "beam 2, length normalization 0.8 (Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)" in page
+    with pytest.raises(SystemExit, match=r"length_penalty was None, is 1\.0"):
+        score.main([str(run), *OPTIONS])
+    with pytest.raises(SystemExit, match=r"length_normalization is 0\.8 with num_beams 2 and length_penalty 0\.6"):
+        score.main([str(run), *OPTIONS, "--length_normalization", "0.8", "--length_penalty", "0.6"])
+
+
 def test_an_interrupted_score_goes_on_and_finished_conditions_stay(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

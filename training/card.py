@@ -35,6 +35,7 @@ from results import (
     attention_plots,
     format_score,
     format_table,
+    length_rule,
     make_row,
     read_json,
     scored_splits,
@@ -304,6 +305,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
         "line": lambda text: " ".join(str(text).split()),
         "cell": lambda text: str(text).replace("|", "\\|"),
         "thousands": lambda number: f"{number:,}",
+        "length_rule": length_rule,
     }
     row = subject.row
     plain = len(subject.recipe.data.model_sources) == 1

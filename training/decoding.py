@@ -1,5 +1,6 @@
 """Decode rows into a text file, in order and as they come, so that a run cut short goes on where it stopped."""
 
+import argparse
 import hashlib
 import json
 import logging
@@ -22,6 +23,7 @@ from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 logger = logging.getLogger(__name__)
 
 LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
+LENGTH_NORMALIZATION = "Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)**length_normalization"
 WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
 
 
@@ -54,9 +56,10 @@ class Search:
         max_new_tokens: Longest hypothesis, tokens.
         max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
         n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
+        length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
 
     Raises:
-        ValueError: If `n_best` is more than the beam can give.
+        ValueError: If `n_best` is more than the beam can give, or the rules of length do not go together.
     """
 
     num_beams: int = 10
@@ -64,6 +67,7 @@ class Search:
     max_new_tokens: int = 128
     max_length: int | None = None
     n_best: int = 0
+    length_normalization: float | None = None
 
     def __post_init__(self) -> None:
         if self.n_best and not 2 <= self.num_beams >= self.n_best:
@@ -71,6 +75,29 @@ class Search:
                 f"n_best is {self.n_best} with num_beams {self.num_beams}; scored hypotheses come from the beam: "
                 "num_beams must be at least 2 and at least n_best"
             )
+        if self.length_normalization is not None and (self.num_beams < 2 or self.length_penalty != 1.0):
+            raise ValueError(
+                f"length_normalization is {self.length_normalization} with num_beams {self.num_beams} and "
+                f"length_penalty {self.length_penalty}; it needs a beam and stands in for the length penalty"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, and of the two rules of length the one that holds."""
+        unused = "length_penalty" if self.length_normalization is not None else "length_normalization"
+        return {key: setting for key, setting in asdict(self).items() if key != unused}
+
+    def described(self) -> dict[str, Any]:
+        """The settings with the rule of length written out, as reports have them."""
+        if self.length_normalization is not None:
+            return {**self.settings(), "length_normalization_formula": LENGTH_NORMALIZATION}
+        return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
+
+
+def add_length_options(parser: argparse.ArgumentParser) -> None:
+    """The two options of a command line that say how length counts."""
+    parser.add_argument("--length_penalty", type=float, default=1.0, help=f"{LENGTH_PENALTY} (default: %(default)s)")
+    text = f"instead of the length penalty: {LENGTH_NORMALIZATION}"
+    parser.add_argument("--length_normalization", type=float, help=text)
 
 
 def load_config(name: str) -> Any:
@@ -88,6 +115,7 @@ def load_model(name: str, device: str | None = None) -> tuple[Any, Any]:
     if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
         raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
     model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
+    model.generation_config.length_normalization = None  # the search says which rule holds
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     return model, MultiSourceProcessor.from_pretrained(name)
 
@@ -97,7 +125,11 @@ def decode_batch(
 ) -> list[list[Hypothesis]]:
     """Search for the best hypotheses of every example of a padded batch."""
     width = max(1, search.n_best)
-    penalty = {"length_penalty": search.length_penalty} if search.num_beams > 1 else {}  # greedy has none and warns
+    rule: dict[str, Any] = {}
+    if search.num_beams > 1:  # greedy search has no rule and warns
+        rule["length_penalty"] = search.length_penalty
+    if search.length_normalization is not None:
+        rule.update(length_normalization=search.length_normalization, early_stopping=False)
     with torch.inference_mode():
         output = model.generate(
             **{key: tensor.to(model.device) for key, tensor in batch.items()},
@@ -107,7 +139,7 @@ def decode_batch(
             do_sample=False,
             return_dict_in_generate=True,
             output_scores=search.n_best > 0,  # keeps every step's log probabilities: memory
-            **penalty,
+            **rule,
         )
     texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
     texts = [text.replace("\r", " ").replace("\n", " ") for text in texts]  # one line each in the file
@@ -169,7 +201,7 @@ def fingerprint(model: Any, processor: Any, rows: Sequence[Row], search: Search)
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {
-        **asdict(search),
+        **search.settings(),
         "sources": names,
         "rows": len(rows),
         "rows_sha256": hashlib.sha256(text.encode()).hexdigest(),

@@ -26,7 +26,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from importlib.util import find_spec

@@ -4,14 +4,14 @@ Any key of the recipe can be changed on the command line, such as `--combiner fl
 is, or on several processes with `accelerate launch`. The run's folder receives the best model and its processor, the
 resolved recipe (`recipe.yaml`), the versions (`versions.json`), what the run took (`train_summary.json`) and Trainer's
 checkpoints.
-After a kill, the same command with `--resume` goes on from the last checkpoint to the same weights. With `--resume` and
-a higher `--max_steps`, a finished run trains further, as if it had been meant to from the start, provided that its
-learning rate does not depend on the number of updates (Noam's does not).
+After a kill, the same command with `--resume` goes on from the last checkpoint that is complete, to the same weights;
+one that the kill cut short is skipped, and removed when the next one is complete. With `--resume` and a higher
+`--max_steps`, a finished run trains further, as if it had been meant to from the start, provided that its learning rate
+does not depend on the number of updates (Noam's does not).
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import sys
@@ -27,8 +27,9 @@ import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainingArguments, set_seed
-from transformers.trainer_callback import TrainerCallback, TrainerState
+from transformers.trainer_callback import TrainerState
 
+from checkpoints import Keeper, find_checkpoints
 from data import encode_rows, read_split
 from decoding import write_json
 from hf_multisource import (
@@ -69,7 +70,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
 
     Args:
         recipe: The recipe.
-        resume: Whether to go on from the last checkpoint in the output folder.
+        resume: Whether to go on from the last complete checkpoint in the output folder.
 
     Returns:
         The summary that is also written to `train_summary.json`.
@@ -79,6 +80,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         ValueError: If the run in the output folder has another recipe.
     """
     args = recipe.training_arguments()
+    to_keep, args.save_total_limit = args.save_total_limit, None  # `Keeper` sees to it
     folder = Path(str(args.output_dir))
     begun = (folder / "recipe.yaml").exists()
     if args.process_index == 0 and begun:
@@ -137,19 +139,21 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     if args.process_index == 0 and not begun:  # now that nothing is wrong with it
-        recipe.save(folder / "recipe.yaml")
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
         write_json(folder / "versions.json", versions)
-    checkpoint = last_checkpoint(folder) if resume else None
-    clock = Clock(checkpoint)
-    trainer.add_callback(clock)
+        recipe.save(folder / "recipe.yaml")
+    checkpoint = resume_point(args, folder) if resume else None
+    keeper = Keeper(to_keep, checkpoint)
+    trainer.add_callback(keeper)
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
     stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
     if stopped and state.max_steps >= args.max_steps:
         # Killed after its last update: stock code would make one more.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         trainer.state = state
-        trainer._load_from_checkpoint(best or str(checkpoint))
+        trainer._load_from_checkpoint(str(folder / Path(best).name if best else checkpoint))
+        if args.process_index == 0:
+            keeper.tidy(folder, state.best_model_checkpoint)
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(folder))
@@ -160,7 +164,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         "updates": trainer.state.global_step,
         "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
         "best_dev_bleu": trainer.state.best_metric,
-        "seconds": clock.seconds,
+        "seconds": keeper.seconds,
         "resumed": resume,
         "hardware": hardware(),
         "threads": torch.get_num_threads(),
@@ -173,35 +177,27 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     return summary
 
 
-class Clock(TrainerCallback):
-    """Counts the seconds of training over all its starts, as far as checkpoints remember them.
+def resume_point(args: Seq2SeqTrainingArguments, folder: Path) -> Path | None:
+    """Find the checkpoint to go on from, and say which one it is.
 
     Args:
-        checkpoint: The checkpoint that training goes on from, if any.
+        args: The run's arguments.
+        folder: The output folder.
+
+    Returns:
+        The last complete one; None if there is none.
     """
-
-    FILE = "seconds.json"
-
-    def __init__(self, checkpoint: Path | None) -> None:
-        remembered = checkpoint / self.FILE if checkpoint else None
-        earlier = json.loads(remembered.read_text()) if remembered and remembered.exists() else 0.0
-        self.began = time.time() - earlier
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-        return round(time.time() - self.began, 1)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the seconds in the checkpoint that has just been written."""
-        if state.is_world_process_zero:
-            write_json(Path(args.output_dir) / f"checkpoint-{state.global_step}" / self.FILE, self.seconds)
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The last checkpoint that was written to its end, where `trainer_state.json` comes."""
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    whole, cut_short = find_checkpoints(folder)
+    if args.process_index == 0:
+        for path in cut_short:
+            print(f"resume: {path.name} is not complete and is skipped", flush=True)
+        print(
+            f"resume: going on from {whole[-1].name}"
+            if whole
+            else f"resume: no complete checkpoint in {folder}, starting from the beginning",
+            flush=True,
+        )
+    return whole[-1] if whole else None
 
 
 def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:

@@ -9,7 +9,8 @@ file is absent. A table (default: standard input) has one column per source betw
 this sentence. A sentence without any source becomes an empty line, and a warning.
 
 Writes one translation a line; with --n_best K, K lines a sentence, best first: sentence number (from 0), score, text,
-between tabs. Score: sum of log probabilities / length**length_penalty ("nan" where there was nothing to translate).
+between tabs. Score: sum of log probabilities / length**length_penalty, or, with --length_normalization, what that says
+("nan" where there was nothing to translate).
 
 A run that was trained with `concatenate` takes the sources that it joined, and joins them again.
 
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from data import Row, read_lines
-from decoding import LENGTH_PENALTY, Search, decode, decode_windows, format_lines, load_config, load_model
+from decoding import Search, add_length_options, decode, decode_windows, format_lines, load_config, load_model
 from recipe import DataRecipe, load_recipe
 
 
@@ -111,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--jsonl", action="store_true", help="the table holds JSON lines, not tabs")
     parser.add_argument("--out", help="file to write, or to go on with; default: standard output")
     parser.add_argument("--num_beams", type=int, default=10, help="beam width (default: %(default)s)")
-    parser.add_argument("--length_penalty", type=float, default=1.0, help=f"{LENGTH_PENALTY} (default: %(default)s)")
+    add_length_options(parser)
     parser.add_argument("--n_best", type=int, default=0, metavar="K", help="write K translations with their scores")
     parser.add_argument("--max_new_tokens", type=int, default=128, help="longest translation (default: %(default)s)")
     parser.add_argument("--max_length", type=int, help="cut longer sources, in tokens; default: nothing is cut")
@@ -145,7 +146,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Translate; see the module's docstring."""
     try:
         args, sources = parse(sys.argv[1:] if argv is None else argv)
-        search = Search(args.num_beams, args.length_penalty, args.max_new_tokens, args.max_length, args.n_best)
+        search = Search(
+            num_beams=args.num_beams,
+            length_penalty=args.length_penalty,
+            length_normalization=args.length_normalization,
+            max_new_tokens=args.max_new_tokens,
+            max_length=args.max_length,
+            n_best=args.n_best,
+        )
         rows = read_rows(args, sources)
         if joined := joined_sources(args.model):
             rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])

@@ -1,0 +1,91 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from torch import Tensor
+from transformers import Seq2SeqTrainingArguments
+
+from builders import three_source_batch, three_source_model
+from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceTrainer
+
+LABELS = torch.tensor([[4, 5, 1], [6, 1, -100], [7, 8, 1], [9, 1, -100], [5, 4, 1]])
+TARGETS: dict[str, Any] = {
+    "attention": ["q_proj", "v_proj"],  # of encoders, self-attention and combiners alike
+    "all": "all-linear",
+}
+
+
+def adapted(model: Any, targets: Any) -> Any:
+    """A model with LoRA adapters that change what it says."""
+    torch.manual_seed(0)
+    settings = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=2, lora_alpha=4, target_modules=targets)
+    return get_peft_model(model, settings)
+
+
+def train(model: Any, folder: Path) -> list[float]:
+    """Three updates on the five examples, some of which lack a source; returns the losses."""
+    rows = [{key: value[i] for key, value in {**three_source_batch(), "labels": LABELS}.items()} for i in range(5)]
+    arguments = Seq2SeqTrainingArguments(
+        str(folder), use_cpu=True, max_steps=3, learning_rate=0.05, logging_steps=1, save_strategy="no",
+        disable_tqdm=True, per_device_train_batch_size=5, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = MultiSourceTrainer(model, arguments, train_dataset=rows, data_collator=torch.utils.data.default_collate)
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        result: Tensor = model.eval()(**three_source_batch(), labels=LABELS).logits
+    return result
+
+
+def translate(model: Any, num_beams: int) -> Tensor:
+    ids: Tensor = model.eval().generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6)
+    return ids
+
+
+@pytest.mark.feature("Training", "PEFT LoRA: train")
+@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_only_the_adapters_learn(combiner: str, targets: str, tmp_path: Path) -> None:
+    model = adapted(three_source_model(combiner), TARGETS[targets])
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    losses = train(model, tmp_path)
+    assert losses[-1] < losses[0]
+    moved = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
+    assert moved <= {name for name in before if ".lora_" in name}
+    for part in (
+        "encoder.sources.en",
+        "encoder.sources.fr",
+        "decoder.layers.1.self_attn",
+        "decoder.layers.1.cross_attn",
+    ):
+        assert any(part in name for name in moved), part
+
+
+@pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
+    combiner: str, num_beams: int, tmp_path: Path
+) -> None:
+    model = adapted(three_source_model(combiner), TARGETS["attention"])
+    train(model, tmp_path)
+    expected, translation = logits(model), translate(model, num_beams)
+    base = logits(three_source_model(combiner))
+    assert (expected - base).abs().max() > 0.1, "the adapters do something"
+    model.save_pretrained(tmp_path / "adapter")
+    assert not (tmp_path / "adapter" / "model.safetensors").exists(), "the adapters alone are saved"
+    loaded = PeftModel.from_pretrained(three_source_model(combiner), tmp_path / "adapter")
+    torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(translate(loaded, num_beams), translation)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is MultiSourceForConditionalGeneration
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=2e-4)
+    assert torch.equal(translate(merged, num_beams), translation)
+    merged.save_pretrained(tmp_path / "merged")
+    alone: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(alone), expected, rtol=1e-4, atol=2e-4)

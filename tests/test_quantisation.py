@@ -1,0 +1,86 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
+from transformers import BitsAndBytesConfig, TorchAoConfig
+from transformers.quantizers import quantizer_bnb_4bit, quantizer_bnb_8bit
+
+from builders import three_source_batch, three_source_model
+from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+
+DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])
+SIZES: dict[str, Any] = {"d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.1}
+TORCHAO = {"weights": Int8WeightOnlyConfig, "weights and activations": Int8DynamicActivationInt8WeightConfig}
+BITSANDBYTES = {
+    "8 bits": BitsAndBytesConfig(load_in_8bit=True),
+    "4 bits": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+}
+
+
+def quantised(model: Any, folder: Path, settings: Any) -> Any:
+    model.save_pretrained(folder)
+    return MultiSourceForConditionalGeneration.from_pretrained(
+        folder, quantization_config=settings, dtype=torch.float32, device_map="cpu"
+    )
+
+
+def plain_model(combiner: str) -> Any:
+    """A model with the weights that training begins with: numbers as in real models, unlike those of other tests."""
+    torch.manual_seed(0)
+    return MultiSourceForConditionalGeneration(three_source_model(combiner, **SIZES).config).eval()
+
+
+def distance(model: Any, other: Any) -> float:
+    """Of the logits, relative to their spread."""
+    inputs = {**three_source_batch(), "decoder_input_ids": DECODER_IDS}
+    with torch.no_grad():
+        one, two = model(**inputs).logits, other(**inputs).logits
+    return float((one - two).norm() / one.norm())
+
+
+def generate(model: Any, num_beams: int) -> torch.Tensor:
+    ids: torch.Tensor = model.generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6)
+    return ids
+
+
+@pytest.mark.feature("Model", "int8 inference with torchao (CPU)")
+@pytest.mark.parametrize("what", TORCHAO)
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, what: str, tmp_path: Path) -> None:
+    model = plain_model(combiner)
+    small = quantised(model, tmp_path, TorchAoConfig(TORCHAO[what]()))
+    layers = {name for name, module in small.named_modules() if isinstance(module, torch.nn.Linear)} - {"lm_head"}
+    integers = {name for name in layers if "Int8" in type(small.get_submodule(name).weight.data).__name__}
+    assert integers == layers and any("cross_attn" in name for name in layers)
+    assert 0 < distance(model, small) < 0.02
+    ids, expected = generate(small, num_beams), generate(model, num_beams)
+    assert ids.shape[0] == 5
+    assert (ids[:, 1] == expected[:, 1]).float().mean() >= 0.8, "what is said differs at most where it was a near tie"
+
+
+@pytest.mark.feature("Model", "bitsandbytes, 8 and 4 bits")
+@pytest.mark.parametrize("bits", BITSANDBYTES)
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_bitsandbytes_stays_near_float32_and_generates(combiner: str, bits: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    model = plain_model(combiner)
+    small = quantised(model, tmp_path, BITSANDBYTES[bits])
+    assert {p.dtype for name, p in small.named_parameters() if name.endswith("q_proj.weight")} <= {
+        torch.int8,
+        torch.uint8,
+    }
+    assert 0 < distance(model, small) < {"8 bits": 0.05, "4 bits": 0.3}[bits]
+    assert generate(small, num_beams=4).shape[0] == 5
+
+
+@pytest.mark.parametrize("bits", BITSANDBYTES)
+def test_nothing_but_the_package_is_lacking_for_bitsandbytes(
+    bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (quantizer_bnb_4bit, quantizer_bnb_8bit):
+        monkeypatch.setattr(module, "is_bitsandbytes_available", lambda: False)
+    with pytest.raises(ImportError, match="requires bitsandbytes"):
+        quantised(plain_model("serial"), tmp_path, BITSANDBYTES[bits])
