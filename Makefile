@@ -47,6 +47,7 @@ test-shared: $(INSTALLED) $(TRANSFORMERS_TESTS)  ## the shared model tests of Tr
 		tests/shared_suite.py
 
 build/transformers/tests: $(INSTALLED)
+	$(PIP_INSTALL) --quiet parameterized
 	rm -rf build/transformers && mkdir -p build/transformers
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation \
 		--dest build/transformers transformers==$$($(PYTHON) -c 'import transformers; print(transformers.__version__)')

@@ -331,7 +331,7 @@ def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: A
     for number in range(20):
         run = folder / f"run{number}"
         within_a_write = number % 2 == 0
-        awaited = run / (f"checkpoint-{2 * rng.randint(1, 8)}" if within_a_write else "recipe.yaml")
+        awaited = run / (f"checkpoint-{2 * rng.randint(2, 8)}" if within_a_write else "recipe.yaml")
         delay = rng.uniform(0, 0.02 if within_a_write else seconds)
         while True:
             process = start(run.name)
