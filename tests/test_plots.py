@@ -92,7 +92,6 @@ def texts(ticks: Any) -> list[str]:
 
 
 def test_a_figure_has_one_panel_a_source_and_one_of_their_weights() -> None:
-    pytest.importorskip("matplotlib")
     figure = make_figure(CONTENT, 1)
     panels = figure.axes[:4]
     assert [panel.get_title() for panel in panels] == ["en", "de", "fr", "over sources"]
@@ -140,7 +139,6 @@ def test_labels_mark_what_goes_on_with_a_word_and_show_what_is_white() -> None:
 
 
 def test_another_layer_is_another_plot_and_none_beyond_the_last_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**CONTENT, "title": "no font has \U0010fffd"}))
     with warnings.catch_warnings():
@@ -155,7 +153,6 @@ def test_another_layer_is_another_plot_and_none_beyond_the_last_is_drawn(tmp_pat
 
 
 def test_a_character_without_a_font_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("matplotlib")
     assert fonts_for("aé→Ж▁·…") == ["DejaVu Sans"]
     with caplog.at_level(logging.WARNING):
         assert fonts_for("a\U0010fffd")[0] == "DejaVu Sans"
@@ -176,7 +173,6 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_score_plots_what_it_decoded_and_results_take_the_first_plot_along(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     score.main([str(run), *OPTIONS, "--attention-plot", "10", "3"])
     scores = run / "scores"
     assert {path.name for path in scores.glob("*attention*")} == {
@@ -204,7 +200,6 @@ def test_score_plots_what_it_decoded_and_results_take_the_first_plot_along(run: 
 
 
 def test_score_takes_the_first_sentences_that_lack_no_source(run: Path) -> None:
-    pytest.importorskip("matplotlib")
     rows: list[Row] = [{"en": "a", "de": None}, {"en": "b", "de": "c"}, {"en": None, "de": "d"}, {"en": "e", "de": "f"}]
     assert score.rows_to_plot([], rows, ["en", "de"]) == [1, 3, 0]
     assert score.rows_to_plot([2, 0], rows, ["en", "de"]) == [2, 0]
