@@ -180,7 +180,7 @@ class MultiSourceConfig(PreTrainedConfig):
         scale_embedding: Whether token embeddings are multiplied by sqrt(D).
         embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
         final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
-        initializer: "normal" with standard deviation `init_std`, or "xavier_uniform" for all matrices (the paper).
+        initializer: "xavier_uniform" for all matrices (the paper), or "normal" with standard deviation `init_std`.
         init_std: Standard deviation of the normal initializer.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
         use_cache: Whether the decoder returns its keys and values.
@@ -235,7 +235,7 @@ class MultiSourceConfig(PreTrainedConfig):
     scale_embedding: bool = True
     embedding_norm: bool = False
     final_logits_bias: bool = False
-    initializer: str = "normal"
+    initializer: str = "xavier_uniform"
     init_std: float | int = 0.02
     label_smoothing: float | int = 0.0
     use_cache: bool = True

@@ -11,6 +11,7 @@ from torch.nn.functional import dropout
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.utils import cached_file
 
 from .checkpoints import (
     SafetensorError,
@@ -259,6 +260,26 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         if not ignore_mismatched_sizes:
             check_sources(model, report, place)
         return loaded if output_loading_info else model
+
+    def load_adapter(self, peft_model_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Add a PEFT adapter; never from a pickle.
+
+        Args:
+            peft_model_id: Folder or Hub id of the adapter; None: it is given by `adapter_state_dict`.
+            *args: As [`PreTrainedModel.load_adapter`].
+            **kwargs: As [`PreTrainedModel.load_adapter`].
+
+        Returns:
+            What `PreTrainedModel.load_adapter` returns.
+
+        Raises:
+            OSError: If there is no adapter_model.safetensors.
+        """
+        if peft_model_id is not None:
+            load_config = kwargs.get("load_config")
+            where = {**(load_config.download_kwargs if load_config else {}), **(kwargs.get("adapter_kwargs") or {})}
+            cached_file(peft_model_id, "adapter_model.safetensors", **where)  # raises where it is missing
+        return super().load_adapter(peft_model_id, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and the code that both need where the package is not installed.

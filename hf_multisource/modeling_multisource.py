@@ -202,7 +202,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         return self._encode(name, given[name], self._mask(name, **given[name]), **options)
 
     def _encode(self, name: str, inputs: dict[str, Tensor], mask: Tensor, **options: Any) -> BaseModelOutput:
-        return self.sources[self.owners[name]](**{**inputs, "attention_mask": mask}, **options)
+        return self.sources[self.owners[name]](**{**inputs, "attention_mask": mask}, **options, return_dict=True)
 
     def _mask(
         self,
@@ -400,10 +400,42 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
 
     def set_input_embeddings(self, value: Any) -> None:
         self.decoder.set_input_embeddings(value)
+        if not self.config.tie_word_embeddings:
+            return
         encoder: Any
         for name, encoder in self.encoder.sources.items():
             if self._embedding_table(name) == "decoder.embeddings.tokens.weight":
                 encoder.set_input_embeddings(value)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Change the size of the target's vocabulary, everywhere that it is used.
+
+        Args:
+            new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
+            pad_to_multiple_of: As [`PreTrainedModel.resize_token_embeddings`].
+            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
+
+        Returns:
+            The decoder's new token embeddings.
+        """
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.resize_untied_embeddings(embeddings.num_embeddings, mean_resizing)
+        return embeddings
+
+    def resize_untied_embeddings(self, size: int, mean_resizing: bool = True) -> None:
+        """Change the size of those sources' tables that have the target's vocabulary, but are not its table.
+
+        Args:
+            size: The number of tokens.
+            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
+        """
+        encoder: Any
+        for name, encoder in self.encoder.sources.items():
+            own = self.config.get_source(name).vocab_size is not None
+            if not (own or self.config.tie_word_embeddings):
+                encoder.resize_token_embeddings(size, mean_resizing=mean_resizing)
 
     @can_return_tuple
     def forward(
@@ -443,7 +475,11 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,  # whatever the configuration says: tuples are for users
+                **kwargs,
             )
         encoded = self._complete(encoder_outputs, attention_mask)
         # With one source it is an ordinary model, which returns nothing more than those do.
@@ -458,6 +494,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             output_source_weights=by_source,
+            return_dict=True,
             **options,
         )
         return MultiSourceModelOutput(
@@ -524,17 +561,21 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
     def set_input_embeddings(self, value: Any) -> None:
         self.model.set_input_embeddings(value)
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
         """Change the size of the target's vocabulary, everywhere that it is used.
 
         Args:
-            *args: As [`PreTrainedModel.resize_token_embeddings`].
-            **kwargs: As [`PreTrainedModel.resize_token_embeddings`].
+            new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
+            pad_to_multiple_of: As [`PreTrainedModel.resize_token_embeddings`].
+            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
 
         Returns:
             The decoder's new token embeddings.
         """
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.model.resize_untied_embeddings(embeddings.num_embeddings, mean_resizing)
         if self.config.final_logits_bias:
             bias: Any = self.get_buffer("final_logits_bias")
             more = embeddings.num_embeddings - bias.shape[1]
@@ -620,6 +661,7 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         bias = self.final_logits_bias if self.config.final_logits_bias else None

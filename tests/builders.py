@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hf_multisource import MultiSourceForConditionalGeneration
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import Combiner, build_combiner
 from hf_multisource.configuration_multisource import MultiSourceConfig
+from train_tokenizer import train_tokenizer
 
 SOURCES = ("en", "de", "fr", "es")
 WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
@@ -171,3 +173,21 @@ def three_source_batch(names: Sequence[str] = NAMES, examples: Sequence[int] = r
                 [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
             )
     return inputs
+
+
+TEXTS: list[dict[str, str | None]] = [
+    {"en": "a dog runs", "de": "ein Hund rennt", "fr": "un chien court"},
+    {"en": "a dog", "de": None, "fr": ""},
+    {"de": "ein Hund"},
+    {"en": None, "de": None, "fr": "un chien court et court"},
+    {"fr": "un", "en": "a dog"},
+]
+"""Five examples as users write them: a source may be None, empty or left out."""
+
+
+@cache
+def three_source_processor() -> MultiSourceProcessor:
+    """A shared tokenizer, and one of French's own."""
+    texts = [text for example in TEXTS for text in example.values() if text]
+    own = {"fr": train_tokenizer(texts, "bpe", 264)}
+    return MultiSourceProcessor(train_tokenizer(texts, "bpe", 270), NAMES, own)

@@ -1,4 +1,4 @@
-"""What docs/compatibility.md says, collected while the tests run: `pytest --compatibility docs/compatibility.md`.
+"""What docs/compatibility.md says, collected while the tests run: `pytest --compatibility=docs/compatibility.md`.
 
 A test that proves a feature of Transformers names it: `@pytest.mark.feature("Generation", "Greedy search")`. Several
 tests may prove one feature; it is supported if all their cases passed, and a skipped case counts as not supported.
@@ -51,7 +51,7 @@ class Features:
                 area, name = marker.args
                 table[area][name].append(nodeid)
         versions = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
-        command = f"pytest -m 'feature and not gpu' --compatibility {self.page}"
+        command = f"pytest -m 'feature and not gpu' --compatibility={self.page}"
         text = HEAD.format(command=command, **versions)
         for area in sorted(table):
             text += f"## {area}\n\n| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"

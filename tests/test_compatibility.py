@@ -20,7 +20,7 @@ def listed(page: str) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def test_the_page_lists_the_features_that_tests_name(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    options = ["--collect-only", "-q", "-m", "feature and not gpu", "--compatibility", str(page)]
+    options = ["--collect-only", "-q", "-m", "feature and not gpu", f"--compatibility={page}"]
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True)
     named, said = listed(page.read_text("utf-8")), listed(PAGE.read_text("utf-8"))
     assert len(named) > 80

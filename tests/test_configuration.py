@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "scale_embedding": False,
     "embedding_norm": True,
     "final_logits_bias": True,
-    "initializer": "xavier_uniform",
+    "initializer": "normal",
     "init_std": 0.5,
     "label_smoothing": 0.1,
     "use_cache": False,

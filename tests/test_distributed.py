@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_multisource.sampling
 from builders import three_source_batch, three_source_model
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
+from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceTrainer
 from hf_multisource.sharding import shard
 from runs import losses_of, make_folder, read_json, train_at, weights_of
 
@@ -31,6 +31,12 @@ SAME_BATCHES: dict[str, Any] = {
     "noam_scale": None,
     "lr_scheduler_type": "constant",
 }
+
+
+# Each case starts processes that import everything: one is enough for every day.
+each_combiner = pytest.mark.parametrize(
+    "combiner", [pytest.param(name, marks=[pytest.mark.slow] if name != "hierarchical" else []) for name in COMBINERS]
+)
 
 
 @pytest.fixture
@@ -51,9 +57,10 @@ def launch(folder: Path, config: str, script: Path, settings: dict[str, Any], *f
 
 
 @pytest.mark.feature("Training", "DistributedDataParallel: two processes train as one")
-def test_two_processes_train_as_one_with_twice_the_batch(folder: Path) -> None:
+@each_combiner
+def test_two_processes_train_as_one_with_twice_the_batch(combiner: str, folder: Path) -> None:
     # SGD: Adam would magnify what rounding does.
-    settings = {**SAME_BATCHES, "optim": "sgd", "learning_rate": 0.5, "max_steps": 20}
+    settings = {**SAME_BATCHES, "combiner": combiner, "optim": "sgd", "learning_rate": 0.5, "max_steps": 20}
     settings |= {"eval_strategy": "steps", "eval_steps": 20, "save_steps": 20}
     start = weights_of(train_at(folder, "start", **{**settings, "learning_rate": 0.0, "max_steps": 1}))
     one = train_at(folder, "one", **settings)
@@ -72,9 +79,11 @@ FSDP: dict[str, Any] = {**SAME_BATCHES, "use_cpu": False, "learning_rate": 0.02,
 
 
 @pytest.mark.feature("Training", "FSDP2: two processes train as one")
-def test_two_processes_that_divide_the_model_train_as_one(folder: Path) -> None:
-    one = train_at(folder, "one", **{**FSDP, "use_cpu": True, "max_steps": 3})
-    launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**FSDP, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 3})
+@each_combiner
+def test_two_processes_that_divide_the_model_train_as_one(combiner: str, folder: Path) -> None:
+    settings = {**FSDP, "combiner": combiner, "max_steps": 3}
+    one = train_at(folder, "one", **{**settings, "use_cpu": True})
+    launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**settings, "eval_strategy": "steps", "eval_steps": 3})
     two = folder / "two"
     assert read_json(two / "train_summary.json")["processes"] == 2
     torch.testing.assert_close(weights_of(two), weights_of(one), rtol=0, atol=1e-5)
@@ -92,10 +101,12 @@ def test_two_processes_that_divide_the_model_train_as_one(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.feature("Training", "FSDP2: resume")
-def test_a_run_that_divides_the_model_resumes(folder: Path) -> None:
-    one = train_at(folder, "one", **{**FSDP, "use_cpu": True, "max_steps": 6})
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_run_that_divides_the_model_resumes(combiner: str, folder: Path) -> None:
+    settings = {**FSDP, "combiner": combiner}
+    one = train_at(folder, "one", **{**settings, "use_cpu": True, "max_steps": 6})
     for flags, steps in (((), 3), (("--resume",), 6), (("--resume",), 6)):  # the last one finds a finished run
-        said = launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**FSDP, "max_steps": steps}, *flags)
+        said = launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**settings, "max_steps": steps}, *flags)
     assert "resume: going on from checkpoint-6" in said
     assert read_json(folder / "two" / "train_summary.json")["updates"] == 6
     torch.testing.assert_close(weights_of(folder / "two"), weights_of(one), rtol=0, atol=1e-5)

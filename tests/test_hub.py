@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
 
-from builders import NAMES, three_source_model
+from builders import NAMES, TEXTS, three_source_model, three_source_processor
 from fresh import run_fresh
 from hf_multisource import (
     COMBINERS,
@@ -19,14 +19,7 @@ from hf_multisource import (
     MultiSourceProcessor,
 )
 from hub_stub import HubStub
-from train_tokenizer import train_tokenizer
 
-EXAMPLES: list[dict[str, str | None]] = [
-    {"en": "a dog runs", "de": "ein Hund rennt", "fr": "un chien court"},
-    {"en": "a dog", "de": None, "fr": "un chien"},
-    {"en": None, "de": "ein Hund"},
-    {"fr": "un chien court"},
-]
 BEAMS = (1, 4)
 PUSH = Path(__file__).parents[1] / "training" / "push.py"
 
@@ -44,7 +37,7 @@ for place in places:
     batch = processor(**{n: [example.get(n) for example in examples] for n in names}, return_tensors="pt")
     answer[place] = {"classes": [type(x).__module__ for x in (config, model, bare, processor, pipe)]}
     with torch.no_grad():
-        answer[place]["states"] = bare(**batch, decoder_input_ids=torch.tensor([[2, 5]] * 4))[0].tolist()
+        answer[place]["states"] = bare(**batch, decoder_input_ids=torch.tensor([[2, 5]] * 5))[0].tolist()
     for beams in (1, 4):
         search = {"num_beams": beams, "max_new_tokens": 8}
         answer[place][f"ids {beams}"] = model.generate(**batch, **search).tolist()
@@ -56,10 +49,7 @@ for place in places:
 
 @pytest.fixture(scope="module")
 def processor() -> MultiSourceProcessor:
-    """A shared tokenizer, and one of French's own."""
-    texts = [text for example in EXAMPLES for text in example.values() if text]
-    own = {"fr": train_tokenizer(texts, "bpe", 264)}
-    return MultiSourceProcessor(train_tokenizer(texts, "bpe", 270), NAMES, own)
+    return three_source_processor()
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +75,19 @@ def folders(
 def second(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process without the package makes of the folders; it saves each again."""
     places = list(folders.values())
-    return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=EXAMPLES, again="-again")
+    return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=TEXTS, again="-again")
 
 
 @pytest.fixture(scope="module")
 def third(second: dict[str, Any], folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What another one makes of what the first one saved."""
     places = [f"{place}-again" for place in folders.values()]
-    return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=EXAMPLES, again="")
+    return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=TEXTS, again="")
 
 
 def expected_ids(model: Any, processor: MultiSourceProcessor, num_beams: int) -> Any:
     """What the package generates."""
-    columns = {name: [example.get(name) for example in EXAMPLES] for name in NAMES}
+    columns = {name: [example.get(name) for example in TEXTS] for name in NAMES}
     batch = processor(**columns, return_tensors="pt")  # type: ignore[arg-type]
     return model.generate(**batch, num_beams=num_beams, max_new_tokens=8)
 
@@ -144,10 +134,10 @@ def test_the_bare_model_is_loaded_from_the_same_checkpoint(
     folders: dict[str, str],
     second: dict[str, Any],
 ) -> None:
-    columns = {name: [example.get(name) for example in EXAMPLES] for name in NAMES}
+    columns = {name: [example.get(name) for example in TEXTS] for name in NAMES}
     batch = processor(**columns, return_tensors="pt")  # type: ignore[arg-type]
     with torch.no_grad():
-        states = models[combiner].model(**batch, decoder_input_ids=torch.tensor([[2, 5]] * 4))[0]
+        states = models[combiner].model(**batch, decoder_input_ids=torch.tensor([[2, 5]] * 5))[0]
     torch.testing.assert_close(torch.tensor(second[folders[combiner]]["states"]), states)
 
 
@@ -251,16 +241,19 @@ for push in (
 
 @pytest.mark.feature("Hub", "push_to_hub, training/push.py, and loading by repository id")
 @pytest.mark.feature("Hub", "A push whose connection breaks publishes nothing; the next one completes it")
+@pytest.mark.parametrize(
+    "combiner", [pytest.param(name, marks=[] if name == "serial" else [pytest.mark.slow]) for name in COMBINERS]
+)
 def test_push_and_pull_over_http(
-    models: dict[str, Any], processor: MultiSourceProcessor, folders: dict[str, str], tmp_path: Path
+    combiner: str, models: dict[str, Any], processor: MultiSourceProcessor, folders: dict[str, str], tmp_path: Path
 ) -> None:
     """Five pushes one after the other, of which the first breaks off at a large file and the third at the commit."""
-    old, new = Path(folders["hierarchical"]), Path(folders["serial"])
+    old, new = Path(folders["flat" if combiner != "flat" else "hierarchical"]), Path(folders[combiner])
     with HubStub(["upload", None, "commit", None, None]) as hub:
         environment = hub.environment(tmp_path / "pusher")
         errors = run_fresh(PUSHES, tmp_path, package=True, env=environment, script=PUSH, old=old, new=new)
         environment = hub.environment(tmp_path / "puller")
-        pulled = run_fresh(LOAD, tmp_path, env=environment, places=["me/model"], examples=EXAMPLES, again="")
+        pulled = run_fresh(LOAD, tmp_path, env=environment, places=["me/model"], examples=TEXTS, again="")
 
     assert [bool(error) for error in errors] == [True, False, True, False, False]
     assert errors[0].startswith("push.py: me/model: the upload broke off: ")
@@ -275,5 +268,5 @@ def test_push_and_pull_over_http(
     assert hub.before[3]["model.safetensors"] == (old / "model.safetensors").read_bytes()
     assert hub.tree("me/model")["model.safetensors"] == (new / "model.safetensors").read_bytes()
     for num_beams in BEAMS:
-        ids = expected_ids(models["serial"], processor, num_beams)
+        ids = expected_ids(models[combiner], processor, num_beams)
         assert pulled["me/model"][f"ids {num_beams}"] == ids.tolist()

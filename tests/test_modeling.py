@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -31,7 +33,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import randomise, tiny_config
+from builders import randomise, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -52,6 +54,7 @@ LABELS = torch.tensor([[5, 9, 1], [6, 1, -100], [7, 1, -100], [8, 8, 1], [9, 1, 
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_attention = pytest.mark.parametrize("attention", ["eager", "sdpa"])
+each_num_beams = pytest.mark.parametrize("num_beams", [1, 4])
 
 
 def make(
@@ -90,6 +93,12 @@ def batch(
 
 def same(actual: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def generate(model: Any, num_beams: int, **settings: Any) -> Tensor:
+    """What the model writes for the five examples."""
+    texts: Tensor = model.generate(**batch(), num_beams=num_beams, max_new_tokens=6, **settings)
+    return texts
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -220,28 +229,71 @@ def test_tables_of_one_vocabulary_are_one_in_memory_on_disk_and_after_loading(tm
 
 
 @pytest.mark.feature("Model", "Untied embeddings")
-def test_untied_tables_are_independent(tmp_path: Path) -> None:
-    model = make(sources=["en", "de"], tie_word_embeddings=False)
+@each_combiner
+def test_untied_tables_are_independent(combiner: str, tmp_path: Path) -> None:
+    model = make(combiner, tie_word_embeddings=False)
     model.save_pretrained(tmp_path)
     for untied in (model, MultiSourceForConditionalGeneration.from_pretrained(tmp_path)):
-        assert len(set(token_tables(untied).values())) == 4
-    inputs = batch(["en", "de"], [0])
+        assert len(set(token_tables(untied).values())) == 5
+    inputs = batch()
     before = model.get_encoder()(**inputs).last_hidden_state
     torch.nn.init.zeros_(model.lm_head.weight)
     torch.nn.init.zeros_(model.model.decoder.embeddings.tokens.weight)
     assert torch.equal(model.get_encoder()(**inputs).last_hidden_state, before)
 
 
+@pytest.mark.feature("Model", "Tied embeddings")
+@pytest.mark.feature("Model", "Untied embeddings")
+@each_combiner
+@each_num_beams
+def test_tables_tied_or_copied_generate_the_same_and_are_saved_so(
+    combiner: str, num_beams: int, tmp_path: Path
+) -> None:
+    tied = three_source_model(combiner, tie_word_embeddings=True)
+    copies = three_source_model(combiner, tie_word_embeddings=False)
+    copies.load_state_dict(tied.state_dict())
+    expected = generate(tied, num_beams)
+    assert len(set(token_tables(tied).values())) == 1 and len(set(token_tables(copies).values())) == 5
+    for model in (tied, copies):
+        model.save_pretrained(tmp_path)
+        loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
+        assert len(set(token_tables(loaded).values())) == len(set(token_tables(model).values()))
+        assert torch.equal(generate(model, num_beams), expected)
+        assert torch.equal(generate(loaded, num_beams), expected)
+
+
+@pytest.mark.feature("Model", "resize_token_embeddings")
+@each_combiner
+@each_num_beams
+@pytest.mark.parametrize("tied", [False, True])
+def test_new_tokens_of_no_probability_change_no_text(combiner: str, num_beams: int, tied: bool, tmp_path: Path) -> None:
+    model = three_source_model(combiner, tie_word_embeddings=tied)
+    expected, tables = generate(model, num_beams), len(set(token_tables(model).values()))
+    model.resize_token_embeddings(19)
+    model.final_logits_bias[:, 16:] = -1e4
+    assert torch.equal(generate(model, num_beams), expected)
+    assert len(set(token_tables(model).values())) == tables
+    model.save_pretrained(tmp_path)
+    loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.config.vocab_size == 19 and torch.equal(generate(loaded, num_beams), expected)
+
+
 @pytest.mark.feature("Model", "resize_token_embeddings")
 @pytest.mark.parametrize("final_logits_bias", [False, True])
-def test_a_bigger_vocabulary_reaches_every_table_of_it(final_logits_bias: bool) -> None:
-    model = make(sources=["en", {"name": "de", "vocab_size": 20}], final_logits_bias=final_logits_bias)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_bigger_vocabulary_reaches_every_table_of_it(tied: bool, final_logits_bias: bool) -> None:
+    sources = ["en", {"name": "de", "vocab_size": 20}]
+    model = make(sources=sources, final_logits_bias=final_logits_bias, tie_word_embeddings=tied)
     model.resize_token_embeddings(18, mean_resizing=False)
     assert model.config.vocab_size == 18
     where = token_tables(model)
-    assert where["en"] == where["decoder"] == where["head"] != where["de"]
+    assert len({where["en"], where["decoder"], where["head"]} - {where["de"]}) == (1 if tied else 3)
+    assert model.model.encoder.sources["de"].embeddings.tokens.num_embeddings == 20
     output = model(input_ids=torch.tensor([[17, 1]]), de_input_ids=torch.tensor([[19, 1]]), labels=torch.tensor([[17]]))
     assert output.logits.shape == (1, 1, 18)
+    model.model.resize_token_embeddings(17, mean_resizing=False)
+    tables = [encoder.embeddings.tokens for encoder in model.model.encoder.sources.values()]
+    assert [table.num_embeddings for table in (*tables, model.model.decoder.embeddings.tokens)] == [17, 20, 17]
 
 
 def test_sources_of_different_batch_size_are_named() -> None:
@@ -367,10 +419,12 @@ def check_recipe(key: str, value: Tensor, initializer: str, std: float) -> None:
 
 
 @pytest.mark.feature("Model", "Missing weights begin as the configuration says")
+@each_combiner
 @pytest.mark.parametrize("initializer", ["normal", "xavier_uniform"])
-def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(initializer: str, tmp_path: Path) -> None:
+def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(combiner: str, initializer: str, tmp_path: Path) -> None:
     config = tiny_config(
-        "hierarchical",
+        combiner,
+        NAMES,
         d_model=16,
         encoder_ffn_dim=32,
         position_embedding="learned",
@@ -388,23 +442,28 @@ def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(initializer: str,
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     encoder, decoder = "model.encoder.sources.de.", "model.decoder."
-    for lost in [
+    one_by_one = [
         f"{decoder}embeddings.tokens.weight",
         f"{encoder}embeddings.positions.weight",
         f"{encoder}embeddings.layer_norm.weight",
         f"{encoder}layers.0.self_attn.q_proj.weight",
         f"{encoder}layers.0.feed_forward.fc1.bias",
         f"{encoder}layer_norm.bias",
-        f"{decoder}layers.0.cross_attn.layer_norm.weight",
-        f"{decoder}layers.0.cross_attn.de.v_proj.weight",
-        f"{decoder}layers.0.cross_attn.hierarchy.k_proj.bias",
         "final_logits_bias",
-    ]:
-        save_file({key: value for key, value in weights.items() if key != lost}, tmp_path / "model.safetensors")
-        loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path).state_dict()
-        check_recipe(lost, loaded[lost], initializer, 0.3)
-        for key, value in weights.items():
-            assert key == lost or torch.equal(loaded[key], value), f"{key} changed when {lost} was lost"
+    ]
+    combined = {key for key in weights if key.startswith(f"{decoder}layers.0.cross_attn.")}
+    assert combined
+    for lost in (*({key} for key in one_by_one), combined):
+        kept = {key: value for key, value in weights.items() if key not in lost}
+        save_file(kept, tmp_path / "model.safetensors")
+        # Losing all of the combiner loses each source's part of it, which only those who mean it may do.
+        loaded = MultiSourceForConditionalGeneration.from_pretrained(
+            tmp_path, ignore_mismatched_sizes=lost is combined
+        ).state_dict()
+        for key in lost:
+            check_recipe(key, loaded[key], initializer, 0.3)
+        for key, value in kept.items():
+            assert torch.equal(loaded[key], value), f"{key} changed when {lost} was lost"
 
 
 # Absent sources, padding, neighbours
@@ -552,6 +611,18 @@ def test_eager_and_sdpa_agree(combiner: str, norm_position: str) -> None:
         found.append({"logits": output.logits, **{key: value.clone() for key, value in gradients(model).items()}})
     for key, value in found[0].items():
         same(value, found[1][key])
+
+
+@pytest.mark.feature("Model", "Eager and SDPA attention")
+@each_combiner
+@each_num_beams
+def test_eager_and_sdpa_generate_the_same(combiner: str, num_beams: int) -> None:
+    model = three_source_model(combiner)
+    found = []
+    for attention in ("eager", "sdpa"):
+        model.set_attn_implementation(attention)
+        found.append(generate(model, num_beams))
+    assert torch.equal(*found)
 
 
 @pytest.mark.feature("Model", "Gradient checkpointing, reentrant and not")
@@ -748,8 +819,9 @@ def test_attentions_and_states_come_when_asked_for(combiner: str) -> None:
 
 
 @pytest.mark.feature("Model", "Hidden states and attentions of each source's encoder")
-def test_states_and_attentions_of_every_source_can_be_had() -> None:
-    model = make(sources=["en", {"name": "de", "layers": 3}, {"name": "fr", "share_encoder_with": "de"}])
+@each_combiner
+def test_states_and_attentions_of_every_source_can_be_had(combiner: str) -> None:
+    model = make(combiner, ["en", {"name": "de", "layers": 3}, {"name": "fr", "share_encoder_with": "de"}])
     model.set_attn_implementation("eager")
     inputs, encoder = batch(), model.get_encoder()
     joined = encoder(**inputs)
@@ -798,22 +870,33 @@ def test_nothing_more_than_asked_for_comes_back(combiner: str) -> None:
 
 
 @pytest.mark.feature("Model", "Weights over the sources")
-def test_source_weights_come_without_eager_attention_too() -> None:
-    model = make("hierarchical")
+@each_combiner
+def test_source_weights_come_without_eager_attention_too(combiner: str) -> None:
+    model = make(combiner)
     model.set_attn_implementation("sdpa")
     output = model(**batch(), labels=LABELS, output_attentions=True)
     model.set_attn_implementation("eager")
     expected = model(**batch(), labels=LABELS, output_attentions=True)
+    assert (expected.source_weights is None) == (combiner != "hierarchical"), "others do not weigh whole sources"
+    if expected.source_weights is None:
+        assert output.source_weights is None
+        return
     for one, other in zip(output.source_weights, expected.source_weights, strict=True):
         same(one, other)
 
 
 @pytest.mark.feature("Model", "return_dict=False")
-def test_outputs_are_tuples_when_asked_for() -> None:
-    model = make()
+@each_combiner
+@each_num_beams
+def test_outputs_are_tuples_when_asked_for(combiner: str, num_beams: int) -> None:
+    model = make(combiner)
     loss, logits, *_ = model(**batch(), labels=LABELS, return_dict=False)
     expected = model(**batch(), labels=LABELS)
     assert torch.equal(loss, expected.loss) and torch.equal(logits, expected.logits)
+    texts = generate(model, num_beams)
+    model.config.return_dict = False
+    assert isinstance(model(**batch(), labels=LABELS), tuple)
+    assert torch.equal(generate(model, num_beams), texts)
 
 
 # Kinds of numbers, files
@@ -855,6 +938,16 @@ def test_a_saved_model_comes_back_the_same_through_every_auto_class(
     assert type(body) is MultiSourceModel
     states = body(**batch(), decoder_input_ids=start).last_hidden_state
     assert torch.equal(model.lm_head(states), expected)
+
+
+@pytest.mark.feature("Model", "save_pretrained, from_pretrained, Auto classes")
+@each_combiner
+@each_num_beams
+def test_a_saved_model_generates_the_same(combiner: str, num_beams: int, tmp_path: Path) -> None:
+    model = three_source_model(combiner)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert torch.equal(generate(loaded, num_beams), generate(model, num_beams))
 
 
 def parameters(combiner: str) -> dict[str, list[int]]:
@@ -960,6 +1053,8 @@ def test_with_one_source_it_is_an_ordinary_encoder_decoder(name: str, combiner: 
     with torch.no_grad():
         expected = theirs(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
         same(ours(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits, expected, 1e-5)
+    if name == "marian with two vocabularies" and Version(transformers.__version__) < Version("5.23"):
+        return  # in 5.17 its own beam search takes the size of the source's vocabulary for the target's
     search: dict[str, Any] = {"num_beams": 5, "num_return_sequences": 5, "max_new_tokens": 10, "do_sample": False}
     search |= {"output_scores": True, "return_dict_in_generate": True, "early_stopping": False}
     one, other = (model.generate(input_ids=ids, attention_mask=mask, **search) for model in (theirs, ours))
@@ -976,8 +1071,8 @@ def test_one_batch_can_be_learnt_by_heart(combiner: str, norm_position: str) -> 
     torch.manual_seed(0)
     config = tiny_config(combiner, NAMES, d_model=16, norm_position=norm_position)
     model = MultiSourceForConditionalGeneration(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(100):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(200):
         optimizer.zero_grad()
         loss = model(**batch(), labels=LABELS).loss
         loss.backward()

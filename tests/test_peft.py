@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
 
@@ -89,3 +90,34 @@ def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
     merged.save_pretrained(tmp_path / "merged")
     alone: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(alone), expected, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_an_adapters_folder_is_loaded_like_a_models(combiner: str, num_beams: int, tmp_path: Path) -> None:
+    three_source_model(combiner).save_pretrained(tmp_path / "base")
+    model = adapted(MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "base"), TARGETS["attention"])
+    train(model, tmp_path)
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-4, atol=1e-4)
+    assert torch.equal(translate(loaded, num_beams), translate(model, num_beams))
+    added: Any = three_source_model(combiner)
+    added.load_adapter(str(tmp_path / "adapter"))
+    torch.testing.assert_close(logits(added), logits(model), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.feature("Hub", "No pickle is ever loaded")
+def test_an_adapter_in_a_pickle_is_refused(tmp_path: Path) -> None:
+    three_source_model().save_pretrained(tmp_path / "base")
+    base = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "base")
+    folder = tmp_path / "adapter"
+    adapted(base, TARGETS["attention"]).save_pretrained(folder, safe_serialization=True)
+    weights = load_file(folder / "adapter_model.safetensors")
+    (folder / "adapter_model.safetensors").unlink()
+    torch.save(weights, folder / "adapter_model.bin")
+    with pytest.raises(OSError, match=r"adapter_model\.safetensors"):
+        MultiSourceForConditionalGeneration.from_pretrained(folder)
+    with pytest.raises(OSError, match=r"adapter_model\.safetensors"):
+        three_source_model().load_adapter(str(folder))

@@ -38,7 +38,7 @@ def processor() -> MultiSourceProcessor:
 
 def make_model(combiner: str) -> Any:
     torch.manual_seed(0)
-    config = tiny_config(combiner, NAMES, vocab_size=300, decoder_layers=2, init_std=0.5)
+    config = tiny_config(combiner, NAMES, vocab_size=300, decoder_layers=2, initializer="normal", init_std=0.5)
     return MultiSourceForConditionalGeneration(config).eval()
 
 

@@ -11,7 +11,13 @@ from builders import three_source_batch, three_source_model
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 
 DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])
-SIZES: dict[str, Any] = {"d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.1}
+SIZES: dict[str, Any] = {
+    "d_model": 64,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "initializer": "normal",
+    "init_std": 0.1,
+}
 TORCHAO = {"weights": Int8WeightOnlyConfig, "weights and activations": Int8DynamicActivationInt8WeightConfig}
 BITSANDBYTES = {
     "8 bits": BitsAndBytesConfig(load_in_8bit=True),
@@ -65,7 +71,6 @@ def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, wh
 @pytest.mark.parametrize("bits", BITSANDBYTES)
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_bitsandbytes_stays_near_float32_and_generates(combiner: str, bits: str, tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
     model = plain_model(combiner)
     small = quantised(model, tmp_path, BITSANDBYTES[bits])
     assert {p.dtype for name, p in small.named_parameters() if name.endswith("q_proj.weight")} <= {

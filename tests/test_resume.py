@@ -16,7 +16,7 @@ import sacrebleu
 
 import checkpoints
 from checkpoints import MARKER, Keeper, find_checkpoints, is_complete
-from hf_multisource import MultiSourceTrainer
+from hf_multisource import COMBINERS, MultiSourceTrainer
 from kills import die_within_a_checkpoint, quietly
 from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 from train import train
@@ -291,9 +291,13 @@ def wait_for(process: Any, path: Path) -> None:
 
 
 @pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
-def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(folder: Path, processes: Any) -> None:
-    arguments = command(folder, "run", sources=THREE, save_total_limit=1)
-    whole = train_at(folder, "whole", sources=THREE)
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
+    combiner: str, folder: Path, processes: Any
+) -> None:
+    changes: dict[str, Any] = {"sources": THREE, "combiner": combiner, "save_total_limit": 1}
+    arguments = command(folder, "run", **changes)
+    whole = train_at(folder, "whole", **changes)
     first = processes.Process(target=die_within_a_checkpoint, args=(arguments, STEPS))
     first.start()
     assert finish(first) == -signal.SIGKILL
@@ -305,7 +309,7 @@ def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(folder: Path
     second.join(random.Random(1).uniform(0, 2))
     second.kill()
     finish(second)
-    train(recipe_of(folder, sources=THREE, save_total_limit=1), resume=True)
+    train(recipe_of(folder, **changes), resume=True)
     assert same(weights_of(run), weights_of(whole))
     assert found(run) == (["checkpoint-8"], [])
 
@@ -313,28 +317,33 @@ def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(folder: Path
 @pytest.mark.slow
 @pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
 def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: Any) -> None:
+    """Five kills of each combiner's training, about half of them within the writing of a checkpoint."""
     changes: dict[str, Any] = {"sources": THREE, "max_steps": 16, "save_steps": 2, "save_total_limit": 2}
+    kinds = list(COMBINERS)
 
-    def start(run: str, *flags: str) -> Any:
-        process = processes.Process(target=quietly, args=([*command(folder, run, **changes), *flags],))
+    def start(run: str, combiner: str, *flags: str) -> Any:
+        settings = command(folder, run, **changes, combiner=combiner)
+        process = processes.Process(target=quietly, args=([*settings, *flags],))
         process.start()
         return process
 
-    whole = start("whole")
-    wait_for(whole, folder / "whole" / "recipe.yaml")
-    began = time.monotonic()
-    assert finish(whole) == 0
-    seconds = time.monotonic() - began
-    expected = weights_of(folder / "whole")
+    expected, seconds = {}, {}
+    for kind in kinds:
+        whole = start(f"whole_{kind}", kind)
+        wait_for(whole, folder / f"whole_{kind}" / "recipe.yaml")
+        began = time.monotonic()
+        assert finish(whole) == 0
+        seconds[kind] = time.monotonic() - began
+        expected[kind] = weights_of(folder / f"whole_{kind}")
     cut_short, resumed = 0, 0
     rng = random.Random(7)
     for number in range(20):
-        run = folder / f"run{number}"
-        within_a_write = number % 2 == 0
+        kind, run = kinds[number % len(kinds)], folder / f"run{number}"
+        within_a_write = number // len(kinds) % 2 == 0
         awaited = run / (f"checkpoint-{2 * rng.randint(2, 8)}" if within_a_write else "recipe.yaml")
-        delay = rng.uniform(0, 0.02 if within_a_write else seconds)
+        delay = rng.uniform(0, 0.02 if within_a_write else seconds[kind])
         while True:
-            process = start(run.name)
+            process = start(run.name, kind)
             wait_for(process, awaited)
             process.join(delay)
             process.kill()
@@ -345,8 +354,8 @@ def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: A
         whole_ones, broken = find_checkpoints(run)
         cut_short += bool(broken)
         resumed += bool(whole_ones)
-        assert finish(start(run.name, "--resume")) == 0
-        assert same(weights_of(run), expected), f"kill {number}"
+        assert finish(start(run.name, kind, "--resume")) == 0
+        assert same(weights_of(run), expected[kind]), f"kill {number}, {kind}"
         assert found(run) == (["checkpoint-14", "checkpoint-16"], [])
     print(f"20 kills: {resumed} left a complete checkpoint, {cut_short} one that was cut short")
     assert cut_short >= 5 and resumed >= 10, "kills must come within checkpoint writes and between them"

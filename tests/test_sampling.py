@@ -72,7 +72,12 @@ def trainer_of(
 ) -> Seq2SeqTrainer:
     """A trainer of a tiny model whose weights are always the same."""
     torch.manual_seed(0)
-    fields: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "init_std": 0.3, **(model_fields or {})}
+    fields: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "initializer": "normal",
+        "init_std": 0.3,
+        **(model_fields or {}),
+    }
     model = MultiSourceForConditionalGeneration(tiny_config("parallel", NAMES, **fields))
     quiet: dict[str, Any] = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
     quiet |= {"logging_steps": 1, "remove_unused_columns": False}

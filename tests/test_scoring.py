@@ -221,6 +221,8 @@ def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
         "hardware": "an abacus",
         "threads": 2,
         "seed": 1,
+        "curve": [],
+        "dev_loss": None,
         "finished": True,
         "split": "test",
         "scores": {"all": figures(25.0)},
@@ -235,6 +237,29 @@ def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def cells_of(page: str) -> list[list[str]]:
+    """The cells of all tables of a page, line by line."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+
+def test_a_page_shows_the_learning_curves_and_says_what_the_rows_show(tmp_path: Path) -> None:
+    rows = [
+        made_up_row("serial", "en de", curve=[[100, 20.04], [200, 21.0]]),
+        made_up_row("english", "en", curve=[[200, 5.0]]),
+    ]
+    (tmp_path / "tiny").mkdir()
+    for row in rows:
+        (tmp_path / "tiny" / f"{row['name']}.json").write_text(json.dumps(row))
+    (tmp_path / "tiny" / "notes.md").write_text("English is slow.\n")
+    results.main(["table", "tiny", "--results", str(tmp_path)])
+    page = (tmp_path / "tiny.md").read_text("utf-8")
+    curves = page.split("## Learning curves")[1]
+    assert cells_of(curves)[0] == ["updates", "english", "serial"]
+    assert cells_of(curves)[2:] == [["100", "", "20.0"], ["200", "5.0", "21.0"]]
+    assert "## What they show\n\nEnglish is slow.\n" in page
+    assert "## Sources taken away" not in page
+
+
 def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_compare() -> None:
     several = {"all": figures(27.0), "wrong-de": figures(21.0, draws=5), "absent-en": figures(9.0)}
     baseline = {"run": "english", "bleu": {"difference": 2.0, "p_value": 0.004}}
@@ -242,24 +267,28 @@ def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_comp
         "multi30k",
         [
             made_up_row("serial", "en de", scores=several, baseline=baseline, finished=False),
-            made_up_row("english", "en", combiner=""),
+            made_up_row("english", "en", combiner="", dev_loss=1.2346),
             made_up_row("parallel", "en de", baseline=baseline),
             made_up_row("flat", "en de", baseline={**baseline, "run": "serial"}),
         ],
     )
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    cells = cells_of(page)
     assert cells[0] == [
-        *("name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "absent-en", "wrong-de"),
+        *("name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"),
         *("updates", "minutes", "parameters"),
     ]
-    assert cells[2] == ["english", "", "en", "25.0 ± 1.5", "50.0 ± 1.5", "", "", "", "4,500", "61.5", "1.2 M"]
-    assert {row[0]: row[5] for row in cells[3:]} == {
+    assert cells[2] == ["english", "", "en", "25.0 ± 1.5", "50.0 ± 1.5", "", "1.235", "4,500", "61.5", "1.2 M"]
+    assert cells[6:] == [
+        ["name", "all", "absent-en", "wrong-de"],
+        ["-" * 19, "-" * 10, "-" * 9, "-" * 10],
+        ["serial (unfinished)", "27.0 ± 1.5", "9.0 ± 1.5", "21.0 ± 0.2"],
+    ]
+    assert {row[0]: row[5] for row in cells[3:6]} == {
         "flat": "",  # its baseline is unfinished
         "parallel": "+2.0 (p = 0.004) to english",
         "serial (unfinished)": "",
     }
     assert cells[5][1:5] == ["serial", "en de", "27.0 ± 1.5", "50.0 ± 1.5"]
-    assert cells[5][6:8] == ["9.0 ± 1.5", "21.0 ± 0.2"]
     assert "      python training/score.py runs/x\n" in page
     assert "trained on an abacus, 2 threads; decoded on a slide rule, 1 threads, beam 4" in page
 
@@ -283,7 +312,7 @@ def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
     tokenizer = train_tokenizer([text for column in COLUMNS.values() for text in column], "bpe", 280)
     torch.manual_seed(0)
     names = recipe.data.model_sources
-    config = tiny_config("serial", names, vocab_size=280, init_std=1.0)
+    config = tiny_config("serial", names, vocab_size=280, initializer="normal", init_std=1.0)
     model = MultiSourceForConditionalGeneration(config)
     model.generation_config.max_length = 16
     model.save_pretrained(folder)
@@ -415,6 +444,10 @@ def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tm
     assert row["baseline"] == {"run": "english", **paired_bootstrap(hypotheses, others, COLUMNS["cs"])}
     assert row["scores"]["all"]["bleu"]["score"] == BLEU().corpus_score(hypotheses, [COLUMNS["cs"]]).score
     assert str(tmp_path) not in json.dumps({**row, "commands": []})
+    assert not (out / "tiny" / "serial.png").exists()
+    (tmp_path / "plot.png").write_bytes(b"a plot")
+    results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "plot.png")])
+    assert (out / "tiny" / "serial.png").read_bytes() == b"a plot"
     page = (out / "tiny.md").read_text("utf-8")
     assert "| serial | serial   | en de" in page
     (out / "tiny.md").unlink()

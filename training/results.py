@@ -1,12 +1,15 @@
 """Committed results: one JSON row per finished cell, one table made from the rows. No figure is typed by hand.
 
     python training/results.py row RUN --table multi30k --name serial [--baseline BASELINE_RUN] [--split SPLIT]
+                                   [--plot PLOT]
     python training/results.py table multi30k
 
 `row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`) and writes
 docs/results/<table>/<name>.json, then the table. With --baseline it compares the hypotheses of the two runs by paired
-bootstrap. The first attention plot of the run, if it has any, goes beside the row. `table` writes
-docs/results/<table>.md anew from all rows that are there.
+bootstrap. The attention plot named, or the first one of the split, if there is any, goes beside the row: name one where
+the test set's sentences may not be shown. `table` writes
+docs/results/<table>.md anew from all rows that are there, and from docs/results/<table>/notes.md: what they show, in
+words.
 """
 
 from __future__ import annotations
@@ -96,7 +99,9 @@ def training_facts(run: Path) -> dict[str, Any]:
     """
     summary = read_json(run / "train_summary.json")
     history = read_json(run / "trainer_state.json")["log_history"]
-    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in history if "eval_bleu" in entry]
+    evaluations = [entry for entry in history if "eval_bleu" in entry]
+    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in evaluations]
+    best: Any = max(evaluations, key=lambda entry: entry["eval_bleu"], default={})  # the first, as in training
     return {
         "parameters": summary["parameters"],
         "updates": summary["updates"],
@@ -105,6 +110,7 @@ def training_facts(run: Path) -> dict[str, Any]:
         "threads": summary["threads"],
         "seed": summary["seed"],
         "curve": curve,
+        "dev_loss": best.get("eval_loss"),
         "finished": flattened(curve),
         "command": summary["command"],
     }
@@ -184,12 +190,23 @@ def _against_baseline(row: dict[str, Any]) -> str:
     return f"{bleu['difference']:+.1f} (p = {bleu['p_value']:.3f}) to {row['baseline']['run']}"
 
 
-def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The page of one table, from its rows alone.
+def learning_curves(rows: Sequence[dict[str, Any]]) -> str:
+    """Dev BLEU of all rows over the updates, as a table."""
+    curves = {row["name"]: dict(row["curve"]) for row in rows}
+    steps = sorted({step for curve in curves.values() for step in curve})
+    lines = [
+        [f"{step:,}", *(f"{curve[step]:.1f}" if step in curve else "" for curve in curves.values())] for step in steps
+    ]
+    return format_table(["updates", *curves], lines)
+
+
+def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
+    """The page of one table, from its rows and what is said of them.
 
     Args:
         table: The table's name.
         rows: Rows as `make_row` gives them.
+        notes: What they show, in Markdown.
 
     Returns:
         Markdown.
@@ -197,33 +214,38 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
     rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
     changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
     changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
-    header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", *changed]
+    header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"]
     header += ["updates", "minutes", "parameters"]
     unfinished = {row["run"] for row in rows if not row["finished"]}
 
     def comparable(row: dict[str, Any]) -> bool:
         return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
 
-    lines, notes = [], []
+    def bleu(row: dict[str, Any], condition: str) -> str:
+        return format_score(row["scores"][condition]["bleu"]) if condition in row["scores"] else ""
+
+    lines, changes, made = [], [], []
     for row in rows:
-        all_sources = row["scores"]["all"]
+        name = row["name"] if row["finished"] else f"{row['name']} (unfinished)"
         lines.append(
             [
-                row["name"] if row["finished"] else f"{row['name']} (unfinished)",
+                name,
                 row["combiner"],
                 " ".join(row["sources"]),
-                format_score(all_sources["bleu"]),
-                format_score(all_sources["chrf"]),
+                bleu(row, "all"),
+                format_score(row["scores"]["all"]["chrf"]),
                 _against_baseline(row) if comparable(row) else "",
-                *(format_score(row["scores"][key]["bleu"]) if key in row["scores"] else "" for key in changed),
+                "" if row["dev_loss"] is None else f"{row['dev_loss']:.3f}",
                 f"{row['updates']:,}",
                 f"{row['minutes']:.1f}",
                 f"{row['parameters'] / 1e6:.1f} M",
             ]
         )
+        if len(row["scores"]) > 1:
+            changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
         search = row["search"]
         versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
-        notes.append(
+        made.append(
             f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
             f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
             f"{length_rule(search)}, "
@@ -232,20 +254,33 @@ def render(table: str, rows: Sequence[dict[str, Any]]) -> str:
         )
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
     signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
-    return f"""<!-- Made by `python training/results.py table {table}` from the JSON rows in {table}/. Do not edit. -->
+    sections = [
+        f"""\
+<!-- Made by `python training/results.py table {table}` from what lies in {table}/. Do not edit. -->
 # {table}
 
-Test set: {splits}. ± is half of the 95 % bootstrap interval; for a wrong source that was drawn several times,
-the standard deviation over the draws. *absent-X*: source X taken away from every sentence; *only-X*: all others taken
-away; *wrong-X*: X shuffled so that no sentence keeps its own. p: paired bootstrap. A row is *unfinished*, and not to be
-compared, while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+Test set: {splits}. ± is half of the 95 % bootstrap interval. p: paired bootstrap. *dev loss*: cross-entropy of the
+kept checkpoint on the dev set, in nats a token. A row is *unfinished*, and not to be compared, while the last fifth of
+its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
 
 {format_table(header, lines)}
 
-{signatures}
-## How each row was made
+{signatures}"""
+    ]
+    if changes:
+        sections.append(f"""\
+## Sources taken away or swapped
 
-{"".join(notes)}"""
+BLEU. *absent-X*: source X taken away from every sentence; *only-X*: all others taken away; *wrong-X*: X shuffled so
+that no sentence keeps its own (± is the standard deviation over the draws where there are several).
+
+{format_table(["name", "all", *changed], changes)}
+""")
+    if notes:
+        sections.append(f"## What they show\n\n{notes.strip()}\n")
+    if any(row["curve"] for row in rows):
+        sections.append(f"## Learning curves\n\nBLEU of greedy search on the dev set.\n\n{learning_curves(rows)}\n")
+    return "\n".join([*sections, f"## How each row was made\n\n{''.join(made)}"])
 
 
 def write_table(table: str, folder: Path) -> Path:
@@ -254,7 +289,9 @@ def write_table(table: str, folder: Path) -> Path:
     if not rows:
         raise FileNotFoundError(f"{folder / table} holds no row; `results.py row RUN --table {table}` writes one")
     page = folder / f"{table}.md"
-    page.write_text(render(table, rows), encoding="utf-8")
+    notes = folder / table / "notes.md"
+    said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    page.write_text(render(table, rows, said), encoding="utf-8")
     return page
 
 
@@ -267,6 +304,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     row.add_argument("--table", required=True)
     row.add_argument("--name", required=True, help="name of the row: also its file's")
     row.add_argument("--baseline", type=Path, help="run folder to compare with")
+    row.add_argument("--plot", type=Path, help="attention plot; default: the split's first one, if there is any")
     row.add_argument("--split", help="test split; default: the only one that was scored")
     table = commands.add_parser("table", help="write the table from its rows")
     table.add_argument("table")
@@ -281,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(path)
             path.with_suffix(".png").unlink(missing_ok=True)
-            if plots := attention_plots(args.run, content["split"]):
+            if plots := [args.plot] if args.plot else attention_plots(args.run, content["split"]):
                 print(shutil.copyfile(plots[0], path.with_suffix(".png")))
         print(write_table(args.table, args.results))
     except (OSError, ValueError) as error:

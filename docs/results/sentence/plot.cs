@@ -1,0 +1,1 @@
+Chlapec hází míč hnědému psovi.
