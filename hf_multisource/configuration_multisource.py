@@ -75,6 +75,8 @@ class SourceConfig:
         max_position_embeddings: Rows of a learned position table, in tokens (`max_position_embeddings`).
         share_encoder_with: Name of an earlier source whose whole encoder this one uses.
         share_embeddings_with: Name of an earlier source whose embeddings (and vocabulary) this one uses.
+        source_dropout: Probability of taking the whole source away from an example in training, in [0, 1)
+            (`source_dropout`).
     """
 
     name: str
@@ -89,6 +91,7 @@ class SourceConfig:
     max_position_embeddings: int | None = None
     share_encoder_with: str | None = None
     share_embeddings_with: str | None = None
+    source_dropout: float | int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were given, ready for JSON.
@@ -172,6 +175,8 @@ class MultiSourceConfig(PreTrainedConfig):
         dropout: Probability of zeroing after embeddings and sub-layers, in [0, 1); not a keep-probability.
         attention_dropout: Probability of zeroing an attention weight.
         activation_dropout: Probability of zeroing inside the feed-forward layers.
+        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
+            set their own; of the sources that an example has, one at least stays. It teaches the model to do without.
         layer_norm_eps: Added to the variance.
         position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
             paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".
@@ -228,6 +233,7 @@ class MultiSourceConfig(PreTrainedConfig):
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
+    source_dropout: float | int = 0.0
     layer_norm_eps: float | int = 1e-5
     position_embedding: str = "sinusoidal"
     position_offset: int = 0
@@ -367,6 +373,12 @@ class MultiSourceConfig(PreTrainedConfig):
             max_position_embeddings=pick(source.max_position_embeddings, self.max_position_embeddings),
         )
 
+    @property
+    def source_dropouts(self) -> tuple[float, ...]:
+        """Probability of losing each source in training, in order."""
+        own = (source.source_dropout for source in self.sources)
+        return tuple(self.source_dropout if probability is None else probability for probability in own)
+
     def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
 
@@ -437,12 +449,14 @@ class MultiSourceConfig(PreTrainedConfig):
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
             if source.share_encoder_with is not None:
-                own = source.to_dict().keys() - {"name", "kind", "share_encoder_with"}
+                own = source.to_dict().keys() - {"name", "kind", "share_encoder_with", "source_dropout"}
                 if own:
                     given = ", ".join(sorted(own))
                     raise ValueError(f"sources[{name}] has share_encoder_with and so cannot set {given}.")
-            if source.dropout is not None and not 0 <= source.dropout < 1:
-                raise ValueError(f"sources[{name}].dropout must be in [0, 1); got {source.dropout}.")
+            for field in ("dropout", "source_dropout"):
+                probability = getattr(source, field)
+                if probability is not None and not 0 <= probability < 1:
+                    raise ValueError(f"sources[{name}].{field} must be in [0, 1); got {probability}.")
             if source.share_embeddings_with is not None:
                 if not self.tie_word_embeddings:
                     raise ValueError(f"sources[{name}].share_embeddings_with needs tie_word_embeddings=True.")
@@ -486,7 +500,7 @@ class MultiSourceConfig(PreTrainedConfig):
                 raise ValueError(f"{field} must divide d_model={self.d_model}; got {number}.")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (positions have two halves); got {self.d_model}.")
-        for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+        for field in ("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing"):
             value = getattr(self, field)
             if not 0 <= value < 1:
                 raise ValueError(f"{field} must be in [0, 1); got {value}.")

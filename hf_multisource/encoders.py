@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from transformers.masking_utils import create_bidirectional_mask
@@ -15,6 +17,28 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import EncoderSettings, MultiSourceConfig
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
+
+
+def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:
+    """Take whole sources away from examples at random, but from no example all that it has.
+
+    Args:
+        masks: Of each source; True = real token.
+        probabilities: Of losing each source. An example that would lose all keeps one of those it has, any with the
+            same probability.
+
+    Shape:
+        (B, S_i) bool each.
+
+    Returns:
+        The masks, with rows of False where a source is gone.
+    """
+    present = torch.stack([mask.any(dim=1) for mask in masks], dim=1)  # (B, n)
+    luck = torch.rand(2, *present.shape, device=present.device)
+    kept = present & (luck[0] >= torch.tensor(probabilities, device=present.device))
+    last = nn.functional.one_hot((luck[1] * present).argmax(dim=1), present.shape[1]).bool()
+    kept = torch.where(kept.any(dim=1, keepdim=True), kept, present & last)
+    return [mask & kept[:, i, None] for i, mask in enumerate(masks)]
 
 
 class TextEncoderLayer(GradientCheckpointingLayer):

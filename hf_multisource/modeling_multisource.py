@@ -25,7 +25,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
-from .encoders import ENCODERS
+from .encoders import ENCODERS, drop_sources
 from .generation import MultiSourceGenerationMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
 from .loss import linear_cross_entropy
@@ -154,31 +154,34 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
         first = BaseModelOutput()
+        masks = {name: mask for name in given if (mask := self._mask(name, **given[name])).shape[1]}
+        self._check_batch_sizes(masks)
+        dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
+        if self.training and any(dropouts[name] for name in masks):
+            kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
+            masks = dict(zip(masks, kept, strict=True))
         states: list[Tensor] = []
-        masks: list[Tensor] = []
-        lengths: list[int] = []
-        for i, name in enumerate(self.config.source_names):
-            mask = self._mask(name, **given[name]) if name in given else None
-            if mask is None or mask.shape[1] == 0:
-                lengths.append(0)
-                continue
-            if states and mask.shape[0] != states[0].shape[0]:
-                raise ValueError(
-                    f"all sources must have the same batch size; {name} has {mask.shape[0]}, "
-                    f"others {states[0].shape[0]}."
-                )
-            output: Any = self._encode(name, given[name], mask, **(silent if i else options))
-            first = first if i else output
+        for name, mask in masks.items():
+            is_first = name == self.config.source_names[0]
+            output: Any = self._encode(name, given[name], mask, **(options if is_first else silent))
+            first = output if is_first else first
             states.append(output.last_hidden_state)
-            masks.append(mask)
-            lengths.append(mask.shape[1])
         return MultiSourceEncoderOutput(
             last_hidden_state=torch.cat(states, dim=1),
             hidden_states=first.hidden_states,
             attentions=first.attentions,
-            attention_mask=torch.cat(masks, dim=1),
-            source_lengths=tuple(lengths),
+            attention_mask=torch.cat(list(masks.values()), dim=1),
+            source_lengths=tuple(masks[name].shape[1] if name in masks else 0 for name in self.config.source_names),
         )
+
+    @staticmethod
+    def _check_batch_sizes(masks: dict[str, Tensor]) -> None:
+        size = next((mask.shape[0] for mask in masks.values()), 0)
+        for name, mask in masks.items():
+            if mask.shape[0] != size:
+                raise ValueError(
+                    f"all sources must have the same batch size; {name} has {mask.shape[0]}, others {size}."
+                )
 
     def encode_source(self, name: str, **kwargs: Any) -> BaseModelOutput:
         """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.

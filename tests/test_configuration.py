@@ -48,6 +48,7 @@ SETTINGS: dict[str, Any] = {
     "scale_embedding": False,
     "embedding_norm": True,
     "final_logits_bias": True,
+    "source_dropout": 0.25,
     "initializer": "normal",
     "init_std": 0.5,
     "label_smoothing": 0.1,
