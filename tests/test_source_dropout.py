@@ -120,3 +120,15 @@ def test_a_batch_without_a_source_needs_none_to_lose() -> None:
     torch.manual_seed(0)
     output = model(**three_source_batch(["de"], [0, 2]), labels=LABELS[:2])
     assert output.loss.isfinite()
+
+
+def test_it_compiles_into_one_graph() -> None:
+    model = three_source_model(source_dropout=0.5, decoder_layers=1).train()
+    inputs = {**three_source_batch(), "labels": LABELS}
+    compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
+    for seed in range(2):
+        losses = []
+        for called in (compiled, model):
+            torch.manual_seed(seed)
+            losses.append(called(**inputs).loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
