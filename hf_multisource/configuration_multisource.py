@@ -1,20 +1,35 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-SOURCE_KINDS = ("text",)
-# What a text source can be given as; bare for source 0, with the source's name in front for the others.
-SOURCE_KEYS = ("input_ids", "attention_mask", "inputs_embeds")
+# What a source of each kind can be given as; bare for source 0, with the source's name in front for the others.
+KEYS_OF_KIND = {
+    "text": ("input_ids", "attention_mask", "inputs_embeds"),
+    "features": ("input_features", "attention_mask"),
+    "pretrained": ("input_ids", "attention_mask", "inputs_embeds", "pixel_values", "input_values", "input_features"),
+}
+SOURCE_KINDS = tuple(KEYS_OF_KIND)
+SOURCE_KEYS = tuple(dict.fromkeys(key for keys in KEYS_OF_KIND.values() for key in keys))
+# What a source of each kind can set, beside name, kind, source_dropout and what its whole encoder is shared with.
+LAYER_FIELDS = {"layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"}
+FIELDS_OF_KIND = {
+    "text": {*LAYER_FIELDS, "vocab_size", "pad_token_id", "share_embeddings_with", "freeze"},
+    "features": {*LAYER_FIELDS, "feature_size", "norm"},
+    "pretrained": {"encoder", "freeze", "norm", "dropout"},
+}
+FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}
 NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
+SOURCE_POSITION_EMBEDDINGS = (*POSITION_EMBEDDINGS, "none")
 INITIALIZERS = ("normal", "xavier_uniform")
 
 # What Transformers passes along beside the sources; `position_ids` must not look like a source `position`.
@@ -35,9 +50,7 @@ RESERVED_NAMES = frozenset(
         "joint",
         "hierarchy",
         "layer_norm",
-        "input_ids",
-        "inputs_embeds",
-        "attention_mask",
+        *SOURCE_KEYS,
     ]
 )
 # `generate` routes or drops keywords by these beginnings; labels and `text_target` are the target's.
@@ -57,21 +70,29 @@ RESERVED_PREFIXES = (
 @strict
 @dataclass(kw_only=True)
 class SourceConfig:
-    """One source: its name, and where its encoder differs from the model-wide settings.
+    """One source: its name, what it is, and where its encoder differs from the model-wide settings.
 
     A setting left None takes the model-wide value of [`MultiSourceConfig`] that is named with it.
 
     Args:
         name: Python identifier, unique; prefixes the source's keywords (`de_input_ids`) unless it is source 0.
-        kind: What the source is; "text".
-        layers: Encoder layers (`encoder_layers`); with 0 the decoder attends to the embeddings.
+        kind: "text": token ids, read by an encoder of our own. "features": a sequence or map of vectors, such as the
+            last map of an image network, mapped to D. "pretrained": whatever the Transformers model of `encoder` reads.
+        encoder: Of a pretrained source: configuration of a model that `AutoModel` knows, or a dict of its fields with
+            `model_type`. Its output must be a sequence or a map; of an encoder-decoder it is the encoder.
+        feature_size: Of features: width F of the vectors.
+        norm: Of features and pretrained sources: whether a layer norm follows; None: yes. The paper has none.
+        freeze: Of text and pretrained sources: whether the encoder stays as it is: not trained, always in evaluation
+            mode. Of a pretrained source that is the wrapped model; what maps its states to D is still trained.
+        layers: Encoder layers (`encoder_layers`; of features: 0); with 0 the decoder attends to the embeddings.
         attention_heads: Heads of each self-attention (`encoder_attention_heads`).
         ffn_dim: Width of the feed-forward layers (`encoder_ffn_dim`).
         dropout: Probability of zeroing, in [0, 1) (`dropout`).
         vocab_size: Size of the source's own vocabulary, in tokens. None: it uses the target's vocabulary, and with
             `tie_word_embeddings` the decoder's embeddings too.
         pad_token_id: Padding id of the source's own vocabulary (`pad_token_id`).
-        position_embedding: One of "sinusoidal", "sinusoidal_marian", "learned" (`position_embedding`).
+        position_embedding: One of "sinusoidal", "sinusoidal_marian", "learned", "none" (`position_embedding`; of
+            features: "none").
         max_position_embeddings: Rows of a learned position table, in tokens (`max_position_embeddings`).
         share_encoder_with: Name of an earlier source whose whole encoder this one uses.
         share_embeddings_with: Name of an earlier source whose embeddings (and vocabulary) this one uses.
@@ -81,6 +102,10 @@ class SourceConfig:
 
     name: str
     kind: str = "text"
+    encoder: Any = None
+    feature_size: int | None = None
+    norm: bool | None = None
+    freeze: bool | None = None
     layers: int | None = None
     attention_heads: int | None = None
     ffn_dim: int | None = None
@@ -93,13 +118,28 @@ class SourceConfig:
     share_embeddings_with: str | None = None
     source_dropout: float | int | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.encoder, Mapping):
+            settings = dict(self.encoder)
+            kind = settings.pop("model_type", None)
+            if kind not in CONFIG_MAPPING:
+                raise ValueError(
+                    f"sources[{self.name}].encoder.model_type must be one that Transformers has; got {kind!r}."
+                )
+            self.encoder = CONFIG_MAPPING[kind].from_dict(settings)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings that were given, ready for JSON.
 
         Returns:
             A dict without those left None.
         """
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        if self.encoder is not None:
+            given["encoder"] = self.encoder.to_dict()
+            for about_the_file in ("transformers_version", "dtype", "_name_or_path"):
+                given["encoder"].pop(about_the_file, None)
+        return {key: value for key, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +330,11 @@ class MultiSourceConfig(PreTrainedConfig):
             "tie_word_embeddings": True,
         }
         preset["activation_dropout"] = fields.get("dropout", cls.dropout)
-        return cls(**{**preset, **fields})
+        config = cls(**{**preset, **fields})
+        for source in config.sources:
+            if source.kind != "text" and source.norm is None and source.share_encoder_with is None:
+                source.norm = False
+        return config
 
     @classmethod
     def get_config_dict(
@@ -316,6 +360,18 @@ class MultiSourceConfig(PreTrainedConfig):
                 "it with AutoConfig, or AutoModelForSeq2SeqLM, which choose the class by model_type."
             )
         return fields, unused
+
+    @property
+    def sub_configs(self) -> dict[str, Any]:
+        """Classes of the wrapped encoders' configurations, by the name under which `getattr` gives them."""
+        wrapped = [source for source in self.__dict__.get("sources") or () if source.encoder is not None]
+        return {f"sources.{source.name}": type(source.encoder) for source in wrapped}
+
+    def __getattr__(self, name: str) -> Any:
+        # Transformers sets what reaches all parts of a model, such as the attention, on `getattr(config, part)`.
+        if name.startswith("sources."):
+            return self.get_source(name.removeprefix("sources.")).encoder
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def source_names(self) -> list[str]:
@@ -363,13 +419,15 @@ class MultiSourceConfig(PreTrainedConfig):
 
         return EncoderSettings(
             name=name,
-            layers=pick(source.layers, self.encoder_layers),
+            layers=pick(source.layers, self.encoder_layers if source.kind == "text" else 0),
             attention_heads=pick(source.attention_heads, self.encoder_attention_heads),
             ffn_dim=pick(source.ffn_dim, self.encoder_ffn_dim),
             dropout=pick(source.dropout, self.dropout),
             vocab_size=pick(owner.vocab_size, self.vocab_size),
             pad_token_id=pick(owner.pad_token_id, self.pad_token_id),
-            position_embedding=pick(source.position_embedding, self.position_embedding),
+            position_embedding=pick(
+                source.position_embedding, self.position_embedding if source.kind == "text" else "none"
+            ),
             max_position_embeddings=pick(source.max_position_embeddings, self.max_position_embeddings),
         )
 
@@ -386,14 +444,15 @@ class MultiSourceConfig(PreTrainedConfig):
             keywords: All keywords of the call; those that are no source's are skipped.
 
         Returns:
-            For each source that was given as ids or embeddings, in order: its keywords without the prefix.
+            For each source of which more than a mask was given, in order: its keywords without the prefix.
 
         Raises:
             ValueError: If none is given, or a keyword is that of a source the model does not have.
         """
         known = {}
-        for i, name in enumerate(self.source_names):
-            known.update({key if i == 0 else f"{name}_{key}": (name, key) for key in SOURCE_KEYS})
+        for i, source in enumerate(self.sources):
+            keys = KEYS_OF_KIND[source.kind]
+            known.update({key if i == 0 else f"{source.name}_{key}": (source.name, key) for key in keys})
         found: dict[str, dict[str, Any]] = {name: {} for name in self.source_names}
         for word, value in keywords.items():
             if word in known:
@@ -403,14 +462,17 @@ class MultiSourceConfig(PreTrainedConfig):
             elif word in {f"{self.source_names[0]}_{key}" for key in SOURCE_KEYS}:
                 bare = word.removeprefix(f"{self.source_names[0]}_")
                 raise ValueError(f"{word!r}: source 0 is fed by bare keywords; call it {bare!r}.")
+            elif owner := next((name for name in self.source_names[1:] if word.startswith(f"{name}_")), None):
+                allowed = ", ".join(KEYS_OF_KIND[self.get_source(owner).kind])
+                raise ValueError(f"{word!r} is no keyword of a source; after the name comes one of {allowed}.")
             elif word.endswith(tuple(f"_{key}" for key in SOURCE_KEYS)) and not word.startswith("decoder_"):
                 raise ValueError(
                     f"{word!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
                 )
-            elif any(word.startswith(f"{name}_") for name in self.source_names[1:]):
-                raise ValueError(
-                    f"{word!r} is no keyword of a source; after the name comes one of {', '.join(SOURCE_KEYS)}."
-                )
+            elif word in SOURCE_KEYS and value is not None:
+                first = self.sources[0]
+                allowed = ", ".join(KEYS_OF_KIND[first.kind])
+                raise ValueError(f"{word!r}: source 0 ({first.name}) is of kind {first.kind!r}; give it as {allowed}.")
         given = {name: inputs for name, inputs in found.items() if inputs.keys() - {"attention_mask"}}
         if not given:
             raise ValueError(f"no source is given; give at least one of {', '.join(self.source_names)}.")
@@ -448,22 +510,50 @@ class MultiSourceConfig(PreTrainedConfig):
                 if other is not None and other not in names[:i]:
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
-            if source.share_encoder_with is not None:
-                own = source.to_dict().keys() - {"name", "kind", "share_encoder_with", "source_dropout"}
-                if own:
-                    given = ", ".join(sorted(own))
-                    raise ValueError(f"sources[{name}] has share_encoder_with and so cannot set {given}.")
+            self._check_kind(source)
             for field in ("dropout", "source_dropout"):
                 probability = getattr(source, field)
                 if probability is not None and not 0 <= probability < 1:
                     raise ValueError(f"sources[{name}].{field} must be in [0, 1); got {probability}.")
             if source.share_embeddings_with is not None:
+                if self.get_source(source.share_embeddings_with).kind != "text":
+                    raise ValueError(
+                        f"sources[{name}].share_embeddings_with must name a text source; got "
+                        f"{source.share_embeddings_with!r}."
+                    )
                 if not self.tie_word_embeddings:
                     raise ValueError(f"sources[{name}].share_embeddings_with needs tie_word_embeddings=True.")
                 if source.vocab_size is not None:
                     raise ValueError(
                         f"sources[{name}] has share_embeddings_with and a vocab_size of its own; give one."
                     )
+
+    def _check_kind(self, source: SourceConfig) -> None:
+        """A source sets what its kind has, and no more."""
+        place, kind = f"sources[{source.name}]", source.kind
+        own = source.to_dict().keys() - FIELDS_OF_ALL
+        if source.share_encoder_with is not None:
+            if own:
+                raise ValueError(f"{place} has share_encoder_with and so cannot set {', '.join(sorted(own))}.")
+            if (other := self.get_source(source.share_encoder_with)).kind != kind:
+                raise ValueError(f"{place}.kind must be that of {other.name!r}, {other.kind!r}; got {kind!r}.")
+            return
+        if foreign := sorted(own - FIELDS_OF_KIND[kind]):
+            allowed = ", ".join(sorted(FIELDS_OF_KIND[kind]))
+            raise ValueError(f"{place} is of kind {kind!r} and so cannot set {foreign[0]}; it can set {allowed}.")
+        if kind == "features" and (source.feature_size is None or source.feature_size < 1):
+            raise ValueError(f"{place}.feature_size must be at least 1; got {source.feature_size}.")
+        if kind == "pretrained" and not isinstance(source.encoder, PreTrainedConfig):
+            raise ValueError(
+                f"{place}.encoder must be the configuration of a Transformers model, or its dict; got "
+                f"{source.encoder!r}."
+            )
+        shared = source.share_embeddings_with is not None or source.vocab_size is None
+        if kind == "text" and source.freeze and shared and self.tie_word_embeddings:
+            raise ValueError(
+                f"{place}.freeze: its embeddings are the decoder's, or another source's, and trained with them; give "
+                "it a vocab_size of its own, or the model tie_word_embeddings=False."
+            )
 
     def validate_choices(self) -> None:
         """Fields with a fixed set of values hold one of them."""
@@ -473,7 +563,8 @@ class MultiSourceConfig(PreTrainedConfig):
         _choose("initializer", self.initializer, INITIALIZERS)
         for source in self.sources:
             if source.position_embedding is not None:
-                _choose(f"sources[{source.name}].position_embedding", source.position_embedding, POSITION_EMBEDDINGS)
+                field = f"sources[{source.name}].position_embedding"
+                _choose(field, source.position_embedding, SOURCE_POSITION_EMBEDDINGS)
         if self.query_norm == "per_source" and self.norm_position == "post":
             raise ValueError(
                 'query_norm="per_source" needs norm_position="pre": with post-norm queries are not normalised.'

@@ -1,13 +1,16 @@
-"""Encoders: each turns one source into states (B, S_i, D)."""
+"""Encoders: each turns one source into states (B, S_i, D) and says which of them are real."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
@@ -15,8 +18,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, show_first_position
-from .configuration_multisource import EncoderSettings, MultiSourceConfig
-from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
+from .configuration_multisource import KEYS_OF_KIND, EncoderSettings, MultiSourceConfig
+from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, build_positions
 
 
 def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:
@@ -39,6 +42,18 @@ def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> lis
     last = nn.functional.one_hot((luck[1] * present).argmax(dim=1), present.shape[1]).bool()
     kept = torch.where(kept.any(dim=1, keepdim=True), kept, present & last)
     return [mask & kept[:, i, None] for i, mask in enumerate(masks)]
+
+
+@dataclass
+class EncodedSource(BaseModelOutput):
+    """What an encoder makes of its source.
+
+    Args:
+        attention_mask: (B, S_i) bool, True = real state. It can be shorter than the mask of what went in: encoders of
+            speech make one state of many samples.
+    """
+
+    attention_mask: Tensor | None = None
 
 
 class TextEncoderLayer(GradientCheckpointingLayer):
@@ -79,7 +94,103 @@ class TextEncoderLayer(GradientCheckpointingLayer):
         return self.feed_forward(states)
 
 
-class TextEncoder(MultiSourcePreTrainedModel):
+class SourceEncoder(MultiSourcePreTrainedModel):
+    """Base of all encoders: layers of our own, perhaps none, and what every encoder can be asked.
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+    """
+
+    #: Inputs whose rows may be padded, so that sources that share the encoder can be encoded in one call.
+    paddable: tuple[str, ...] = ()
+
+    def __init__(self, config: MultiSourceConfig, name: str) -> None:
+        super().__init__(config)
+        self.source = config.get_source(name)
+        self.settings = config.encoder_settings(name)
+
+    @property
+    def frozen_part(self) -> nn.Module | None:
+        """What `SourceConfig.freeze` is about; None where nothing is frozen."""
+        return self if self.source.freeze else None
+
+    def freeze(self) -> None:
+        """Let nothing train what is frozen; called wherever parameters were made anew."""
+        if self.frozen_part is not None:
+            self.frozen_part.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> SourceEncoder:
+        """Switch training mode on or off; what is frozen stays in evaluation mode.
+
+        Args:
+            mode: Whether to train.
+
+        Returns:
+            The encoder.
+        """
+        super().train(mode and self.frozen_part is not self)
+        if mode and self.frozen_part not in (None, self):
+            self.frozen_part.eval()
+        return self
+
+    def input_mask(self, **inputs: Tensor) -> Tensor:
+        """Say which of the inputs are real; an example whose row is all False lacks the source.
+
+        Args:
+            **inputs: The source's own inputs.
+
+        Returns:
+            The given attention mask as bool (B, S), or one of ones if there is none.
+        """
+        if "attention_mask" in inputs:
+            return inputs["attention_mask"].bool()
+        given = inputs[self.main_input_name] if self.main_input_name in inputs else next(iter(inputs.values()))
+        shape = given.shape[:2] if given.dim() == 3 else (given.shape[0], 1)
+        return torch.ones(shape, dtype=torch.bool, device=given.device)
+
+
+class LayeredEncoder(SourceEncoder):
+    """Base of the encoders with Transformer layers of our own.
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+        norm: Whether a layer norm follows the last layer.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": TextEncoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
+    }
+
+    def __init__(self, config: MultiSourceConfig, name: str, *, norm: bool) -> None:
+        super().__init__(config, name)
+        self.layers = nn.ModuleList([TextEncoderLayer(config, self.settings) for _ in range(self.settings.layers)])
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if norm else None
+        self.gradient_checkpointing = False
+
+    def run_layers(self, states: Tensor, mask: Tensor | None, **kwargs: Any) -> EncodedSource:
+        """Encode what the first layer reads.
+
+        Args:
+            states: (B, S, D).
+            mask: True at real states; None: all are.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            The states; where a row has no real state they are finite and mean nothing.
+        """
+        shown = None if mask is None else show_first_position(mask)
+        attention_mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=shown)
+        for layer in self.layers:
+            states = layer(states, attention_mask, **kwargs)
+        if self.layer_norm is not None:
+            states = self.layer_norm(states)
+        return EncodedSource(last_hidden_state=states, attention_mask=mask)
+
+
+class TextEncoder(LayeredEncoder):
     """Transformer encoder of one text source.
 
     Args:
@@ -90,14 +201,11 @@ class TextEncoder(MultiSourcePreTrainedModel):
         input_ids (B, S), attention_mask (B, S) bool to states (B, S, D).
     """
 
-    _can_record_outputs = {
-        "hidden_states": TextEncoderLayer,
-        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
-    }
+    paddable = ("input_ids", "inputs_embeds")
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
-        super().__init__(config)
-        settings = config.encoder_settings(name)
+        super().__init__(config, name, norm=config.norm_position == "pre")
+        settings = self.settings
         self.embeddings = TextEmbeddings(
             config,
             vocab_size=settings.vocab_size,
@@ -106,17 +214,22 @@ class TextEncoder(MultiSourcePreTrainedModel):
             max_position_embeddings=settings.max_position_embeddings,
             dropout=settings.dropout,
         )
-        self.layers = nn.ModuleList([TextEncoderLayer(config, settings) for _ in range(settings.layers)])
-        pre_norm = config.norm_position == "pre"
-        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else None
-        self.gradient_checkpointing = False
         self.post_init()
+        self.freeze()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.tokens
 
     def set_input_embeddings(self, value: Any) -> None:
         self.embeddings.tokens = value
+
+    def input_mask(self, **inputs: Tensor) -> Tensor:
+        padding = self.settings.pad_token_id
+        if "input_ids" in inputs and "attention_mask" not in inputs and padding is not None:
+            return inputs["input_ids"].ne(padding)
+        if "input_ids" in inputs and "attention_mask" not in inputs:
+            return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
+        return super().input_mask(**inputs)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -126,7 +239,7 @@ class TextEncoder(MultiSourcePreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutput:
+    ) -> EncodedSource:
         """Encode the source.
 
         Args:
@@ -138,16 +251,267 @@ class TextEncoder(MultiSourcePreTrainedModel):
         Returns:
             The states; where a row has no real token they are finite and mean nothing.
         """
-        states = self.embeddings(input_ids, inputs_embeds)
+        return self.run_layers(self.embeddings(input_ids, inputs_embeds), attention_mask, **kwargs)
+
+
+class FeatureEncoder(LayeredEncoder):
+    """Maps vectors that were computed elsewhere to D: a sequence, or a map, such as the last one of an image network.
+
+    Libovický, Helcl & Mareček 2018, §4: the map of the picture, flattened to as many states as it has places, through
+    one linear map with bias; no norm, no positions, no layers (`MultiSourceConfig.paper`).
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+
+    Shape:
+        input_features (B, S, F), or a map (B, F, H, W), which becomes (B, H W, F) row by row; attention_mask (B, S) or
+        (B, 1) bool to states (B, S, D).
+    """
+
+    main_input_name = "input_features"
+    paddable = ("input_features",)
+
+    def __init__(self, config: MultiSourceConfig, name: str) -> None:
+        super().__init__(config, name, norm=self._norm(config, name))
+        assert self.source.feature_size is not None  # the configuration sees to it
+        self.projection = nn.Linear(self.source.feature_size, config.d_model)
+        self.positions = build_positions(
+            config, self.settings.position_embedding, self.settings.max_position_embeddings
+        )
+        self.post_init()
+
+    @staticmethod
+    def _norm(config: MultiSourceConfig, name: str) -> bool:
+        return config.get_source(name).norm is not False
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.projection
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> EncodedSource:
+        """Encode the source.
+
+        Args:
+            input_features: The vectors; what stands where the mask is False is never read.
+            attention_mask: True at real vectors; one column: the example has the source.
+            **kwargs: `output_hidden_states`, `output_attentions`, and what the attention implementation reads.
+
+        Returns:
+            The states; where a row has no real vector they are finite and mean nothing.
+
+        Raises:
+            ValueError: If the vectors are not as wide as the configuration says; the message gives both widths.
+        """
+        features = flatten_map(input_features)
+        if features.shape[-1] != self.source.feature_size:
+            raise ValueError(
+                f"sources[{self.source.name}].feature_size is {self.source.feature_size}; got vectors of "
+                f"{features.shape[-1]}, in input_features of shape {tuple(input_features.shape)}."
+            )
         if attention_mask is not None:
-            attention_mask = show_first_position(attention_mask)
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
-        for layer in self.layers:
-            states = layer(states, mask, **kwargs)
+            attention_mask = attention_mask.expand(features.shape[:2])
+            features = features.masked_fill(~attention_mask[..., None], 0)
+        states = self.projection(features.to(self.projection.weight.dtype))
+        if self.positions is not None:
+            states = states + self.positions(0, states.shape[1], states.device).to(states.dtype)
+        states = dropout(states, p=self.settings.dropout, training=self.training)
+        return self.run_layers(states, attention_mask, **kwargs)
+
+
+class PretrainedEncoder(SourceEncoder):
+    """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
+
+    Its last hidden state is mapped to D where it is of another width, normalised and dropped out. Only examples that
+    have the source are encoded: those that lack it leave no trace, in batch statistics neither.
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+
+    Shape:
+        What the wrapped model reads, and attention_mask: (B, S) as that model knows it, or, where it knows none (as of
+        pictures), (B, 1). Returns states (B, S', D), and their mask (B, S').
+    """
+
+    def __init__(self, config: MultiSourceConfig, name: str) -> None:
+        super().__init__(config, name)
+        model = AutoModel.from_config(self.source.encoder, dtype=torch.get_default_dtype())
+        if self.source.encoder.is_encoder_decoder:
+            model = model.get_encoder()
+        elif "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
+            model.pooler = None  # trained parameters that nothing reads
+        self.model = model
+        self.main_input_name = model.main_input_name
+        self.reads = set(inspect.signature(model.forward).parameters)
+        self.paddable = ("input_ids", "inputs_embeds") if self.main_input_name == "input_ids" else ()
+        width = output_width(model)
+        self.projection = nn.Linear(width, config.d_model) if width != config.d_model else None
+        norm = self.source.norm is not False
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if norm else None
+        self.post_init()
+        self.freeze()
+
+    @property
+    def frozen_part(self) -> nn.Module | None:
+        """The wrapped model, where it is frozen."""
+        return self.model if self.source.freeze else None
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.model.set_input_embeddings(value)
+
+    def input_mask(self, **inputs: Tensor) -> Tensor:
+        if "attention_mask" not in inputs and "input_ids" in inputs:
+            padding = self.model.config.get_text_config().pad_token_id
+            ids = inputs["input_ids"]
+            return torch.ones_like(ids, dtype=torch.bool) if padding is None else ids.ne(padding)
+        return super().input_mask(**inputs)
+
+    def forward(self, attention_mask: Tensor, **kwargs: Any) -> EncodedSource:
+        """Encode the source.
+
+        Args:
+            attention_mask: True at real inputs.
+            **kwargs: The wrapped model's inputs; `output_hidden_states` and `output_attentions`.
+
+        Returns:
+            The states, zero where an example lacks the source; hidden states and attentions are the wrapped model's, of
+            the examples that have the source.
+
+        Raises:
+            ValueError: If the wrapped model's main input is missing, or what it returns is no sequence or map.
+        """
+        inputs = {key: value for key, value in kwargs.items() if key in KEYS_OF_KIND["pretrained"]}
+        asked = {key: True for key in ("output_hidden_states", "output_attentions") if kwargs.get(key)}
+        if not inputs.keys() & {self.main_input_name, "inputs_embeds"}:
+            raise ValueError(
+                f"source {self.source.name!r} wraps a {type(self.model).__name__}, which reads {self.main_input_name}; "
+                f"got {', '.join(sorted(inputs))}."
+            )
+        present = attention_mask.any(dim=1)
+        rows = None if present.all() else present.nonzero().flatten()
+        if rows is not None and len(rows) == 0:
+            return self._absent(attention_mask)
+        if rows is not None:
+            inputs = {key: value[rows] for key, value in inputs.items()}
+        inputs = {key: value.to(self.dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+        mask = attention_mask if rows is None else attention_mask[rows]
+        if "attention_mask" in self.reads:
+            inputs["attention_mask"] = mask.long()
+        output = self.model(**inputs, **asked, return_dict=True)
+        states = flatten_map(output.last_hidden_state)
+        mask = self.state_mask(mask, states.shape[1])
+        if self.projection is not None:
+            states = self.projection(states)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
-        return BaseModelOutput(last_hidden_state=states)
+        states = dropout(states, p=self.settings.dropout, training=self.training)
+        if rows is not None:
+            size = (len(attention_mask), *states.shape[1:])
+            states = states.new_zeros(size).index_copy(0, rows, states)
+            mask = mask.new_zeros(size[:2]).index_copy(0, rows, mask)
+        return EncodedSource(
+            last_hidden_state=states,
+            hidden_states=output.get("hidden_states"),
+            attentions=output.get("attentions"),
+            attention_mask=mask,
+        )
+
+    def _absent(self, attention_mask: Tensor) -> EncodedSource:
+        """States where no example has the source; every parameter gets a gradient of zero, as DDP wants it."""
+        nothing = sum(parameter.sum() * 0 for parameter in self.parameters() if parameter.requires_grad)
+        states = torch.zeros(
+            len(attention_mask), 1, self.config.d_model, device=attention_mask.device, dtype=self.dtype
+        )
+        return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask[:, :1])
+
+    def state_mask(self, mask: Tensor, length: int) -> Tensor:
+        """Turn the mask of the inputs into that of the states.
+
+        Args:
+            mask: True at real inputs.
+            length: Number of states S'.
+
+        Shape:
+            mask (B, S) to (B, S').
+
+        Returns:
+            The mask itself where there are as many states as inputs; all True where the inputs have one column, as
+            pictures have; as the wrapped model makes it where it shortens its input by convolutions (wav2vec2 and its
+            like); that of every S/S'-th input where one is a multiple of the other (Whisper).
+
+        Raises:
+            ValueError: If the two lengths cannot be matched; the message gives both.
+        """
+        if mask.shape[1] == length:
+            return mask
+        if mask.shape[1] == 1:
+            return mask.expand(-1, length)
+        if hasattr(self.model, "_get_feature_vector_attention_mask"):
+            shortened: Tensor = self.model._get_feature_vector_attention_mask(length, mask.long())
+            return shortened.bool()
+        if mask.shape[1] % length == 0:
+            return mask[:, :: mask.shape[1] // length]
+        raise ValueError(
+            f"source {self.source.name!r}: a mask of {mask.shape[1]} inputs cannot be matched with {length} states of "
+            f"{type(self.model).__name__}."
+        )
+
+
+def flatten_map(states: Tensor) -> Tensor:
+    """Turn a map into a sequence, row by row; leave a sequence as it is.
+
+    Args:
+        states: The map, or the sequence.
+
+    Shape:
+        (B, F, H, W) to (B, H W, F), or (B, S, F).
+
+    Returns:
+        The sequence.
+
+    Raises:
+        ValueError: If it is neither; the message gives the shape.
+    """
+    if states.dim() == 4:
+        return states.flatten(2).transpose(1, 2)
+    if states.dim() != 3:
+        raise ValueError(f"a source must be a sequence (B, S, F) or a map (B, F, H, W); got {tuple(states.shape)}.")
+    return states
+
+
+def output_width(model: Any) -> int:
+    """The width of a model's last hidden state, from what it is made of.
+
+    Args:
+        model: A model of Transformers.
+
+    Returns:
+        F.
+
+    Raises:
+        ValueError: If neither the model nor its configuration tells it.
+    """
+    config: PreTrainedConfig = model.config
+    if (wrapped := getattr(model, "timm_model", None)) is not None:
+        return int(wrapped.num_features)
+    if getattr(config, "add_adapter", False):
+        return int(config.output_hidden_size)
+    for field in ("hidden_size", "d_model"):
+        if isinstance(width := getattr(config, field, None), int):
+            return width
+    if sizes := getattr(config, "hidden_sizes", None):
+        return int(sizes[-1])
+    raise ValueError(f"a {type(model).__name__} cannot be a source's encoder: its output is no sequence or map.")
 
 
 #: Encoder classes by `SourceConfig.kind`.
-ENCODERS: dict[str, type[TextEncoder]] = {"text": TextEncoder}
+ENCODERS: dict[str, type[SourceEncoder]] = {
+    "text": TextEncoder,
+    "features": FeatureEncoder,
+    "pretrained": PretrainedEncoder,
+}

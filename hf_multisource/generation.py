@@ -12,7 +12,7 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
-from .configuration_multisource import SOURCE_KEYS, MultiSourceConfig
+from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
 
 OPTION = "length_normalization"
 COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
@@ -45,6 +45,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
     """
 
     config: MultiSourceConfig
+    main_input_name: str
     model: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +79,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
 
     def _source_keywords(self) -> set[str]:
-        return {f"{name}_{key}" for name in self.config.source_names[1:] for key in SOURCE_KEYS}
+        first, *others = self.config.sources
+        return {*KEYS_OF_KIND[first.kind]} | {f"{one.name}_{key}" for one in others for key in KEYS_OF_KIND[one.kind]}
 
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, **kwargs: Any
@@ -126,13 +128,13 @@ class MultiSourceGenerationMixin(GenerationMixin):
             model_kwargs["encoder_outputs"] = copy.copy(encoder_outputs)  # it is repeated for the beams in place
         else:
             sources = self.config.source_inputs(
-                model_kwargs if inputs is None else {**model_kwargs, "input_ids": inputs}
+                model_kwargs if inputs is None else {**model_kwargs, self.main_input_name: inputs}
             )
             masks = [self.model.encoder._mask(name, **given) for name, given in sources.items()]
             self._check_present(masks)
             if self.config.source_names[0] not in sources:
-                model_kwargs["input_ids"] = torch.zeros_like(masks[0][:, :1], dtype=torch.long)
-                model_kwargs["attention_mask"] = torch.zeros_like(model_kwargs["input_ids"])
+                nothing = torch.zeros(len(masks[0]), 0, dtype=torch.long, device=masks[0].device)
+                model_kwargs[self.main_input_name] = model_kwargs["attention_mask"] = nothing
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
 
     def _check_present(self, masks: list[Tensor | None]) -> None:

@@ -93,6 +93,26 @@ class LearnedPositions(nn.Embedding):
         return super().forward(torch.arange(length, device=device) + (start + self.offset))
 
 
+def build_positions(
+    config: MultiSourceConfig, kind: str, longest: int
+) -> LearnedPositions | SinusoidalPositions | None:
+    """Build position embeddings.
+
+    Args:
+        config: Reads `d_model` and `position_offset`.
+        kind: "sinusoidal", "sinusoidal_marian", "learned" or "none".
+        longest: Rows of a learned table.
+
+    Returns:
+        The embeddings, None for "none".
+    """
+    if kind == "none":
+        return None
+    if kind == "learned":
+        return LearnedPositions(longest, config.d_model, config.position_offset)
+    return SinusoidalPositions(config.d_model, config.position_offset, marian=kind == "sinusoidal_marian")
+
+
 class TextEmbeddings(nn.Module):
     """Token embeddings plus positions, then layer norm (if configured) and dropout.
 
@@ -100,7 +120,7 @@ class TextEmbeddings(nn.Module):
         config: Reads `d_model`, `scale_embedding`, `embedding_norm`, `position_offset`, `layer_norm_eps`.
         vocab_size: Rows of the token table.
         pad_token_id: Row that stays zero.
-        position_embedding: "sinusoidal", "sinusoidal_marian" or "learned".
+        position_embedding: "sinusoidal", "sinusoidal_marian", "learned" or "none".
         max_position_embeddings: Rows of a learned position table.
         dropout: Probability of zeroing.
 
@@ -119,15 +139,11 @@ class TextEmbeddings(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        width, offset = config.d_model, config.position_offset
+        width = config.d_model
         self.scale = math.sqrt(width) if config.scale_embedding else 1.0
         self.dropout = dropout
         self.tokens = nn.Embedding(vocab_size, width, padding_idx=pad_token_id)
-        self.positions: LearnedPositions | SinusoidalPositions
-        if position_embedding == "learned":
-            self.positions = LearnedPositions(max_position_embeddings, width, offset)
-        else:
-            self.positions = SinusoidalPositions(width, offset, marian=position_embedding == "sinusoidal_marian")
+        self.positions = build_positions(config, position_embedding, max_position_embeddings)
         self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if config.embedding_norm else None
 
     def forward(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None, start: int | Tensor = 0) -> Tensor:
@@ -147,7 +163,8 @@ class TextEmbeddings(nn.Module):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         states = (self.tokens(input_ids) if inputs_embeds is None else inputs_embeds) * self.scale
-        states = states + self.positions(start, states.shape[1], states.device).to(states.dtype)
+        if self.positions is not None:
+            states = states + self.positions(start, states.shape[1], states.device).to(states.dtype)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
         return dropout(states, p=self.dropout, training=self.training)
@@ -259,7 +276,13 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         model, report = loaded
         if not ignore_mismatched_sizes:
             check_sources(model, report, place)
+        for module in model.modules():
+            if isinstance(module, MultiSourcePreTrainedModel):
+                module.freeze()
         return loaded if output_loading_info else model
+
+    def freeze(self) -> None:
+        """Let nothing train what the configuration freezes; loading makes parameters anew, so it is called after it."""
 
     def load_adapter(self, peft_model_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         """Add a PEFT adapter; never from a pickle.

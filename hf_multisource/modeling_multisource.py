@@ -12,7 +12,6 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
-    BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
     ModelOutput,
     Seq2SeqLMOutput,
@@ -25,7 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
-from .encoders import ENCODERS, drop_sources
+from .encoders import ENCODERS, EncodedSource, drop_sources
 from .generation import MultiSourceGenerationMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
 from .loss import linear_cross_entropy
@@ -109,6 +108,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             if hasattr(self.sources, source.name):
                 raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
             self.sources[source.name] = ENCODERS[source.kind](config, source.name)
+        self.main_input_name = self._first.main_input_name
         self.post_init()
 
     @property
@@ -151,28 +151,71 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.config.source_inputs(kwargs)
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
-        silent = {**options, "output_attentions": False, "output_hidden_states": False}
-        first = BaseModelOutput()
         masks = {name: mask for name in given if (mask := self._mask(name, **given[name])).shape[1]}
         self._check_batch_sizes(masks)
         dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
         if self.training and any(dropouts[name] for name in masks):
             kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
             masks = dict(zip(masks, kept, strict=True))
-        states: list[Tensor] = []
-        for name, mask in masks.items():
-            is_first = name == self.config.source_names[0]
-            output: Any = self._encode(name, given[name], mask, **(options if is_first else silent))
-            first = output if is_first else first
-            states.append(output.last_hidden_state)
+        inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
+        encoded = self._encode_all(inputs, options)
+        first = encoded.get(self.config.source_names[0], EncodedSource())
+        state_masks = {name: output.attention_mask for name, output in encoded.items()}
         return MultiSourceEncoderOutput(
-            last_hidden_state=torch.cat(states, dim=1),
+            last_hidden_state=torch.cat([output.last_hidden_state for output in encoded.values()], dim=1),
             hidden_states=first.hidden_states,
             attentions=first.attentions,
-            attention_mask=torch.cat(list(masks.values()), dim=1),
-            source_lengths=tuple(masks[name].shape[1] if name in masks else 0 for name in self.config.source_names),
+            attention_mask=torch.cat(list(state_masks.values()), dim=1),
+            source_lengths=tuple(
+                state_masks[name].shape[1] if name in state_masks else 0 for name in self.config.source_names
+            ),
         )
+
+    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, Any]:
+        """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
+        silent = {**options, "output_attentions": False, "output_hidden_states": False}
+        wants = options.get("output_attentions") or options.get("output_hidden_states")
+        groups: dict[Any, list[str]] = {}
+        for name, tensors in inputs.items():
+            encoder: Any = self.sources[self.owners[name]]
+            length = tensors["attention_mask"].shape[1]
+            first = 1 + any(key in encoder.paddable and value.shape[1] == length for key, value in tensors.items())
+            shapes = tuple((key, value.shape[first:]) for key, value in sorted(tensors.items()))
+            # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
+            groups.setdefault((self.owners[name], shapes, name if wants else None), []).append(name)
+        encoded: dict[str, Any] = {}
+        for names in groups.values():
+            if len(names) > 1:
+                encoded |= self._encode_together({name: inputs[name] for name in names}, **silent)
+            else:
+                mine = options if names[0] == self.config.source_names[0] else silent
+                encoded[names[0]] = self._encode(names[0], inputs[names[0]], **mine)
+        return {name: encoded[name] for name in inputs}
+
+    def _encode_together(self, inputs: dict[str, dict[str, Tensor]], **options: Any) -> dict[str, EncodedSource]:
+        """Encode sources that share an encoder as one batch; where lengths differ, the shorter ones are padded."""
+        lengths = [tensors["attention_mask"].shape[1] for tensors in inputs.values()]
+        longest, differ = max(lengths), len(set(lengths)) > 1
+
+        def pad(value: Tensor) -> Tensor:
+            return (
+                nn.functional.pad(value, (0, 0) * (value.dim() - 2) + (0, longest - value.shape[1]))
+                if differ
+                else value
+            )
+
+        name, one = next(iter(inputs.items()))
+        joined = {key: torch.cat([pad(tensors[key]) for tensors in inputs.values()]) for key in one}
+        output = self._encode(name, joined, **options)
+        sizes = [len(tensors["attention_mask"]) for tensors in inputs.values()]
+        states, masks = output.last_hidden_state.split(sizes), output.attention_mask.split(sizes)
+        return {
+            name: EncodedSource(
+                last_hidden_state=states[i][:, : lengths[i]] if differ else states[i],
+                attention_mask=masks[i][:, : lengths[i]] if differ else masks[i],
+            )
+            for i, name in enumerate(inputs)
+        }
 
     @staticmethod
     def _check_batch_sizes(masks: dict[str, Tensor]) -> None:
@@ -183,7 +226,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
                     f"all sources must have the same batch size; {name} has {mask.shape[0]}, others {size}."
                 )
 
-    def encode_source(self, name: str, **kwargs: Any) -> BaseModelOutput:
+    def encode_source(self, name: str, **kwargs: Any) -> EncodedSource:
         """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
 
         Args:
@@ -192,7 +235,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
                 `output_hidden_states`.
 
         Returns:
-            What the source's encoder returns: states (B, S_i, D), and what was asked for.
+            What the source's encoder returns: states (B, S_i, D), their mask, and what was asked for.
 
         Raises:
             ValueError: If the model has no such source or the batch lacks it; the message gives the name.
@@ -202,25 +245,14 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         if name not in given:
             raise ValueError(f"the batch has no inputs of source {name!r}, only of {', '.join(given)}.")
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        return self._encode(name, given[name], self._mask(name, **given[name]), **options)
+        return self._encode(name, {**given[name], "attention_mask": self._mask(name, **given[name])}, **options)
 
-    def _encode(self, name: str, inputs: dict[str, Tensor], mask: Tensor, **options: Any) -> BaseModelOutput:
-        return self.sources[self.owners[name]](**{**inputs, "attention_mask": mask}, **options, return_dict=True)
+    def _encode(self, name: str, inputs: dict[str, Tensor], **options: Any) -> Any:
+        return self.sources[self.owners[name]](**inputs, **options, return_dict=True)
 
-    def _mask(
-        self,
-        name: str,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        if attention_mask is not None:
-            return attention_mask.bool()
-        if input_ids is not None:
-            padding = self.config.encoder_settings(name).pad_token_id
-            return torch.ones_like(input_ids, dtype=torch.bool) if padding is None else input_ids.ne(padding)
-        assert inputs_embeds is not None  # `source_inputs` lets no other source pass
-        return torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+    def _mask(self, name: str, **inputs: Tensor) -> Tensor:
+        encoder: Any = self.sources[self.owners[name]]
+        return encoder.input_mask(**inputs)
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -383,10 +415,11 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         super().__init__(config)
         self.encoder = MultiSourceEncoder(config)
         self.decoder = MultiSourceDecoder(config)
+        self.main_input_name = self.encoder.main_input_name
         self._tied_weights_keys = {
             f"encoder.sources.{name}.embeddings.tokens.weight": table
             for name in self.encoder.sources
-            if (table := self._embedding_table(name)) is not None
+            if config.get_source(name).kind == "text" and (table := self._embedding_table(name)) is not None
         }
         self.post_init()
 
@@ -407,7 +440,8 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             return
         encoder: Any
         for name, encoder in self.encoder.sources.items():
-            if self._embedding_table(name) == "decoder.embeddings.tokens.weight":
+            kind = self.config.get_source(name).kind
+            if kind == "text" and self._embedding_table(name) == "decoder.embeddings.tokens.weight":
                 encoder.set_input_embeddings(value)
 
     def resize_token_embeddings(
@@ -436,7 +470,8 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         """
         encoder: Any
         for name, encoder in self.encoder.sources.items():
-            own = self.config.get_source(name).vocab_size is not None
+            source = self.config.get_source(name)
+            own = source.kind != "text" or source.vocab_size is not None
             if not (own or self.config.tie_word_embeddings):
                 encoder.resize_token_embeddings(size, mean_resizing=mean_resizing)
 
@@ -531,7 +566,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             fields["source_lengths"] = (states.shape[1],)
         if fields.get("attention_mask") is None:
             ones = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-            fields["attention_mask"] = ones if attention_mask is None else attention_mask.bool()
+            fields["attention_mask"] = ones if attention_mask is None else attention_mask.bool().expand_as(ones)
         return MultiSourceEncoderOutput(**fields)
 
 
@@ -553,6 +588,7 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
         self.model = MultiSourceModel(config)
+        self.main_input_name = self.model.main_input_name
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.final_logits_bias:
             self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))

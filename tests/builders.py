@@ -21,7 +21,7 @@ SOURCES = ("en", "de", "fr", "es")
 WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
 
 
-def tiny_config(combiner: str = "serial", sources: Sequence[str] = SOURCES[:2], **fields: Any) -> MultiSourceConfig:
+def tiny_config(combiner: str = "serial", sources: Sequence[Any] = SOURCES[:2], **fields: Any) -> MultiSourceConfig:
     """A model of width 8 with 2 heads, 4 heads over sources, one layer everywhere, and no dropout."""
     tiny: dict[str, Any] = {
         "vocab_size": 16,
