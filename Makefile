@@ -21,23 +21,26 @@ help:  ## show this list
 demo: $(INSTALLED)  ## train a small three-source model on generated phrases and examine it (minutes)
 	$(PYTHON) training/demo.py
 
+# One process a core; each wants about 1 GB.
+PARALLEL ?= -n auto --maxprocesses 8 --dist worksteal
+
 # pytest by its script, not by -m: that would put this folder, and so the source tree, before the wheel.
 test: lint $(WHEEL)  ## lint, types, then the tests against the built wheel
 	PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist" \
-		$(VENV)/bin/pytest
+		$(VENV)/bin/pytest $(PARALLEL)
 
 # The oldest supported Transformers and the newest there is, each in an environment of its own.
 TEST_MATRIX ?= 5.17 newest
 test-matrix: $(WHEEL) $(TEST_MATRIX:%=build/matrix/%/.installed)  ## the tests on the oldest and newest Transformers
 	@for version in $(TEST_MATRIX); do \
-		PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" build/matrix/$$version/bin/pytest || exit 1; done
+		PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" build/matrix/$$version/bin/pytest $(PARALLEL) || exit 1; done
 
 build/matrix/%/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	rm -rf $(@D) && $(SYSTEM_PYTHON) -m venv $(@D)
 	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt torch setuptools
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt --no-build-isolation \
-		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,plots,train]"
+		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,plots,train,vision]"
 	touch $@
 
 # Transformers installs no tests, but its source distribution holds the shared ones.
@@ -79,7 +82,7 @@ $(VENV)/bin/pip:
 # torch first and alone: its pin decides the build, before anything that merely depends on it can ask for another.
 $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(PIP_INSTALL) torch setuptools
-	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,plots,train]"
+	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,plots,train,vision]"
 	touch $@
 
 # The wheel is built from the unpacked sdist, so the sdist is proved too, and goes beside the editable install, not over it.

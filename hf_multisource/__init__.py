@@ -8,6 +8,7 @@ from .collation import DataCollatorForMultiSource
 from .combiners import COMBINERS, Combiner
 from .configuration_multisource import MultiSourceConfig, SourceConfig
 from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
+from .pictures import read_picture
 from .pipeline_multisource import TASK, MultiSourcePipeline
 from .processing_multisource import MultiSourceProcessor
 from .sampling import LengthBucketSampler, MultiSourceTrainer
@@ -38,6 +39,7 @@ __all__ = [
     "SourceConfig",
     "TokenAttention",
     "attention_to_tokens",
+    "read_picture",
     "returned_attentions",
     "split_by_source",
 ]

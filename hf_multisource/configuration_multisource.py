@@ -216,7 +216,7 @@ class MultiSourceConfig(PreTrainedConfig):
         attention_dropout: Probability of zeroing an attention weight.
         activation_dropout: Probability of zeroing inside the feed-forward layers.
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
-            set their own; of the sources that an example has, one at least stays. It teaches the model to do without.
+            set their own; of the sources that an example has, one at least stays.
         layer_norm_eps: Added to the variance.
         position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
             paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".

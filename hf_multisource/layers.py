@@ -22,6 +22,9 @@ from .checkpoints import (
 )
 from .configuration_multisource import MultiSourceConfig
 
+# What says where a file is looked for; Transformers' own `load_adapter` takes these within another argument only.
+DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
 
 class SinusoidalPositions(nn.Module):
     """Fixed position embeddings, [sin | cos] in halves, computed when asked for: no table, no longest length.
@@ -288,21 +291,30 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         """Add a PEFT adapter; never from a pickle.
 
         Args:
-            peft_model_id: Folder or Hub id of the adapter; None: it is given by `adapter_state_dict`.
+            peft_model_id: Folder or Hub id of the adapter; None: the load configuration names it, or it is given by
+                `adapter_state_dict`.
             *args: As [`PreTrainedModel.load_adapter`].
-            **kwargs: As [`PreTrainedModel.load_adapter`].
+            **kwargs: As [`PreTrainedModel.load_adapter`]. What says where to look (`cache_dir`, `revision`,
+                `subfolder`, `token`, `local_files_only`, `force_download`, `proxies`) may also be given plainly.
 
         Returns:
             What `PreTrainedModel.load_adapter` returns.
 
         Raises:
+            ValueError: If `use_safetensors` is False.
             OSError: If there is no adapter_model.safetensors.
         """
-        if peft_model_id is not None:
-            load_config = kwargs.get("load_config")
-            where = {**(load_config.download_kwargs if load_config else {}), **(kwargs.get("adapter_kwargs") or {})}
-            cached_file(peft_model_id, "adapter_model.safetensors", **where)  # raises where it is missing
-        return super().load_adapter(peft_model_id, *args, **kwargs)
+        load_config = kwargs.get("load_config")
+        settings = {**(vars(load_config) if load_config else {}), **kwargs}
+        if settings.get("use_safetensors") is False:
+            raise ValueError("use_safetensors must not be False: weights are never loaded from a pickle.")
+        where = dict(settings.get("download_kwargs") or {})
+        where |= {key: kwargs.pop(key) for key in DOWNLOAD_OPTIONS if key in kwargs}
+        where |= kwargs.pop("adapter_kwargs", None) or {}
+        place = peft_model_id or settings.get("pretrained_model_name_or_path")
+        if place is not None and settings.get("adapter_state_dict") is None:
+            cached_file(place, "adapter_model.safetensors", **where)  # raises where it is missing
+        return super().load_adapter(peft_model_id, *args, **{**kwargs, "download_kwargs": where})
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and the code that both need where the package is not installed.

@@ -1,4 +1,4 @@
-"""The model as a Transformers pipeline: from texts by source name to the text that the model makes of them."""
+"""The model as a Transformers pipeline: from sources by name to the text that the model makes of them."""
 
 from __future__ import annotations
 
@@ -38,52 +38,63 @@ class MultiSourcePipeline(Pipeline):
         """Generate.
 
         Args:
-            inputs: An example, source name -> text, or a list, a generator or a torch dataset of examples. A source
-                that is left out, None or empty is absent.
+            inputs: An example, source name -> text (or picture, speech, features: whatever the processor takes as one
+                value), or a list, a generator or a torch dataset of examples. A source that is left out, None or empty
+                is absent.
             *args: Nothing: they would be left out with a warning.
             **kwargs: `batch_size` and `num_workers` as in every pipeline; `max_source_length`, in tokens, to cut longer
-                sources; `return_scores=True` for a `score` with each text (from beam search: sum of log
-                probabilities / length**length_penalty); all others go to `generate`.
+                text sources; `unreadable="absent"` to go on where a picture cannot be read; `return_scores=True` for a
+                `score` with each text (from beam search: sum of log probabilities / length**length_penalty); all others
+                go to `generate`.
 
         Returns:
             For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list:
             a list of these. For a generator or dataset: an iterator over these, made as it is consumed.
 
         Raises:
-            ValueError: If an example is no mapping, names an unknown source, has a source that is no text, or has no
-                source at all; the message names the source.
+            ValueError: If an example is no mapping, names an unknown source, has a source that is not what it should
+                be, or has no source at all; the message names the source.
         """
         return [] if isinstance(inputs, list) and not inputs else super().__call__(inputs, *args, **kwargs)
 
     def _sanitize_parameters(
-        self, max_source_length: int | None = None, return_scores: bool | None = None, **generate_kwargs: Any
+        self,
+        max_source_length: int | None = None,
+        unreadable: str | None = None,
+        return_scores: bool | None = None,
+        **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        preprocess = {} if max_source_length is None else {"max_source_length": max_source_length}
+        given = {"max_source_length": max_source_length, "unreadable": unreadable}
+        preprocess = {key: value for key, value in given.items() if value is not None}
         if return_scores is not None:
             generate_kwargs["return_scores"] = return_scores
         return preprocess, generate_kwargs, {}
 
     def preprocess(  # type: ignore[override]
-        self, inputs: Any, max_source_length: int | None = None
+        self, inputs: Any, max_source_length: int | None = None, unreadable: str = "error"
     ) -> dict[str, Any]:
         """Encode one example.
 
         Args:
             inputs: The example.
-            max_source_length: Cut longer sources, in tokens.
+            max_source_length: Cut longer text sources, in tokens.
+            unreadable: Whether a picture that cannot be read is an "error" or "absent".
 
         Returns:
-            The ids and masks of its sources, not padded.
+            The ids, or arrays, and the masks of its sources, not padded.
         """
         processor: Any = self.processor
         if not isinstance(inputs, Mapping):
             names = ", ".join(processor.source_names)
             raise ValueError(f"an example must be a dict from source names ({names}) to texts; got {inputs!r}.")
         processor._check_names(inputs)
-        for name, text in inputs.items():
-            if not isinstance(text, str | None):
-                raise ValueError(f"source {name!r} of an example must be a text or None; got {text!r}.")
-        encoded = processor(**inputs, truncation=max_source_length is not None, max_length=max_source_length)
+        for name, value in inputs.items():
+            if value is not None and not processor.is_single(name, value):
+                one = "a text" if processor.main_input(name) == "input_ids" else "one value, not a list,"
+                raise ValueError(f"source {name!r} of an example must be {one} or None; got {value!r}.")
+        encoded = processor(
+            **inputs, truncation=max_source_length is not None, max_length=max_source_length, unreadable=unreadable
+        )
         # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.
         return {"example": dict(encoded)}
 
@@ -98,7 +109,11 @@ class MultiSourcePipeline(Pipeline):
         if not (generate_kwargs.keys() & set(LENGTH_SETTINGS) or settings.max_new_tokens or settings.max_length):
             generate_kwargs["max_new_tokens"] = LONGEST
         generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores)
-        output = model.generate(**{key: ids.to(self.device) for key, ids in batch.items()}, **generate_kwargs)
+        inputs = {  # a model in half precision takes pixels and features in that
+            key: tensor.to(self.device, model.dtype if tensor.is_floating_point() else None)
+            for key, tensor in batch.items()
+        }
+        output = model.generate(**inputs, **generate_kwargs)
         result = {"sequences": output.sequences.unflatten(0, (len(examples), -1))}
         if return_scores:
             scores = getattr(output, "sequences_scores", None)

@@ -1,35 +1,58 @@
-"""From texts by source name to the tensors the model takes, and from ids back to text."""
+"""From sources of any kind, by name, to the tensors the model takes, and from ids back to text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import BatchFeature, PreTrainedTokenizerBase
+import numpy as np
+import transformers
+from transformers import BatchFeature, FeatureExtractionMixin, ImageProcessingMixin, PreTrainedTokenizerBase
 from transformers.processing_utils import ProcessorMixin
 
-from .collation import LABEL_PADDING, pad_rows, source_key
+from .collation import LABEL_PADDING, pad_rows, pad_source, source_key, to_array
+from .pictures import UnreadablePictureError, read_picture
 
 PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
-Texts = str | None | Sequence[str | None]
+UNREADABLE = ("error", "absent")
+PROCESSOR_INPUTS = {  # what an image processor, or a feature extractor, may make of a source
+    "AutoImageProcessor": ("pixel_values",),
+    "AutoFeatureExtractor": ("input_values", "input_features"),
+}
+logger = logging.getLogger(__name__)
 
 
 class MultiSourceProcessor(ProcessorMixin):
-    """Tokenizes every source and the target.
+    """Makes the inputs of every source, and the labels of the target.
+
+    A source is text, unless `source_processors` or `feature_sources` name it.
 
     Args:
-        tokenizer: The target's tokenizer, and that of every source without its own.
+        tokenizer: The target's tokenizer, and that of every text source without its own.
         source_names: The model's sources, in order.
         source_tokenizers: Tokenizers of sources that have their own vocabulary, by name.
+        source_processors: Image processors of sources that are pictures, and feature extractors of those that are
+            speech, by name.
+        feature_sources: Names of sources given as arrays of features.
+        null_token: If set, an absent text source is read as a text of this one token, which every text source's
+            vocabulary must have: it is then present, as in Nishimura et al. 2018,
+            https://doi.org/10.18653/v1/W18-2711. Like any text, it gets what its tokenizer puts around texts.
+
+    Attributes:
+        unreadable: How many pictures of each source could not be read so far, where they were taken for absent. Each
+            worker of a DataLoader counts its own.
 
     Raises:
-        ValueError: If `source_names` is empty or a tokenizer belongs to no source.
+        ValueError: If `source_names` is empty, a part belongs to no source or a source has two, a part is of an unknown
+            sort, or a tokenizer does not know `null_token` as one token.
 
     Example:
         >>> from hf_multisource import MultiSourceProcessor
         >>> processor = MultiSourceProcessor.from_pretrained("org/name")  # doctest: +SKIP
         >>> batch = processor(en=["A dog.", "A cat."], de=["Ein Hund.", None], return_tensors="pt")  # doctest: +SKIP
+        >>> batch = processor(en="A dog.", image="dog.jpg", return_tensors="pt")  # doctest: +SKIP
     """
 
     def __init__(
@@ -37,13 +60,22 @@ class MultiSourceProcessor(ProcessorMixin):
         tokenizer: PreTrainedTokenizerBase,
         source_names: Sequence[str] = (),
         source_tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
+        source_processors: Mapping[str, Any] | None = None,
+        feature_sources: Sequence[str] = (),
+        null_token: str | None = None,
     ) -> None:
         super().__init__(tokenizer)
         self.source_names = list(source_names)
         self.source_tokenizers = dict(source_tokenizers or {})
+        self.source_processors = dict(source_processors or {})
+        self.feature_sources = list(feature_sources)
+        self.null_token = null_token
+        self.unreadable: dict[str, int] = {}
         if not self.source_names:
             raise ValueError("source_names must name at least one source; got none.")
-        self._check_names(self.source_tokenizers)
+        self._check_parts()
+        if null_token is not None:
+            self._check_null_token(null_token)
 
     @classmethod
     def get_attributes(cls) -> list[str]:
@@ -60,19 +92,52 @@ class MultiSourceProcessor(ProcessorMixin):
         return [
             source_key(i, name, key)
             for i, name in enumerate(self.source_names)
-            for key in ("input_ids", "attention_mask")
+            for key in (self.main_input(name), "attention_mask")
         ]
 
+    def main_input(self, name: str) -> str:
+        """What a source is given to the model as.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            "input_ids" of text, "input_features" of features; of pictures and speech what their processor makes.
+        """
+        if name in self.source_processors:
+            key: str = self.source_processors[name].model_input_names[0]
+            return key
+        return "input_features" if name in self.feature_sources else "input_ids"
+
     def get_tokenizer(self, name: str) -> PreTrainedTokenizerBase:
-        """The tokenizer of a source.
+        """The tokenizer of a text source.
 
         Args:
             name: The source's name.
 
         Returns:
             Its own, or else the target's.
+
+        Raises:
+            ValueError: If the source is no text.
         """
+        if self.main_input(name) != "input_ids":
+            raise ValueError(f"source {name!r} has no tokenizer: it is given as {self.main_input(name)}, not as text.")
         return self.source_tokenizers.get(name, self.tokenizer)
+
+    def is_single(self, name: str, value: Any) -> bool:
+        """Whether a value is one text, picture or array, not a batch of them.
+
+        Args:
+            name: The source's name.
+            value: What was given for it. Texts may come in any container, all else in a sequence.
+
+        Returns:
+            The answer.
+        """
+        if self.main_input(name) == "input_ids":
+            return isinstance(value, str)
+        return isinstance(value, str | bytes) or not isinstance(value, Sequence)
 
     @property
     def pad_token_id(self) -> int:
@@ -87,73 +152,146 @@ class MultiSourceProcessor(ProcessorMixin):
         truncation: bool = False,
         max_length: int | None = None,
         return_tensors: str | None = None,
-        **sources: Texts,
+        unreadable: str = "error",
+        **sources: Any,
     ) -> BatchFeature:
         """Encode one example or a batch.
 
         Args:
             text_target: The target text or texts; gives `labels`.
-            padding: True or "longest": each source to its longest row; "max_length": to `max_length`; None: pad if
-                tensors are asked for. Labels are padded with -100.
+            padding: True or "longest": each source to its longest row; "max_length": texts to `max_length`, all else to
+                its longest row; None: pad if tensors are asked for. Labels are padded with -100.
             truncation: Whether longer texts are cut to `max_length`.
-            max_length: In tokens, of each source and of the target.
+            max_length: In tokens, of each text source and of the target.
             return_tensors: "pt" for tensors, "np" for arrays, None for lists.
-            **sources: Text or texts by source name. None, an empty or white text, or a name left out: absent.
+            unreadable: Whether a picture that cannot be read is an "error" or, with a warning, "absent".
+            **sources: By source name, one value or a list of values. Text: a text. Pictures: whatever
+                [`read_picture`] takes. Speech: an array of samples, or a dict with `array` and `sampling_rate`.
+                Features: an array; a map is read row by row. None, an empty or white text (or path), an array of no
+                rows, or a name left out: absent. A list is always a batch: a single array must not be one.
+
+        Shape:
+            Speech (samples,); features (S, F), maps (F, H, W), which become (H * W, F).
 
         Returns:
-            `input_ids` and `attention_mask` of every source (bare for source 0, prefixed for the others; absent ones
-            have masks of zeros), and `labels`.
+            Of every source (bare for source 0, prefixed for the others): `input_ids`, `pixel_values`, `input_values` or
+            `input_features`; and `attention_mask`, of one entry for a picture. Absent ones have masks of zeros; in
+            lists that are not padded, their arrays are None. And `labels`.
 
         Raises:
-            ValueError: If a name is no source's, lists have different lengths, an example has no source at all, or
-                `padding` is unknown.
+            ValueError: If a name is no source's, lists have different lengths, a value is not what its source takes or
+                cannot be read, speech has another sampling rate than its feature extractor, an example has no source at
+                all, or `padding` or `unreadable` is unknown.
         """
         self._check_names(sources)
         if padding not in PADDINGS:
             raise ValueError(f"padding must be one of {', '.join(map(repr, PADDINGS))}; got {padding!r}.")
         if padding == "max_length" and max_length is None:
             raise ValueError('padding="max_length" needs a max_length.')
+        if unreadable not in UNREADABLE:
+            raise ValueError(f"unreadable must be one of {', '.join(map(repr, UNREADABLE))}; got {unreadable!r}.")
         if padding is None:
             padding = return_tensors is not None
-        single = all(texts is None or isinstance(texts, str) for texts in (*sources.values(), text_target))
-        columns: dict[str, Any] = {name: [t] if single else t for name, t in sources.items() if t is not None}
+        single = all(value is None or self.is_single(name, value) for name, value in sources.items())
+        single = single and isinstance(text_target, str | None)
+        columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}
         targets: Any = [text_target] if single and text_target is not None else text_target
         size = self._batch_size(columns if targets is None else {**columns, "text_target": targets})
-        self._check_present(columns, size)
 
-        def pad(rows: list[list[int]], value: int) -> list[list[int]]:
-            if padding in (False, "do_not_pad"):
-                return rows
-            return pad_rows(rows, value, to=max_length if padding == "max_length" else None)
+        rows: dict[str, list[Any]] = {}
+        masks: dict[str, list[Any]] = {}
+        for name in self.source_names:
+            column = columns.get(name, [None] * size)
+            key = self.main_input(name)
+            if key == "input_ids":
+                rows[name] = self._encode(self.get_tokenizer(name), column, truncation, max_length)
+                masks[name] = [[1] * len(row) for row in rows[name]]
+            elif key == "pixel_values":
+                rows[name] = [self._encode_picture(name, i, value, unreadable) for i, value in enumerate(column)]
+                masks[name] = [[int(row is not None)] for row in rows[name]]
+            elif name in self.feature_sources:
+                rows[name] = [self._encode_features(name, i, value) for i, value in enumerate(column)]
+                masks[name] = [[] if row is None else [1] * len(row) for row in rows[name]]
+            else:
+                encoded = [self._encode_speech(name, i, value) for i, value in enumerate(column)]
+                rows[name], masks[name] = [row for row, _ in encoded], [mask for _, mask in encoded]
+        self._check_present(masks, size)
+        if self.null_token is not None:
+            for name in (name for name in self.source_names if self.main_input(name) == "input_ids"):
+                # "Split" is for sentences that quote a special token; this one is meant.
+                null = self.get_tokenizer(name)(self.null_token, split_special_tokens=False)["input_ids"]
+                rows[name] = [row or null for row in rows[name]]
+                masks[name] = [[1] * len(row) for row in rows[name]]
 
-        data: dict[str, list[Any]] = {}
+        length = max_length if padding == "max_length" else None
+        data: dict[str, Any] = {}
         for i, name in enumerate(self.source_names):
-            rows = self._encode(self.get_tokenizer(name), columns.get(name) or [None] * size, truncation, max_length)
-            data[source_key(i, name, "input_ids")] = pad(rows, self.get_tokenizer(name).pad_token_id)
-            data[source_key(i, name, "attention_mask")] = pad([[1] * len(row) for row in rows], 0)
+            row_key, mask_key = source_key(i, name, self.main_input(name)), source_key(i, name, "attention_mask")
+            data[row_key], data[mask_key] = rows[name], masks[name]
+            if padding not in (False, "do_not_pad"):
+                data[row_key], data[mask_key] = pad_source(self, name, rows[name], masks[name], to=length)
         if targets is not None:
-            data["labels"] = pad(self._encode(self.tokenizer, targets, truncation, max_length, True), LABEL_PADDING)
+            data["labels"] = self._encode(self.tokenizer, targets, truncation, max_length, True)
+            if padding not in (False, "do_not_pad"):
+                data["labels"] = pad_rows(data["labels"], LABEL_PADDING, to=length)
         if single and return_tensors is None:
-            data = {key: rows[0] for key, rows in data.items()}
+            data = {key: values[0] for key, values in data.items()}
         return BatchFeature(data, tensor_type=return_tensors)
 
-    def _check_names(self, sources: Mapping[str, Any]) -> None:
+    def _check_names(self, sources: Iterable[str]) -> None:
         unknown = [name for name in sources if name not in self.source_names]
         if unknown:
             raise ValueError(f"unknown source {unknown[0]!r}; the sources are {', '.join(self.source_names)}.")
 
+    def _check_parts(self) -> None:
+        parts = [*self.source_tokenizers, *self.source_processors, *self.feature_sources]
+        self._check_names(parts)
+        twice = [name for name in parts if parts.count(name) > 1]
+        if twice:
+            raise ValueError(
+                f"source {twice[0]!r} must be in one of source_tokenizers, source_processors and feature_sources only."
+            )
+        for name, part in self.source_processors.items():
+            sort = auto_class(part)
+            if sort is None:
+                raise ValueError(
+                    f"source_processors[{name!r}] must be an image processor or a feature extractor; "
+                    f"got {type(part).__name__}."
+                )
+            if self.main_input(name) not in PROCESSOR_INPUTS[sort]:
+                raise ValueError(
+                    f"source_processors[{name!r}] must make {' or '.join(PROCESSOR_INPUTS[sort])}; "
+                    f"{type(part).__name__} makes {self.main_input(name)}."
+                )
+
+    def _check_null_token(self, null_token: str) -> None:
+        for name in self.source_names:
+            if self.main_input(name) == "input_ids":
+                tokenizer = self.get_tokenizer(name)
+                ids = tokenizer(null_token, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+                if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+                    raise ValueError(
+                        f"null_token must be one token in the vocabulary of every text source; of {null_token!r} the "
+                        f"tokenizer of {name!r} makes {tokenizer.convert_ids_to_tokens(ids)}."
+                    )
+
     def _batch_size(self, columns: Mapping[str, Any]) -> int:
-        for name, texts in columns.items():
-            if isinstance(texts, str):
-                raise ValueError(f"{name} is a single text, others are lists: give single texts or lists throughout.")
-        sizes = {name: len(texts) for name, texts in columns.items()}
+        for name, values in columns.items():
+            if name == "text_target" or self.main_input(name) == "input_ids":
+                if isinstance(values, str):
+                    raise ValueError(
+                        f"{name} is a single text, others are lists: give single texts or lists throughout."
+                    )
+            elif self.is_single(name, values):
+                raise ValueError(f"{name} is a single value, others are lists: give single values or lists throughout.")
+        sizes = {name: len(values) for name, values in columns.items()}
         if len(set(sizes.values())) > 1:
-            raise ValueError(f"sources and target must have equally many texts; got {sizes}.")
+            raise ValueError(f"sources and target must have equally many values; got {sizes}.")
         return next(iter(sizes.values()), 1)
 
-    def _check_present(self, columns: Mapping[str, Any], size: int) -> None:
+    def _check_present(self, masks: Mapping[str, Sequence[Any]], size: int) -> None:
         for row in range(size):
-            if not any(texts[row] and texts[row].strip() for name, texts in columns.items()):
+            if not any(np.any(rows[row]) for rows in masks.values()):
                 names = ", ".join(self.source_names)
                 raise ValueError(f"example {row} has no source at all; give it at least one of {names}.")
 
@@ -176,18 +314,90 @@ class MultiSourceProcessor(ProcessorMixin):
                 rows[i] = ids
         return rows
 
+    def _encode_picture(self, name: str, row: int, value: Any, unreadable: str) -> Any:
+        """The picture's pixels; None if there is none."""
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        place = f"source {name!r} of example {row}"
+        try:
+            picture = read_picture(value)
+        except UnreadablePictureError as error:
+            if unreadable == "error":
+                raise ValueError(f"{place}: {error}.") from error
+            logger.warning(f"{place}: {error}; it counts as absent.")
+            self.unreadable[name] = self.unreadable.get(name, 0) + 1
+            return None
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+        return self.source_processors[name](picture, return_tensors="np")["pixel_values"][0]
+
+    def _array(self, name: str, row: int, value: Any) -> np.ndarray:
+        try:
+            return to_array(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"source {name!r} of example {row} is no array of numbers: {error}") from error
+
+    def _encode_features(self, name: str, row: int, value: Any) -> Any:
+        """The array (S, F) itself, or a map's as a view of it: nothing is read from files yet."""
+        if value is None:
+            return None
+        array = self._array(name, row, value)
+        if array.ndim not in (2, 3) or array.dtype.kind not in "fiu":
+            raise ValueError(
+                f"source {name!r} of example {row} must be an array of numbers, (S, F) or a map (F, H, W); "
+                f"got {array.dtype} of shape {array.shape}."
+            )
+        if array.ndim == 3:
+            array = array.reshape(len(array), -1).T
+        return array if len(array) else None
+
+    def _encode_speech(self, name: str, row: int, value: Any) -> tuple[Any, Any]:
+        """What the feature extractor makes of one recording, and its mask."""
+        if value is None:
+            return None, []
+        extractor = self.source_processors[name]
+        rate = extractor.sampling_rate
+        if not isinstance(value, Sequence) and not hasattr(value, "ndim"):
+            try:  # a dict, or what an `Audio` column of `datasets` holds, which is none but can be asked like one
+                value, rate = value["array"], value["sampling_rate"]
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"source {name!r} of example {row} must be an array of samples or a dict with array and "
+                    f"sampling_rate; got {type(value).__name__}."
+                ) from error
+        samples = self._array(name, row, value)
+        if rate != extractor.sampling_rate:
+            raise ValueError(
+                f"source {name!r} of example {row} has a sampling rate of {rate} Hz, but its feature extractor needs "
+                f"{extractor.sampling_rate} Hz: resample it."
+            )
+        if samples.ndim != 1 or (samples.dtype.kind != "f" and len(samples)):
+            raise ValueError(
+                f"source {name!r} of example {row} must be one channel of samples, an array of floats (samples,); "
+                f"got {samples.dtype} of shape {samples.shape}."
+            )
+        if not len(samples):
+            return None, []
+        made = extractor([samples.astype(np.float32)], sampling_rate=rate, return_attention_mask=True)
+        return to_array(made[self.main_input(name)][0]), to_array(made.get("attention_mask", [[1]])[0])
+
     def to_dict(self) -> dict[str, Any]:
-        """What `processor_config.json` holds; tokenizers have files of their own.
+        """What `processor_config.json` holds; tokenizers and sources' processors have files of their own.
 
         Returns:
             A dict of JSON values.
         """
         output: dict[str, Any] = super().to_dict()
         output["source_tokenizers"] = list(self.source_tokenizers)
+        # An image processor gives other pixels with another backend, and would be loaded with whatever is installed.
+        output["source_processors"] = {
+            name: {"auto_class": auto_class(part), "backend": getattr(part, "backend", None)}
+            for name, part in self.source_processors.items()
+        }
         return output
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """Save everything; the target's tokenizer at the top, a source's own in `<name>_tokenizer`.
+        """Save everything; the target's tokenizer at the top, sources' own in `<name>_tokenizer`, `<name>_processor`.
 
         Args:
             save_directory: The folder.
@@ -200,6 +410,8 @@ class MultiSourceProcessor(ProcessorMixin):
         saved = super().save_pretrained(save_directory)
         for name, tokenizer in self.source_tokenizers.items():
             tokenizer.save_pretrained(f"{save_directory}/{name}_tokenizer")
+        for name, part in self.source_processors.items():
+            part.save_pretrained(f"{save_directory}/{name}_processor")
         if push_to_hub:  # only now is everything there
             self.push_to_hub(kwargs.pop("repo_id", None) or Path(save_directory).name, **kwargs)
         return saved
@@ -217,7 +429,27 @@ class MultiSourceProcessor(ProcessorMixin):
             name: cls._load_tokenizer_from_pretrained(f"{name}_tokenizer", path, subfolder=subfolder, **kwargs)
             for name in names
         }
-        return [*arguments, processor_dict.pop("source_names", []), own]
+        parts = {}
+        for name, how in processor_dict.pop("source_processors", {}).items():
+            place = f"{subfolder}/{name}_processor" if subfolder else f"{name}_processor"
+            backend = {} if how["backend"] is None else {"backend": how["backend"]}
+            loader = getattr(transformers, how["auto_class"])
+            parts[name] = loader.from_pretrained(path, subfolder=place, **backend, **kwargs)
+        return [*arguments, processor_dict.pop("source_names", []), own, parts]
+
+
+def auto_class(part: Any) -> str | None:
+    """The class of Transformers that loads an image processor or a feature extractor.
+
+    Args:
+        part: The image processor or feature extractor.
+
+    Returns:
+        Its name; None if the part is neither.
+    """
+    if isinstance(part, ImageProcessingMixin):
+        return "AutoImageProcessor"
+    return "AutoFeatureExtractor" if isinstance(part, FeatureExtractionMixin) else None
 
 
 __all__ = ["MultiSourceProcessor"]

@@ -1,4 +1,4 @@
-"""Batches of texts of about the same length, and the one small Trainer subclass that uses them."""
+"""Batches of examples of about the same length, and the one small Trainer subclass that uses them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .configuration_multisource import SOURCE_KEYS
 from .sharding import shard
 
 POOL_BATCHES = 50
+LENGTH_KEYS = ("input_ids", "input_features", "input_values")
 
 
 def length_keys(dataset: Sequence[Mapping[str, Any]], source_names: Sequence[str]) -> list[tuple[int, int]]:
@@ -25,11 +26,15 @@ def length_keys(dataset: Sequence[Mapping[str, Any]], source_names: Sequence[str
         source_names: The model's sources, in order.
 
     Returns:
-        One pair of lengths in tokens per example.
+        One pair of lengths per example, in tokens, vectors or samples; pictures, all of one size, have length 0.
     """
-    keys = ["input_ids", *(f"{name}_input_ids" for name in source_names[1:])]
-    lengths = [[len(example.get(key) or ()) for key in keys] for example in dataset]
+    keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
+    lengths = [[_length(example, of_source) for of_source in keys] for example in dataset]
     return [(max(row), row[0]) for row in lengths]
+
+
+def _length(example: Mapping[str, Any], keys: Sequence[str]) -> int:
+    return next((len(example[key]) for key in keys if example.get(key) is not None), 0)
 
 
 class LengthBucketSampler(Sampler[int]):

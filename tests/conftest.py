@@ -20,7 +20,13 @@ os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
+import cure.sitecustomize  # noqa: E402
 from features import Features  # noqa: E402
+
+# The cure of torchvision works here from now on, and in scripts because they find it.
+_cure = str(Path(cure.sitecustomize.__file__).parent)
+if _cure not in os.environ["PYTHONPATH"].split(os.pathsep):
+    os.environ["PYTHONPATH"] += os.pathsep + _cure
 
 hypothesis.settings.register_profile(
     "tests",
@@ -39,4 +45,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     page = config.getoption("--compatibility")
     if page is not None:
+        if config.getoption("numprocesses", None):
+            raise pytest.UsageError("--compatibility collects what one process saw: leave out -n")
         config.pluginmanager.register(Features(page))

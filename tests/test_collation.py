@@ -1,14 +1,17 @@
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import tiny_config
 from hf_multisource import DataCollatorForMultiSource, MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.collation import pad_rows, source_key
+from hf_multisource.collation import pad_arrays, pad_rows, source_key
+from kinds import RATE, SIZE, mixed_processor, mixed_rows, picture, recording, regions
 from train_tokenizer import train_tokenizer
 
 SOURCES = ("en", "de")
@@ -153,3 +156,142 @@ def test_rows_are_padded_to_the_least_length_that_fits(rows: list[list[int]], to
 
 def test_keys_of_source_0_are_bare() -> None:
     assert [source_key(0, "en", "input_ids"), source_key(1, "de", "input_ids")] == ["input_ids", "de_input_ids"]
+
+
+# Sources of other kinds than text.
+
+
+def mixed_examples(processor: MultiSourceProcessor) -> list[dict[str, Any]]:
+    return [dict(processor(**row, text_target="A")) for row in mixed_rows()]
+
+
+def equal(one: dict[str, Any], other: Any) -> bool:
+    """Whether two batches have the same keys in the same order, values and dtypes."""
+    return list(one) == list(other) and all(
+        torch.equal(one[key], other[key]) and one[key].dtype == other[key].dtype for key in one
+    )
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2, 3], [0], [1, 3], [2], [3]])
+def test_a_mixed_batch_is_what_the_processor_gives_for_it(chosen: list[int]) -> None:
+    processor = mixed_processor()
+    rows = [{**mixed_rows()[i], "text_target": "A"} for i in chosen]
+    batch = DataCollatorForMultiSource(processor)([dict(processor(**row)) for row in rows])
+    columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]}
+    assert equal(batch, processor(**columns, return_tensors="pt"))
+
+
+def test_every_source_has_its_keys_whatever_a_batch_lacks() -> None:
+    processor = mixed_processor()
+    collate = DataCollatorForMultiSource(processor)
+    examples = mixed_examples(processor)
+    keys = [*processor.model_input_names, "labels"]
+    for chosen in (examples, examples[3:], examples[1:2], examples[2:3]):
+        assert list(collate(chosen)) == keys
+    lacking = collate(examples[3:])
+    assert {key: tuple(tensor.shape) for key, tensor in lacking.items() if key != "labels"} == {
+        **{"input_ids": (1, 1), "attention_mask": (1, 1)},
+        **{"image_pixel_values": (1, 0), "image_attention_mask": (1, 0)},
+        **{"speech_input_values": (1, 0), "speech_attention_mask": (1, 0)},
+        **{"regions_input_features": (1, 1, SIZE), "regions_attention_mask": (1, 1)},
+    }
+    assert {str(tensor.dtype) for tensor in lacking.values()} == {"torch.int64", "torch.float32"}
+
+
+def test_rows_may_be_lists_tensors_or_columns_of_a_dataset() -> None:
+    processor = mixed_processor()
+    collate = DataCollatorForMultiSource(processor)
+    examples = mixed_examples(processor)
+    expected = collate(examples)
+    plain = [{key: None if value is None else np.asarray(value).tolist() for key, value in x.items()} for x in examples]
+    tensors = [{key: None if value is None else torch.as_tensor(value) for key, value in x.items()} for x in examples]
+    assert equal(collate(plain), expected) and equal(collate(tensors), expected)
+    dataset = Dataset.from_list(plain)
+    assert equal(collate([dataset[i] for i in range(4)]), expected)
+    formatted = Dataset.from_list(plain).with_format("numpy")
+    assert equal(collate([formatted[i] for i in range(3)]), collate(examples[:3]))
+
+
+def test_a_mask_left_out_is_one_of_ones_for_every_kind() -> None:
+    processor = mixed_processor()
+    examples = mixed_examples(processor)
+    bare = [{key: value for key, value in x.items() if not key.endswith("mask")} for x in examples]
+    assert equal(DataCollatorForMultiSource(processor)(bare), DataCollatorForMultiSource(processor)(examples))
+
+
+def test_a_picture_behind_a_zero_is_absent() -> None:
+    processor = mixed_processor("image", "en")
+    example = {**processor(image=picture(0), en="A"), "attention_mask": [0]}
+    batch = DataCollatorForMultiSource(processor)([example])
+    assert batch["attention_mask"].tolist() == [[0]] and batch["pixel_values"].shape == (1, 3, 4, 4)
+    with pytest.raises(ValueError, match=r"^example 0 of the batch has no source at all"):
+        DataCollatorForMultiSource(processor)([{**example, "en_attention_mask": [0] * len(example["en_input_ids"])}])
+
+
+def test_an_example_without_any_source_of_any_kind_is_named() -> None:
+    processor = mixed_processor()
+    examples = [*mixed_examples(processor)[:2], dict.fromkeys(processor.model_input_names)]
+    with pytest.raises(ValueError, match=r"^example 2 of the batch has no source at all"):
+        DataCollatorForMultiSource(processor)(examples)
+
+
+def test_columns_that_a_stock_trainer_took_away_are_named() -> None:
+    processor = mixed_processor()
+    examples = [{key: value for key, value in x.items() if "pixel" not in key} for x in mixed_examples(processor)]
+    with pytest.raises(ValueError, match=r"no example has 'image_pixel_values' .* remove_unused_columns=False"):
+        DataCollatorForMultiSource(processor)(examples)
+
+
+def test_only_texts_and_features_are_made_multiples() -> None:
+    processor = mixed_processor()
+    batch = DataCollatorForMultiSource(processor, pad_to_multiple_of=8)(mixed_examples(processor))
+    assert batch["input_ids"].shape[1] % 8 == 0 == batch["labels"].shape[1] % 8
+    assert batch["regions_input_features"].shape == (4, 8, SIZE) and batch["regions_attention_mask"].shape == (4, 8)
+    assert batch["regions_attention_mask"].sum(dim=1).tolist() == [2, 5, 0, 1]
+    assert batch["image_pixel_values"].shape == (4, 3, 4, 4) and batch["image_attention_mask"].shape == (4, 1)
+    assert batch["speech_input_values"].shape == (4, 9) == batch["speech_attention_mask"].shape
+
+
+def test_arrays_that_do_not_fit_together_are_named_with_their_shapes() -> None:
+    processor = mixed_processor()
+    collate = DataCollatorForMultiSource(processor)
+
+    def examples(name: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(processor(**{"en": "A", name: value})) for value in values]
+
+    with pytest.raises(
+        ValueError, match=r"'regions' has shape \(2, 3\) in example 1 .* \(2, 5\) in example 2: only the f"
+    ):
+        collate(examples("regions", None, regions(0, 2), regions(1, 2, size=5)))
+    with pytest.raises(
+        ValueError, match=r"'image' has shape \(3, 4, 4\) in example 0 .* \(3, 6, 6\) in example 1: all mu"
+    ):
+        collate(examples("image", picture(0), picture(1, 6)))
+    sounds = {"array": recording(0, 3), "sampling_rate": RATE}
+    assert collate(examples("speech", sounds, recording(1, 5)))["speech_attention_mask"].sum(dim=1).tolist() == [3, 5]
+
+
+@given(
+    lengths=st.lists(st.none() | st.integers(1, 5), min_size=1, max_size=4),
+    tail=st.lists(st.integers(1, 3), max_size=2),
+    multiple_of=st.integers(1, 4),
+    value=st.sampled_from([0.0, -1.5]),
+)
+def test_arrays_are_padded_to_the_least_length_that_fits(
+    lengths: list[int | None], tail: list[int], multiple_of: int, value: float
+) -> None:
+    rows = [
+        None if length is None else np.random.default_rng(i).normal(size=(length, *tail)).astype(np.float16)
+        for i, length in enumerate(lengths)
+    ]
+    batch = pad_arrays("x", rows, value=value, multiple_of=multiple_of)
+    assert batch.dtype == np.float32
+    known = [length for length in lengths if length is not None]
+    if not known:
+        assert batch.shape == (len(rows), 0)
+        return
+    assert batch.shape == (len(rows), -(-max(known) // multiple_of) * multiple_of, *tail)
+    for row, full in zip(rows, batch, strict=True):
+        length = 0 if row is None else len(row)
+        assert (full[length:] == value).all()
+        assert row is None or np.array_equal(full[:length], row)

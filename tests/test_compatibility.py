@@ -70,3 +70,10 @@ def test_breaks(no_such_fixture): pass
         "| Skips one | not run |  |  | 1 of 2 | `test_some.py::test_skips` |",
         "| Works | yes | flat, serial | 1, 4 | 4 of 4 | `test_some.py::test_works` |",
     ]
+
+
+def test_the_page_is_not_made_by_several_processes(tmp_path: Path) -> None:
+    options = ["-n", "2", "--compatibility", str(tmp_path / "page.md"), "tests/test_cure.py"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
+    assert "leave out -n" in done.stderr
+    assert not (tmp_path / "page.md").exists()

@@ -1,12 +1,14 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
+from transformers.modeling_utils import LoadStateDictConfig
 
 from builders import three_source_batch, three_source_model
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceTrainer
@@ -121,3 +123,54 @@ def test_an_adapter_in_a_pickle_is_refused(tmp_path: Path) -> None:
         MultiSourceForConditionalGeneration.from_pretrained(folder)
     with pytest.raises(OSError, match=r"adapter_model\.safetensors"):
         three_source_model().load_adapter(str(folder))
+
+
+@pytest.mark.feature("Hub", "No pickle is ever loaded")
+def test_an_adapter_is_not_loaded_from_the_pickle_beside_it_either(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    adapted(three_source_model(), TARGETS["attention"]).save_pretrained(folder)
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    with pytest.raises(ValueError, match="use_safetensors must not be False"):
+        three_source_model().load_adapter(str(folder), use_safetensors=False)
+    with pytest.raises(ValueError, match="use_safetensors must not be False"):
+        three_source_model().load_adapter(load_config=LoadStateDictConfig(str(folder), use_safetensors=False))
+    (folder / "adapter_model.safetensors").unlink()
+    for place in ({"load_config": LoadStateDictConfig(str(folder))}, {"pretrained_model_name_or_path": str(folder)}):
+        with pytest.raises(OSError, match=r"adapter_model\.safetensors"):
+            three_source_model().load_adapter(**place)
+
+
+def cache_of_adapters(home: Path, adapters: dict[str, Path]) -> Path:
+    """A cache as huggingface_hub leaves it, of the repository org/adapter: revision -> folder."""
+    repository = home / "models--org--adapter"
+    (repository / "refs").mkdir(parents=True)
+    for number, (revision, folder) in enumerate(adapters.items()):
+        commit = f"{number:040x}"
+        (repository / "refs" / revision).write_text(commit)
+        shutil.copytree(folder, repository / "snapshots" / commit)
+    return home
+
+
+@pytest.mark.parametrize("way", ["plain", "adapter_kwargs", "download_kwargs"])
+@pytest.mark.parametrize("with_config", [False, True])
+def test_an_adapter_is_looked_for_where_the_caller_says(
+    with_config: bool, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {}
+    for revision in ("main", "second"):
+        model = adapted(three_source_model(), TARGETS["attention"])
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:
+                torch.nn.init.normal_(parameter, std=0.5 if revision == "main" else 1.0)
+        model.save_pretrained(tmp_path / revision / "part")
+        expected[revision] = logits(model)
+    cache = cache_of_adapters(tmp_path / "cache", {name: tmp_path / name for name in expected})
+    asked: list[Any] = []
+    monkeypatch.setattr("socket.socket.connect", lambda self, address: asked.append(address))
+    for revision in expected:
+        where = {"cache_dir": cache, "revision": revision, "subfolder": "part", "local_files_only": True, "token": "x"}
+        model = three_source_model()
+        config = {"peft_config": PeftConfig.from_pretrained(tmp_path / revision / "part")} if with_config else {}
+        model.load_adapter("org/adapter", **config, **(where if way == "plain" else {way: where}))
+        torch.testing.assert_close(logits(model), expected[revision], rtol=1e-4, atol=1e-4)
+    assert asked == [], "local_files_only asks nobody"

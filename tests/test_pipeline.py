@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import Dataset
 from transformers import pipeline
 
 from builders import TEXTS, three_source_model, three_source_processor
-from hf_multisource import COMBINERS, MultiSourcePipeline
+from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
+from kinds import mixed_processor, mixed_rows, picture
 
 TASK: Any = "multisource-to-text"  # Any, since Transformers' types know no tasks but its own
 
@@ -209,3 +212,75 @@ def test_model_and_processor_saved_one_by_one_make_a_pipeline(pipe: Any, tmp_pat
     pipe.processor.save_pretrained(tmp_path)
     loaded = pipeline(TASK, model=str(tmp_path), device="cpu")
     assert loaded(TEXTS[1], max_new_tokens=8) == pipe(TEXTS[1], max_new_tokens=8)
+
+
+# Sources of other kinds than text: what the model is given.
+
+
+@pytest.fixture
+def batches() -> list[dict[str, Any]]:
+    """What the model of `mixed_pipe` was called with."""
+    return []
+
+
+@pytest.fixture
+def mixed_pipe(batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pipeline with a source of every kind whose model notes what it is given and answers with one token each."""
+    processor = mixed_processor()
+    model = three_source_model(vocab_size=len(processor.tokenizer))
+
+    def generate(**inputs: Any) -> Any:
+        tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+        batches.append(tensors)
+        return SimpleNamespace(sequences=torch.full((len(tensors["input_ids"]), 1), 5))
+
+    monkeypatch.setattr(model, "generate", generate)
+    return pipeline(TASK, model=model, processor=processor, device="cpu")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_sources_of_every_kind_reach_the_model_as_the_collator_batches_them(
+    batch_size: int, mixed_pipe: Any, batches: list[dict[str, Any]]
+) -> None:
+    rows = mixed_rows()
+    assert len(mixed_pipe(rows, batch_size=batch_size)) == 4
+    collate = DataCollatorForMultiSource(mixed_pipe.processor)
+    encoded = [dict(mixed_pipe.processor(**row)) for row in rows]
+    expected = [collate(encoded[i : i + batch_size]) for i in range(0, 4, batch_size)]
+    assert len(batches) == len(expected)
+    for batch, wanted in zip(batches, expected, strict=True):
+        assert batch.keys() == wanted.keys() and all(torch.equal(batch[key], wanted[key]) for key in batch)
+
+
+def test_an_example_may_hold_the_path_of_a_picture(
+    mixed_pipe: Any, batches: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    picture(3).save(tmp_path / "a.png")
+    mixed_pipe({"en": "A dog.", "image": tmp_path / "a.png"})
+    mixed_pipe({"en": "A dog.", "image": picture(3)})
+    assert torch.equal(batches[0]["image_pixel_values"], batches[1]["image_pixel_values"])
+
+
+def test_a_picture_that_cannot_be_read_ends_the_pipeline_or_is_absent(
+    mixed_pipe: Any, batches: list[dict[str, Any]]
+) -> None:
+    example = {"en": "A dog.", "image": "missing.png"}
+    with pytest.raises(ValueError, match=r"source 'image' of example 0: missing\.png holds no readable picture"):
+        mixed_pipe(example)
+    mixed_pipe(example, unreadable="absent")
+    assert batches[0]["image_attention_mask"].shape == (1, 0)
+
+
+def test_a_list_of_pictures_is_no_example(mixed_pipe: Any) -> None:
+    with pytest.raises(ValueError, match="source 'image' of an example must be one value, not a list, or None; got"):
+        mixed_pipe({"image": [picture(0)]})
+
+
+def test_pixels_and_features_have_the_precision_of_the_model(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    mixed_pipe.model.to(torch.bfloat16)
+    mixed_pipe(mixed_rows()[0])
+    dtypes = {key: tensor.dtype for key, tensor in batches[0].items()}
+    assert {key for key, dtype in dtypes.items() if dtype == torch.bfloat16} == {
+        *("image_pixel_values", "speech_input_values", "regions_input_features"),
+    }
+    assert dtypes["image_attention_mask"] == torch.int64

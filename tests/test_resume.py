@@ -264,7 +264,8 @@ def test_the_time_of_a_killed_run_counts_its_first_start_too(folder: Path) -> No
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the server does not get sys.path otherwise
+    # The server does not get sys.path otherwise.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], *sys.path]))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kills"])
     return context

@@ -22,6 +22,7 @@ from hf_multisource import (
     MultiSourceTrainer,
 )
 from hf_multisource.sampling import POOL_BATCHES, length_keys
+from kinds import mixed_processor, picture, recording, regions
 from train_tokenizer import train_tokenizer
 
 NAMES = SOURCES[:2]
@@ -105,6 +106,20 @@ def losses_of(trainer: Seq2SeqTrainer) -> list[float]:
 def order_of(sampler: LengthBucketSampler, epoch: int) -> list[int]:
     sampler.set_epoch(epoch)
     return list(sampler)
+
+
+def test_the_length_of_features_is_their_number_and_a_picture_has_none() -> None:
+    mixed = mixed_processor("image", "en", "regions", "speech")
+    examples = [
+        dict(mixed(image=picture(0, 64), en="A")),
+        dict(mixed(image=picture(0, 64), en="A", regions=regions(0, 30))),
+        dict(mixed(image=picture(0, 64), regions=regions(0, 3), speech=recording(0, 70))),
+        {**mixed(image=picture(0, 64)), "en_input_ids": None, "regions_input_features": torch.zeros(4, 3)},
+    ]
+    length = len(examples[0]["en_input_ids"])
+    assert length_keys(examples, mixed.source_names) == [(length, 0), (30, 0), (70, 0), (4, 0)]
+    reordered = dict(mixed_processor("regions", "en")(regions=regions(0, 5), en="A"))
+    assert length_keys([reordered], ["regions", "en"]) == [(max(length, 5), 5)]
 
 
 def test_the_key_of_an_example_is_its_longest_source_then_source_0() -> None:

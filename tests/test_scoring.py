@@ -116,13 +116,28 @@ def test_the_paired_test_is_that_of_sacrebleu() -> None:
     for name, key in (("bleu", "BLEU"), ("chrf", "chrF2")):
         bad, good = table[key]
         assert not isinstance(bad, str) and not isinstance(good, str)
-        assert found[name] == {"difference": good.score - bad.score, "p_value": good.p_value}
-        assert found[name]["difference"] > 0
-        assert found[name]["p_value"] < 0.05
+        assert found[name]["difference"] == good.score - bad.score > 0
+        assert found[name]["p_value"] == good.p_value < 0.05
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_the_interval_of_a_difference_is_that_of_test_sets_drawn_with_replacement(name: str) -> None:
+    found = paired_bootstrap(GOOD, BAD, REFERENCES, n_samples=80)[name]
+    draws = np.random.default_rng(12345).choice(40, size=(80, 40), replace=True)
+
+    def score_of(texts: Sequence[str], draw: Any) -> float:
+        return SACREBLEU[name]().corpus_score([texts[i] for i in draw], [[REFERENCES[i] for i in draw]]).score
+
+    differences = sorted(score_of(GOOD, draw) - score_of(BAD, draw) for draw in draws)
+    assert found["difference_low"] == pytest.approx(differences[2])  # 2.5 % of 80 are left out at each end
+    assert found["difference_high"] == pytest.approx(differences[-3])
+    turned = paired_bootstrap(BAD, GOOD, REFERENCES, n_samples=80)[name]
+    assert (turned["difference_low"], turned["p_value"]) == (-found["difference_high"], found["p_value"])
 
 
 def test_no_difference_is_never_significant() -> None:
-    assert paired_bootstrap(GOOD, GOOD, REFERENCES)["bleu"] == {"difference": 0.0, "p_value": 1.0}
+    none = {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "p_value": 1.0}
+    assert paired_bootstrap(GOOD, GOOD, REFERENCES)["bleu"] == none
     assert paired_bootstrap(["y"] * 40, ["z"] * 40, REFERENCES)["bleu"]["p_value"] == 1.0
 
 
@@ -448,8 +463,15 @@ def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tm
     (tmp_path / "plot.png").write_bytes(b"a plot")
     results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "plot.png")])
     assert (out / "tiny" / "serial.png").read_bytes() == b"a plot"
+    (tmp_path / "s.attention-0.png").write_bytes(b"another")
+    (tmp_path / "s.json").write_text('{"commands": ["python training/score.py run --attention-plot 0"]}')
+    results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "s.attention-0.png")])
+    commands = json.loads((out / "tiny" / "serial.json").read_text("utf-8"))["commands"]
+    assert commands == [*row["commands"], "python training/score.py run --attention-plot 0"]
+    assert commands[0] == "python training/train.py x.yaml"
     page = (out / "tiny.md").read_text("utf-8")
     assert "| serial | serial   | en de" in page
+    assert "      python training/score.py run --attention-plot 0\n" in page
     (out / "tiny.md").unlink()
     results.main(["table", "tiny", "--results", str(out)])
     assert (out / "tiny.md").read_text("utf-8") == page

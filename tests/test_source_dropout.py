@@ -1,4 +1,4 @@
-"""Sources that are taken away in training, so that a model learns to do without any of them."""
+"""Sources that are taken away from examples in training."""
 
 from __future__ import annotations
 

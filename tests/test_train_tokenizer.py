@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from train_tokenizer import KINDS, MIN_VOCAB_SIZE, main, train_tokenizer
+from train_tokenizer import KINDS, MIN_VOCAB_SIZE, SPECIAL_TOKENS, main, train_tokenizer
 
 SENTENCES = {
     "en": ["A boy plays in the water, and a girl is watching the boys.", "Two dogs run over the green grass."],
@@ -158,11 +158,12 @@ def test_the_command_saves_one_tokenizer_for_all(folder: Path) -> None:
 def test_the_command_saves_separate_tokenizers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "tok"
     names = ["--sources", "en", "de", "--target", "cs", "--separate"]
-    main([str(folder), *names, "--kind", "unigram", "--vocab_size", "290", "--lowercase", "--out", str(out)])
+    settings = ["--kind", "unigram", "--vocab_size", "290", "--lowercase", "--null_token", "<NULL>"]
+    main([str(folder), *names, *settings, "--out", str(out)])
     assert sorted(path.name for path in out.iterdir()) == ["de", "en", "target"]
     assert capsys.readouterr().out.count("tokens, from 2 sentences\n") == 3
     for name, column in {"en": "en", "de": "de", "target": "cs"}.items():
-        expected = train_tokenizer(SENTENCES[column], "unigram", 290, lowercase=True)
+        expected = train_tokenizer(SENTENCES[column], "unigram", 290, lowercase=True, null_token="<NULL>")
         loaded = AutoTokenizer.from_pretrained(out / name)
         assert loaded.backend_tokenizer.to_str() == expected.backend_tokenizer.to_str()
 
@@ -188,3 +189,22 @@ def test_the_command_says_what_is_wrong_and_writes_nothing(arguments: list[str],
     with pytest.raises(SystemExit, match=rf"^train_tokenizer\.py: {message}"):
         main([str(folder), *arguments, "--out", str(folder / "tok")])
     assert not (folder / "tok").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_for_absent_texts_is_one_more_special_token(kind: str, tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(TEXTS, kind, 300, null_token="<NULL>")
+    null = len(SPECIAL_TOKENS)
+    assert tokenizer.convert_ids_to_tokens(list(range(null + 1))) == [*SPECIAL_TOKENS, "<NULL>"]
+    assert len(tokenizer) <= 300
+    tokenizer.save_pretrained(tmp_path)
+    for own in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert own("<NULL>", split_special_tokens=False)["input_ids"] == [null, own.eos_token_id]
+        assert null not in own("a <NULL> b")["input_ids"], "a sentence that quotes it is read as it stands"
+        assert own.decode(own("a <NULL> b")["input_ids"], skip_special_tokens=True) == "a <NULL> b"
+        assert own.decode([null, *own("a")["input_ids"]], skip_special_tokens=True) == "a"
+    for bad in (" ", "</s>"):
+        with pytest.raises(ValueError, match=f"^null_token is '{bad}', but must be a token of its own"):
+            train_tokenizer(TEXTS, kind, 300, null_token=bad)
+    with pytest.raises(ValueError, match=f"must be at least {MIN_VOCAB_SIZE + 1}: 5 special tokens"):
+        train_tokenizer(TEXTS, kind, MIN_VOCAB_SIZE, null_token="<NULL>")

@@ -6,10 +6,9 @@
 
 `row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`) and writes
 docs/results/<table>/<name>.json, then the table. With --baseline it compares the hypotheses of the two runs by paired
-bootstrap. The attention plot named, or the first one of the split, if there is any, goes beside the row: name one where
-the test set's sentences may not be shown. `table` writes
-docs/results/<table>.md anew from all rows that are there, and from docs/results/<table>/notes.md: what they show, in
-words.
+bootstrap. The attention plot named, or the first one of the split, if there is any, goes beside the row, and its
+command into the row: name one where the test set's sentences may not be shown. `table` writes docs/results/<table>.md
+anew from all rows that are there, and from docs/results/<table>/notes.md: what they show, in words.
 """
 
 from __future__ import annotations
@@ -83,6 +82,13 @@ def attention_plots(run: Path, split: str) -> list[Path]:
     """The plots that `score.py --attention-plot` made of a split, in the order of the sentences."""
     plots = (run / "scores").glob(f"{glob.escape(split)}.attention-*.png")
     return sorted(plots, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def plot_commands(plot: Path) -> list[str]:
+    """The commands that `score.py` recorded beside an attention plot; none beside a plot made otherwise."""
+    split, mark, _ = plot.name.rpartition(".attention-")
+    report = plot.with_name(f"{split}.json")
+    return list(read_json(report)["commands"]) if mark and report.exists() else []
 
 
 def training_facts(run: Path) -> dict[str, Any]:
@@ -314,12 +320,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if args.action == "row":
             content = make_row(args.run, args.table, args.name, args.split, args.baseline)
+            plots = [args.plot] if args.plot else attention_plots(args.run, content["split"])
+            if plots:
+                content["commands"] = list(dict.fromkeys([*content["commands"], *plot_commands(plots[0])]))
             path = args.results / args.table / f"{args.name}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(path)
             path.with_suffix(".png").unlink(missing_ok=True)
-            if plots := [args.plot] if args.plot else attention_plots(args.run, content["split"]):
+            if plots:
                 print(shutil.copyfile(plots[0], path.with_suffix(".png")))
         print(write_table(args.table, args.results))
     except (OSError, ValueError) as error:

@@ -27,29 +27,35 @@ WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(
-    texts: Iterable[str | None], kind: str, vocab_size: int, *, lowercase: bool = False
+    texts: Iterable[str | None], kind: str, vocab_size: int, *, lowercase: bool = False, null_token: str | None = None
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on sentences.
 
     Args:
         texts: Sentences; None, empty and white ones are passed over.
         kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`.
-        vocab_size: Most tokens, the 4 special ones and the 256 bytes included. Little text may give fewer: a note is
+        vocab_size: Most tokens, the special ones and the 256 bytes included. Little text may give fewer: a note is
             printed then.
         lowercase: Whether to encode text in lower case; decoding cannot give the capitals back.
+        null_token: One more special token, such as "<NULL>": what a processor with this `null_token` reads where a
+            text source is absent.
 
     Returns:
         The tokenizer, which ends every sentence with `</s>` and reads special tokens in text as plain text.
 
     Raises:
-        ValueError: If the kind is unknown, `vocab_size` is too small, or there is no text.
+        ValueError: If the kind is unknown, `vocab_size` too small or `null_token` no new token, or there is no text.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}")
-    if vocab_size < MIN_VOCAB_SIZE:
+    if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
+        raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
+    special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
+    least = MIN_VOCAB_SIZE + (null_token is not None)
+    if vocab_size < least:
         raise ValueError(
-            f"vocab_size is {vocab_size}, but must be at least {MIN_VOCAB_SIZE}: "
-            f"{len(SPECIAL_TOKENS)} special tokens, {len(ALPHABET)} bytes and one more"
+            f"vocab_size is {vocab_size}, but must be at least {least}: "
+            f"{len(special_tokens)} special tokens, {len(ALPHABET)} bytes and one more"
         )
     sentences = [text for text in texts if text and text.strip()]
     if not sentences:
@@ -57,7 +63,7 @@ def train_tokenizer(
 
     options: dict[str, Any] = {
         "vocab_size": vocab_size,
-        "special_tokens": list(SPECIAL_TOKENS),
+        "special_tokens": list(special_tokens),
         "initial_alphabet": ALPHABET,
         "show_progress": sys.stderr.isatty(),  # elsewhere the bars come out as empty lines
     }
@@ -86,7 +92,7 @@ def train_tokenizer(
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     tokenizer.train_from_iterator(sentences, trainer)
     if kind == "unigram":
-        tokenizer.model = _settled(tokenizer)
+        tokenizer.model = _settled(tokenizer, len(special_tokens))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
     )
@@ -104,7 +110,7 @@ def train_tokenizer(
     )
 
 
-def _settled(tokenizer: Tokenizer) -> models.Unigram:
+def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:
     """Make the trained Unigram model independent of the trainer's random hash order.
 
     That order shows in the last digits of the scores, and in the bytes that the text lacks: as the trainer meets them
@@ -112,7 +118,7 @@ def _settled(tokenizer: Tokenizer) -> models.Unigram:
     any as rare all get the lowest score.
     """
     vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
-    special, pieces = vocab[: len(SPECIAL_TOKENS)], vocab[len(SPECIAL_TOKENS) :]
+    special, pieces = vocab[:special_tokens], vocab[special_tokens:]
     lowest = min(score for _, score in pieces)
     rare = lowest + 0.0001 * len(ALPHABET)
     settled = [(piece, round(lowest if len(piece) == 1 and score < rare else score, 6)) for piece, score in pieces]
@@ -130,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--kind", default="bpe", help=f"{', '.join(KINDS)} (default: %(default)s)")
     parser.add_argument("--vocab_size", type=int, default=8000, help="most tokens a tokenizer (default: %(default)s)")
     parser.add_argument("--lowercase", action="store_true", help="encode in lower case")
+    parser.add_argument("--null_token", help="a token that stands for an absent text, such as <NULL>")
     parser.add_argument("--separate", action="store_true", help="one tokenizer each: OUT/<source>, OUT/target")
     parser.add_argument("--out", type=Path, required=True, help="folder to save in, new or empty")
     args = parser.parse_args(argv)
@@ -145,7 +152,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             parts = {args.out: [text for column in columns.values() for text in column]}
         for folder, texts in parts.items():
-            tokenizer = train_tokenizer(texts, args.kind, args.vocab_size, lowercase=args.lowercase)
+            tokenizer = train_tokenizer(
+                texts, args.kind, args.vocab_size, lowercase=args.lowercase, null_token=args.null_token
+            )
             tokenizer.save_pretrained(folder)
             print(f"{folder}: {args.kind}, {len(tokenizer)} tokens, from {sum(map(bool, texts))} sentences")
     except (ImportError, OSError, ValueError) as error:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 METRICS = ("bleu", "chrf")
 
 
@@ -27,7 +29,7 @@ def paired_bootstrap(
 ) -> dict[str, dict[str, float]]:
     """Compare two systems on one test set by sacrebleu's paired bootstrap.
 
-    The p-value is the share of resamples in which the difference exceeds its own mean by the observed difference
+    The p-value is the share of resamples in which the size of the difference exceeds its own mean by the observed one
     (Koehn 2004, as in sacrebleu and Moses); seeded by `SACREBLEU_SEED`, by default 12345.
 
     Args:
@@ -37,26 +39,37 @@ def paired_bootstrap(
         n_samples: Number of resamples.
 
     Returns:
-        For each of `METRICS`: `difference` (system minus baseline, points) and `p_value`.
+        For each of `METRICS`: `difference` (system minus baseline, points), `difference_low` and `difference_high`
+        (95 % interval of the replicas) and `p_value`.
 
     Raises:
         ValueError: If the three differ in length.
     """
     from sacrebleu.metrics import BLEU, CHRF
-    from sacrebleu.significance import PairedTest
+    from sacrebleu.significance import _bootstrap_resample, _compute_p_value
 
     if not len(hypotheses) == len(baseline) == len(references):
         raise ValueError(
             f"paired comparison needs equally many sentences: {len(hypotheses)} hypotheses, "
             f"{len(baseline)} of the baseline, {len(references)} references"
         )
-    systems = [("baseline", baseline), ("system", hypotheses)]
-    test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [references], test_type="bs", n_samples=n_samples)
-    _, results = test()
-    compared: list[Any] = [pair for key, pair in results.items() if key != "System"]  # in the order of METRICS
-    differences = [system.score - base.score for base, system in compared]
-    return {
-        # Where no resample differs at all, sacrebleu calls a difference of exactly 0 significant.
-        name: {"difference": difference, "p_value": system.p_value if difference else 1.0}
-        for name, difference, (_, system) in zip(METRICS, differences, compared, strict=True)
-    }
+    metrics: dict[str, BLEU | CHRF] = {"bleu": BLEU(), "chrf": CHRF()}
+    compared = {}
+    for name, metric in metrics.items():
+        stats = [metric._extract_corpus_statistics(texts, [references]) for texts in (hypotheses, baseline)]
+        score, other = (metric._aggregate_and_compute(stat).score for stat in stats)
+        # What sacrebleu's `PairedTest` does, in the same steps, on the same resamples; it throws the differences away.
+        replicas, others = (
+            np.array([replica.score for replica in _bootstrap_resample(stat, metric, n_samples)[1]]) for stat in stats
+        )
+        differences = np.sort(replicas - others)
+        sizes = np.abs(differences)
+        cut = n_samples // 40  # 2.5 % at each end
+        compared[name] = {
+            "difference": score - other,
+            "difference_low": float(differences[cut]),
+            "difference_high": float(differences[-cut - 1]),
+            # Where no resample differs at all, sacrebleu calls a difference of exactly 0 significant.
+            "p_value": _compute_p_value(sizes - sizes.mean(), abs(score - other)) if score != other else 1.0,
+        }
+    return compared

