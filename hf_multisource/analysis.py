@@ -7,11 +7,12 @@ other implementations never hold the weights. What a row of it sums to depends o
     serial, parallel    1 over each source that is present, 0 over an absent one: says where in a source the decoder
                         looked, and nothing of how much one source counted against another
     flat                1 over all sources together: a source's part of the sum is its weight
-    hierarchical        1 over each source that is present; `source_weights` (B, H_h, T, n), from the second attention,
-                        sum to 1 over the sources
+    hierarchical        1 over each source that is present; `source_weights` (B, H', T, n), from the second attention,
+                        sum to 1 over the sources; H' is its number of heads
 
-So does that of any combiner of one's own: `joint_weights` tells the second kind from the first. Weights are where
-the decoder looked, not why it wrote what it wrote; with `score.py --adversarial --absent` a source is put to the test.
+So does that of any other combiner: `joint_weights` tells the second kind, and `weighs_sources` the third, from the
+first. Weights are where the decoder looked, not why it wrote what it wrote; with `score.py --adversarial --absent` a
+source is put to the test.
 """
 
 from __future__ import annotations

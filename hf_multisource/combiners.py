@@ -9,7 +9,17 @@ norm, E_i the states of source i and MHA_i attention with weights of its own, pr
     hierarchical  q = LN(x);  c_i = D(MHA_i(q, E_i));  x + D(MHA_h(q, [c_1, ..., c_n]))
 
 (Libovický, Helcl & Mareček 2018, https://doi.org/10.18653/v1/W18-6326; norm, dropout and residual as in the authors'
-code.) With post-norm the norm moves from the query to the sum: LN(x + ...).
+code.) From other papers, each named in its class; from here on q = LN(x) and c_i = MHA_i(q, E_i):
+
+    projection    x + D(W [c_1; ...; c_n] + b)
+    mean          x + D(1/n sum_i c_i)
+    weighted_sum  x + D(sum_i softmax(w)_i c_i), one number w_i per source
+    context_gate  x + D(sum_i softmax(U c + b)_i * c_i), the softmax over the sources, for each dimension
+    tanh_concat   x + D(tanh(W [q; c_1; ...; c_n] + b))
+    gated_serial  serial, but for gated sources x = x + tanh(a_i) D(MHA_i(LN_i(x), E_i)), where a_i begins at 0
+    flat_normed   x + D(MHA(q, [LN_1(E_1); ...; LN_n(E_n)]))
+
+With post-norm the norm moves from the query to the sum: LN(x + ...).
 
 A source that an example lacks is left out of its computation altogether: the example comes out as if there were no such
 source.
@@ -27,6 +37,7 @@ from transformers import Cache, EncoderDecoderCache
 
 from .attention import MultiHeadAttention, SourceMemory
 from .configuration_multisource import MultiSourceConfig
+from .layers import Bias
 
 KeysValues = tuple[Tensor, Tensor]
 Combined = tuple[Tensor, Tensor | None, Tensor | None]
@@ -53,6 +64,8 @@ class Combiner(nn.Module, ABC):
     exact_for_one_source: ClassVar[bool] = True
     #: One softmax runs over the states of all sources.
     joint_weights: ClassVar[bool] = False
+    #: It gives weights over the sources.
+    weighs_sources: ClassVar[bool] = False
 
     def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
         super().__init__()
@@ -261,16 +274,62 @@ class SerialCombiner(Combiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         all_weights = []
-        for i, name in enumerate(self.source_names):
-            norm = getattr(self, name).layer_norm
-            query = norm(hidden_states) if self.pre_norm else hidden_states
-            context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
-            output = hidden_states + self.drop(context)
-            if not self.pre_norm:
-                output = norm(output)
+        for i in range(len(self.source_names)):
+            output, weights = self.take_turn(i, hidden_states, keys_values[i], memory, **kwargs)
             hidden_states = where_present(memory.present[:, i], output, hidden_states)
             all_weights.append(weights)
         return hidden_states, join(all_weights), None
+
+    def take_turn(
+        self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend to one source, with norm, dropout and residual.
+
+        Args:
+            source: Its index.
+            hidden_states: (B, T, D).
+            keys_values: Its keys and values.
+            memory: The encoded sources.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            The new stream (B, T, D), meaningless where the source is absent, and weights as `attend` gives them.
+        """
+        norm = getattr(self, self.source_names[source]).layer_norm
+        query = norm(hidden_states) if self.pre_norm else hidden_states
+        context, weights = self.attend(source, query, keys_values, memory, **kwargs)
+        output = hidden_states + self.drop(context)
+        return output if self.pre_norm else norm(output), weights
+
+
+class GatedSerialCombiner(SerialCombiner):
+    """Attend to each source in turn; gated sources begin without any effect, and learn to have one.
+
+    Alayrac et al. 2022 (Flamingo), https://arxiv.org/abs/2204.14198, section 2.2, without its gated feed-forward layer:
+        x_i = x_{i-1} + tanh(a_i) D(MHA_i(LN_i(x_{i-1}), E_i)), a_i a number that begins at 0
+
+    for gated sources, with this pre-norm whatever `norm_position` says, so that at a_i = 0 nothing changes: a source
+    can be added to a trained model without changing its output. The others are as in `serial`.
+
+    Args:
+        config: As [`SerialCombiner`], and which sources are `gated`.
+        layer_idx: As [`Combiner`].
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        for name, gated in zip(self.source_names, config.gated_sources, strict=True):
+            if gated:
+                getattr(self, name).gate = Bias(1)
+
+    def take_turn(
+        self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        attention = getattr(self, self.source_names[source])
+        if not hasattr(attention, "gate"):
+            return super().take_turn(source, hidden_states, keys_values, memory, **kwargs)
+        context, weights = self.attend(source, attention.layer_norm(hidden_states), keys_values, memory, **kwargs)
+        return hidden_states + attention.gate().tanh() * self.drop(context), weights
 
 
 class ParallelCombiner(Combiner):
@@ -303,16 +362,32 @@ class ParallelCombiner(Combiner):
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            One D(c_i) (B, T, D) per source, zero where it is absent, and the joined weights.
+            One c_i (B, T, D) per source, zero where it is absent, and the joined weights.
         """
         contexts, all_weights = [], []
         shared = self.layer_norm(hidden_states) if self.pre_norm and self.shared_norm else hidden_states
         for i, name in enumerate(self.source_names):
             query = shared if self.shared_norm else getattr(self, name).layer_norm(hidden_states)
             context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
-            contexts.append(where_present(memory.present[:, i], self.drop(context), torch.zeros_like(context)))
+            contexts.append(where_present(memory.present[:, i], context, torch.zeros_like(context)))
             all_weights.append(weights)
         return contexts, join(all_weights)
+
+    def add_query_norm(self) -> None:
+        """Make the layer norm of `normalised_query`, unless there is the one that all sources share."""
+        if not self.shared_norm:
+            self.layer_norm = self.make_norm()
+
+    def normalised_query(self, hidden_states: Tensor) -> Tensor:
+        """The query itself, for what looks at it beside the attentions to the sources.
+
+        Args:
+            hidden_states: The stream.
+
+        Returns:
+            LN(x), or x with post-norm.
+        """
+        return self.layer_norm(hidden_states) if self.pre_norm else hidden_states
 
     def residual(self, hidden_states: Tensor, update: Tensor, memory: SourceMemory) -> Tensor:
         """Add the update to the stream; an example without any source keeps its stream.
@@ -334,7 +409,8 @@ class ParallelCombiner(Combiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
-        return self.residual(hidden_states, torch.stack(contexts).sum(dim=0), memory), weights, None
+        update = torch.stack([self.drop(context) for context in contexts]).sum(dim=0)
+        return self.residual(hidden_states, update, memory), weights, None
 
 
 class HierarchicalCombiner(ParallelCombiner):
@@ -351,22 +427,23 @@ class HierarchicalCombiner(ParallelCombiner):
     """
 
     exact_for_one_source = False
+    weighs_sources = True
 
     def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         self.hierarchy = MultiHeadAttention(config, config.hierarchical_heads or config.decoder_attention_heads)
-        if self.pre_norm and not self.shared_norm:
-            self.layer_norm = self.make_norm()
+        self.add_query_norm()
 
     def combine(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
-        query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
+        query = self.normalised_query(hidden_states)
         level = self.hierarchy
         batch, length, width = hidden_states.shape
         heads = (level.num_heads, level.head_dim)
-        stacked = torch.stack(contexts, dim=2).flatten(1, 2)  # (B, T * n, D): int8 layers take no fourth dimension
+        dropped = [self.drop(context) for context in contexts]
+        stacked = torch.stack(dropped, dim=2).flatten(1, 2)  # (B, T * n, D): int8 layers take no fourth dimension
         levels = (batch, length, len(contexts), *heads)
         queries = level.q_proj(query).view(batch, length, 1, *heads)
         keys = level.k_proj(stacked).view(levels)  # (B, T, n, H, d)
@@ -378,6 +455,166 @@ class HierarchicalCombiner(ParallelCombiner):
         mixed = (self.drop(source_weights).unsqueeze(-1) * values).sum(dim=2)  # (B, T, H, d)
         update = self.drop(level.out_proj(mixed.reshape(batch, length, width)))
         return self.residual(hidden_states, update, memory), weights, source_weights.permute(0, 3, 1, 2)
+
+
+class ProjectionCombiner(ParallelCombiner):
+    """Attend to all sources at once and project the joined context vectors.
+
+    Littell et al. 2019, https://doi.org/10.18653/v1/W19-5326, Eq. 5, with the b of the authors' code:
+        c_i = MHA_i(q, E_i);  x + D(W [c_1; ...; c_n] + b);  post-norm: LN(x + D(W [c_1; ...; c_n] + b))
+
+    with q = LN(x), or x with post-norm. W is kept as one matrix W_i per source, W [c_1; ...; c_n] = sum_i W_i c_i, and
+    of an absent source it is left out, b stays. Unlike `parallel` it drops once, after the sum. The authors' code
+    normalises W's rows (weight normalisation), which saved weights can be multiplied out with.
+
+    Args:
+        config: As [`ParallelCombiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    exact_for_one_source = False
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        for name in self.source_names:
+            getattr(self, name).projection = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.projection: nn.Module = Bias(config.d_model)
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
+        named = zip(self.source_names, contexts, strict=True)
+        projected = torch.stack([getattr(self, name).projection(context) for name, context in named]).sum(dim=0)
+        update = self.drop(self.complete(projected, hidden_states))
+        return self.residual(hidden_states, update, memory), weights, None
+
+    def complete(self, projected: Tensor, hidden_states: Tensor) -> Tensor:
+        """What becomes of the projected context vectors.
+
+        Args:
+            projected: Their sum.
+            hidden_states: The stream.
+
+        Returns:
+            z (B, T, D).
+        """
+        return projected + self.projection()
+
+
+class TanhConcatCombiner(ProjectionCombiner):
+    """Attend to all sources at once, join the context vectors with the query, and map them to one through a tanh.
+
+    Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, Eq. 14, with the b of the authors' code, and with the norm
+    and residual of a Transformer's layer in place of the LSTM's:
+        c_i = MHA_i(q, E_i);  x + D(tanh(W [q; c_1; ...; c_n] + b));  post-norm: LN(x + D(tanh(...)))
+
+    with q = LN(x), or x with post-norm. W is kept as one matrix per source and one for q, as in `projection`.
+
+    Args:
+        config: As [`ParallelCombiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.projection = nn.Linear(config.d_model, config.d_model)
+        self.add_query_norm()
+
+    def complete(self, projected: Tensor, hidden_states: Tensor) -> Tensor:
+        return torch.tanh(projected + self.projection(self.normalised_query(hidden_states)))
+
+
+class MeanCombiner(ParallelCombiner):
+    """Attend to all sources at once and take the mean of the context vectors.
+
+    Huang et al. 2021 (TRICE), https://arxiv.org/abs/2105.14809, with weights of its own for each source, which are one
+    there; n counts the sources that the example has:
+        c_i = MHA_i(q, E_i);  x + D(1/n sum_i c_i);  post-norm: LN(x + D(1/n sum_i c_i))
+
+    with q = LN(x), or x with post-norm.
+
+    Args:
+        config: As [`ParallelCombiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    weighs_sources = True
+
+    def combine(
+        self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
+    ) -> Combined:
+        contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
+        present = memory.present[:, None, :, None]
+        logits = self.logits(contexts)
+        # The lowest finite number, not -inf: a row without any source must stay finite until it is dropped.
+        shares = torch.where(present, logits, torch.finfo(logits.dtype).min).softmax(dim=2) * present
+        update = self.drop((shares * torch.stack(contexts, dim=2)).sum(dim=2))
+        heads = 1 if shares.shape[-1] == 1 else self.config.decoder_attention_heads
+        source_weights = shares.unflatten(-1, (heads, -1)).mean(dim=-1).expand(-1, hidden_states.shape[1], -1, -1)
+        return self.residual(hidden_states, update, memory), weights, source_weights.permute(0, 3, 1, 2)
+
+    def logits(self, contexts: list[Tensor]) -> Tensor:
+        """What the softmax over the sources makes weights of.
+
+        Args:
+            contexts: One c_i (B, T, D) per source.
+
+        Shape:
+            Returns (1, 1, n, 1), or (B, T, n, D) for a weight of each dimension.
+
+        Returns:
+            The logits, meaningless where a source is absent.
+        """
+        return contexts[0].new_zeros(1, 1, len(contexts), 1)
+
+
+class WeightedSumCombiner(MeanCombiner):
+    """Attend to all sources at once and sum the context vectors, weighted by one learnt number for each source.
+
+    `WeightedSumLayer` of Lingvo (Shen et al. 2019, https://arxiv.org/abs/1902.08295), the softmax over the sources that
+    the example has:
+        c_i = MHA_i(q, E_i);  x + D(sum_i softmax(w)_i c_i);  post-norm: LN(x + D(sum_i softmax(w)_i c_i))
+
+    with q = LN(x), or x with post-norm. All w_i begin at 0, and so does `mean`.
+
+    Args:
+        config: As [`ParallelCombiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        for name in self.source_names:
+            getattr(self, name).gate = Bias(1)
+
+    def logits(self, contexts: list[Tensor]) -> Tensor:
+        return torch.stack([getattr(self, name).gate() for name in self.source_names])[None, None]
+
+
+class ContextGateCombiner(MeanCombiner):
+    """Attend to all sources at once and let gates choose between the context vectors, in each dimension.
+
+    Voita et al. 2018, https://doi.org/10.18653/v1/P18-1117, section 3, from two sources to any number:
+        c_i = MHA_i(q, E_i);  g_i = softmax over i of U_i c_i + b_i, for each dimension;  x + D(sum_i g_i * c_i)
+
+    with q = LN(x), or x with post-norm, where it is LN(x + ...). With two sources g_1 is the paper's gate
+    sigmoid(W [c_1; c_2] + b), W = [U_1, -U_2] and b = b_1 - b_2; with more, any pair of them shares by such a gate. The
+    weights over the sources are the means of g over the dimensions of each head.
+
+    Args:
+        config: As [`ParallelCombiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        for name in self.source_names:
+            getattr(self, name).gate = nn.Linear(config.d_model, config.d_model)
+
+    def logits(self, contexts: list[Tensor]) -> Tensor:
+        named = zip(self.source_names, contexts, strict=True)
+        return torch.stack([getattr(self, name).gate(context) for name, context in named], dim=2)
 
 
 class FlatCombiner(Combiner):
@@ -414,12 +651,47 @@ class FlatCombiner(Combiner):
         return where_present(any_present, output, hidden_states), weights, None
 
 
+class FlatNormedCombiner(FlatCombiner):
+    """Attend to the states of all sources in one attention, each source's states normalised and marked as its own.
+
+    `flat`, with a layer norm over the states of each source, in each decoder layer:
+        x + D(MHA(LN(x), [LN_1(E_1); ...; LN_n(E_n)]));  post-norm: LN(x + D(MHA(x, [LN_1(E_1); ...; LN_n(E_n)])))
+
+    Encoders whose states differ in scale (pictures, speech) no longer outshout one another, and the bias of LN_i, which
+    begins at 0, is an embedding of the source, like the segment embeddings of Huang et al. 2021 (TRICE),
+    https://arxiv.org/abs/2105.14809.
+
+    Args:
+        config: As [`Combiner`].
+        layer_idx: As [`Combiner`].
+    """
+
+    exact_for_one_source = False
+
+    def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        for name in self.source_names:
+            self.add_module(name, nn.ModuleDict({"states_layer_norm": self.make_norm()}))
+
+    def project(self, memory: SourceMemory) -> list[KeysValues]:
+        named = zip(self.source_names, memory.states.split(memory.lengths, dim=1), strict=True)
+        normalised = [getattr(self, name)["states_layer_norm"](block) for name, block in named]
+        return [self.joint.project(torch.cat(normalised, dim=1))]
+
+
 #: The strategies by the name that `MultiSourceConfig.combiner` gives them.
 COMBINERS: dict[str, type[Combiner]] = {
     "serial": SerialCombiner,
     "parallel": ParallelCombiner,
     "flat": FlatCombiner,
     "hierarchical": HierarchicalCombiner,
+    "gated_serial": GatedSerialCombiner,
+    "projection": ProjectionCombiner,
+    "tanh_concat": TanhConcatCombiner,
+    "mean": MeanCombiner,
+    "weighted_sum": WeightedSumCombiner,
+    "context_gate": ContextGateCombiner,
+    "flat_normed": FlatNormedCombiner,
 }
 
 

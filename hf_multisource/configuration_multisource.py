@@ -18,14 +18,14 @@ KEYS_OF_KIND = {
 }
 SOURCE_KINDS = tuple(KEYS_OF_KIND)
 SOURCE_KEYS = tuple(dict.fromkeys(key for keys in KEYS_OF_KIND.values() for key in keys))
-# What a source of each kind can set, beside name, kind, source_dropout and what its whole encoder is shared with.
+# What a source of each kind can set, beside what every source can.
 LAYER_FIELDS = {"layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"}
 FIELDS_OF_KIND = {
     "text": {*LAYER_FIELDS, "vocab_size", "pad_token_id", "share_embeddings_with", "freeze"},
     "features": {*LAYER_FIELDS, "feature_size", "norm"},
     "pretrained": {"encoder", "freeze", "norm", "dropout"},
 }
-FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}
+FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout", "gated"}
 NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
@@ -49,6 +49,7 @@ RESERVED_NAMES = frozenset(
         "return_tensors",
         "joint",
         "hierarchy",
+        "projection",
         "layer_norm",
         *SOURCE_KEYS,
     ]
@@ -98,6 +99,8 @@ class SourceConfig:
         share_embeddings_with: Name of an earlier source whose embeddings (and vocabulary) this one uses.
         source_dropout: Probability of taking the whole source away from an example in training, in [0, 1)
             (`source_dropout`).
+        gated: Whether the combiner "gated_serial", the only one with which it may be set, lets the source in through a
+            gate that begins shut. None: every source but source 0 is gated.
     """
 
     name: str
@@ -117,6 +120,7 @@ class SourceConfig:
     share_encoder_with: str | None = None
     share_embeddings_with: str | None = None
     source_dropout: float | int | None = None
+    gated: bool | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.encoder, Mapping):
@@ -200,7 +204,8 @@ class MultiSourceConfig(PreTrainedConfig):
         combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
         hierarchical_heads: Heads of the hierarchical combiner's second attention; None: `decoder_attention_heads`.
         query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one each.
-            Read by the parallel and hierarchical combiners with `norm_position="pre"`; serial has one each by nature.
+            Read, with `norm_position="pre"`, by the combiners that attend to all sources at once: all but serial and
+            gated_serial, which have one each by nature, and flat and flat_normed, which have a single query.
         norm_position: "pre": x + f(LN(x)), with a final layer norm after encoder and decoder; "post": LN(x + f(x)).
         vocab_size: Size of the target's vocabulary, in tokens.
         d_model: Width D of all states.
@@ -437,6 +442,11 @@ class MultiSourceConfig(PreTrainedConfig):
         own = (source.source_dropout for source in self.sources)
         return tuple(self.source_dropout if probability is None else probability for probability in own)
 
+    @property
+    def gated_sources(self) -> tuple[bool, ...]:
+        """Whether each source, in order, is gated if the combiner is "gated_serial"."""
+        return tuple(i > 0 if source.gated is None else source.gated for i, source in enumerate(self.sources))
+
     def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
 
@@ -511,6 +521,11 @@ class MultiSourceConfig(PreTrainedConfig):
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
             self._check_kind(source)
+            if source.gated is not None and self.combiner != "gated_serial":
+                raise ValueError(
+                    f"sources[{name}].gated may only be set with combiner='gated_serial'; got {source.gated} with "
+                    f"combiner={self.combiner!r}."
+                )
             for field in ("dropout", "source_dropout"):
                 probability = getattr(source, field)
                 if probability is not None and not 0 <= probability < 1:

@@ -216,6 +216,32 @@ class FeedForward(nn.Module):
         return states if self.pre_norm else self.layer_norm(states)
 
 
+class Bias(nn.Module):
+    """Learnt numbers that begin at 0.
+
+    A module, not a bare parameter: so whatever moves, wraps or adapts modules (offloading, PEFT's `modules_to_save`)
+    reaches it, and so do the initial values.
+
+    Args:
+        size: How many.
+
+    Shape:
+        Calling it: nothing to (size,).
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self) -> Tensor:
+        """Give the numbers.
+
+        Returns:
+            The parameter.
+        """
+        return self.bias
+
+
 class MultiSourcePreTrainedModel(PreTrainedModel):
     """Base of every model of this package: what Transformers needs to know, and how weights begin."""
 
@@ -337,6 +363,8 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
             padding: Any = getattr(module, "padding_idx", None)
             if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[padding])
+        if isinstance(module, Bias):
+            init.zeros_(module.bias)
         if "final_logits_bias" in module._buffers:
             bias: Any = module._buffers["final_logits_bias"]
             init.zeros_(bias)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.attention import SourceMemory
-from hf_multisource.combiners import Combiner, build_combiner
+from hf_multisource.combiners import COMBINERS, Combiner, build_combiner
 from hf_multisource.configuration_multisource import MultiSourceConfig
 from train_tokenizer import train_tokenizer
 
@@ -21,8 +22,20 @@ SOURCES = ("en", "de", "fr", "es")
 WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
 
 
+PAPER_COMBINERS = ("serial", "parallel", "flat", "hierarchical")
+EVERY_COMBINER = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else [pytest.mark.slow]) for name in COMBINERS]
+"""For tests that take long: the default run has those of the paper alone."""
+
+
 def tiny_config(combiner: str = "serial", sources: Sequence[Any] = SOURCES[:2], **fields: Any) -> MultiSourceConfig:
-    """A model of width 8 with 2 heads, 4 heads over sources, one layer everywhere, and no dropout."""
+    """A model of width 8 with 2 heads, 4 heads over sources, one layer everywhere, and no dropout.
+
+    With the combiner that has gates, which sources are gated goes by their names: so it stays as it is when others are
+    left out.
+    """
+    if combiner == "gated_serial":
+        dicts = [source if isinstance(source, dict) else {"name": source} for source in sources]
+        sources = [{"gated": source["name"] != SOURCES[0], **source} for source in dicts]
     tiny: dict[str, Any] = {
         "vocab_size": 16,
         "d_model": WIDTH,
@@ -90,7 +103,7 @@ class Case:
         return join(self.states(), self.masks())
 
     def combiner(
-        self, name: str, norm_position: str, *, sources: Sequence[str] = (), attention: str = "eager", **fields: Any
+        self, name: str, norm_position: str, *, sources: Sequence[Any] = (), attention: str = "eager", **fields: Any
     ) -> Combiner:
         """A combiner in evaluation mode, for the case's sources or the given ones."""
         config = tiny_config(name, sources or self.names, norm_position=norm_position, **fields)

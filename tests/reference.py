@@ -2,7 +2,8 @@
 
 Libovický et al. 2018, https://doi.org/10.18653/v1/W18-6326: attention (1)-(3), parallel (4), flat (5)(6), hierarchical
 (7)(8); serial is its section 3. The paper leaves out norm, dropout and biases; their places follow the authors' code,
-https://github.com/ufal/neuralmonkey, `neuralmonkey/attention/transformer_cross_layer.py`.
+https://github.com/ufal/neuralmonkey, `neuralmonkey/attention/transformer_cross_layer.py`. The other strategies name
+their own papers.
 
 A strategy is written for one query position of one example: x (D,) and, for every present source, its real states, each
 (D,). Masked states and absent sources are never seen, so no mask can be wrong here. `combine` loops over examples and
@@ -21,7 +22,7 @@ from torch import Tensor
 Weights = Mapping[str, Tensor]
 """Parameters by name, for instance `en.q_proj.weight` (D, D), `layer_norm.bias` (D,)."""
 Answer = tuple[Tensor, Tensor, Tensor | None]
-"""Output (D,), weights (H, S) over the given states, and weights (H_hier, n) over the given sources."""
+"""Output (D,), weights (H, S) over the given states, and weights (`heads_over_sources`, n) over the given sources."""
 
 
 def unchanged(x: Tensor) -> Tensor:
@@ -119,13 +120,13 @@ def serial(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, set
 def contexts_of(
     x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting
 ) -> tuple[list[Tensor], Tensor]:
-    """The part that parallel and hierarchical share: D(A_i(LN x, E_i)) of every source, and the weights (H, S)."""
+    """What all but serial and flat begin with: A_i(LN x, E_i) of every source, and the weights (H, S)."""
     contexts, attended = [], []
     for name, states in sources.items():
         norm = f"{name}.layer_norm" if setting.query_norm == "per_source" else "layer_norm"
         query = layer_norm(x, weights, norm, setting.eps) if setting.pre_norm else x
         context, source_attended = attention(query, states, weights, name, setting.heads, setting.attention_dropout)
-        contexts.append(setting.dropout(context))
+        contexts.append(context)
         attended.append(source_attended)
     return contexts, torch.cat(attended, dim=1)
 
@@ -134,8 +135,25 @@ def parallel(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, s
     """(4): x + sum over i of D(A_i(LN x, E_i)); post-norm: LN of x plus that sum, with x itself as the query."""
     contexts, attended = contexts_of(x, sources, weights, setting)
     for context in contexts:
-        x = x + context
+        x = x + setting.dropout(context)
     return x if setting.pre_norm else layer_norm(x, weights, "layer_norm", setting.eps), attended, None
+
+
+def gated_serial(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """Flamingo, section 2.2: serial, but for sources with a gate x_i = x_{i-1} + tanh(a_i) D(A_i(LN_i(x_{i-1}), E_i)).
+
+    With post-norm that is as it is with pre-norm; the other sources are as in serial.
+    """
+    attended = []
+    for name, states in sources.items():
+        gated = f"{name}.gate.bias" in weights
+        pre_norm = setting.pre_norm or gated
+        query = layer_norm(x, weights, f"{name}.layer_norm", setting.eps) if pre_norm else x
+        context, source_attended = attention(query, states, weights, name, setting.heads, setting.attention_dropout)
+        x = x + setting.dropout(context) * (torch.tanh(weights[f"{name}.gate.bias"]) if gated else 1)
+        x = x if pre_norm else layer_norm(x, weights, f"{name}.layer_norm", setting.eps)
+        attended.append(source_attended)
+    return x, torch.cat(attended, dim=1), None
 
 
 def flat(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
@@ -143,8 +161,16 @@ def flat(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setti
     joined = [state for states in sources.values() for state in states]
     query = layer_norm(x, weights, "layer_norm", setting.eps) if setting.pre_norm else x
     context, attended = attention(query, joined, weights, "joint", setting.heads, setting.attention_dropout)
-    x = x + setting.dropout(context)
-    return x if setting.pre_norm else layer_norm(x, weights, "layer_norm", setting.eps), attended, None
+    return close(x, context, weights, setting), attended, None
+
+
+def flat_normed(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """As flat, over [LN_1(E_1); ...; LN_n(E_n)]."""
+    normed = {
+        name: [layer_norm(state, weights, f"{name}.states_layer_norm", setting.eps) for state in states]
+        for name, states in sources.items()
+    }
+    return flat(x, normed, weights, setting)
 
 
 def hierarchical(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
@@ -153,13 +179,83 @@ def hierarchical(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weight
     As in the code, the contexts are not normalised, and the weights over sources are dropped with the residual dropout.
     """
     contexts, attended = contexts_of(x, sources, weights, setting)
+    contexts = [setting.dropout(context) for context in contexts]
     query = layer_norm(x, weights, "layer_norm", setting.eps) if setting.pre_norm else x
     z, source_attended = attention(query, contexts, weights, "hierarchy", setting.hierarchical_heads, setting.dropout)
+    return close(x, z, weights, setting), attended, source_attended
+
+
+def close(x: Tensor, z: Tensor, weights: Weights, setting: Setting) -> Tensor:
+    """End a sub-layer: x + D(z), or with post-norm LN(x + D(z))."""
     x = x + setting.dropout(z)
-    return x if setting.pre_norm else layer_norm(x, weights, "layer_norm", setting.eps), attended, source_attended
+    return x if setting.pre_norm else layer_norm(x, weights, "layer_norm", setting.eps)
 
 
-REFERENCES = {"serial": serial, "parallel": parallel, "flat": flat, "hierarchical": hierarchical}
+def projection(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """Littell et al. 2019, (5): z = W [c_1; ...; c_n] + b, with one long vector and one wide matrix."""
+    contexts, attended = contexts_of(x, sources, weights, setting)
+    matrix = torch.cat([weights[f"{name}.projection.weight"] for name in sources], dim=1)
+    z = matrix @ torch.cat(contexts) + weights["projection.bias"]
+    return close(x, z, weights, setting), attended, None
+
+
+def tanh_concat(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """Zoph & Knight 2016, (14): z = tanh(W [q; c_1; ...; c_n] + b), with one long vector and one wide matrix."""
+    contexts, attended = contexts_of(x, sources, weights, setting)
+    query = layer_norm(x, weights, "layer_norm", setting.eps) if setting.pre_norm else x
+    names = ["projection", *(f"{name}.projection" for name in sources)]
+    matrix = torch.cat([weights[f"{name}.weight"] for name in names], dim=1)
+    z = torch.tanh(matrix @ torch.cat([query, *contexts]) + weights["projection.bias"])
+    return close(x, z, weights, setting), attended, None
+
+
+def mean(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """z = (c_1 + ... + c_n) / n."""
+    contexts, attended = contexts_of(x, sources, weights, setting)
+    z = sum(contexts[1:], contexts[0]) / len(contexts)
+    return close(x, z, weights, setting), attended, x.new_full((1, len(contexts)), 1 / len(contexts))
+
+
+def weighted_sum(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """z = sum_i exp(w_i) c_i / sum_i exp(w_i)."""
+    contexts, attended = contexts_of(x, sources, weights, setting)
+    exponentials = torch.exp(torch.cat([weights[f"{name}.gate.bias"] for name in sources]))
+    shares = exponentials / exponentials.sum()
+    z = torch.stack([share * context for share, context in zip(shares, contexts, strict=True)]).sum(0)
+    return close(x, z, weights, setting), attended, shares[None]
+
+
+def context_gate(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
+    """Voita et al. 2018, section 3, for any n: z = sum_i g_i * c_i, g the softmax over i of U_i c_i + b_i."""
+    contexts, attended = contexts_of(x, sources, weights, setting)
+    logits = [linear(context, weights, f"{name}.gate") for name, context in zip(sources, contexts, strict=True)]
+    exponentials = torch.exp(torch.stack(logits))
+    gates = exponentials / exponentials.sum(0)  # (n, D)
+    z = torch.stack([gate * context for gate, context in zip(gates, contexts, strict=True)]).sum(0)
+    width = len(x) // setting.heads
+    by_head = [gates[:, head * width : (head + 1) * width].sum(1) / width for head in range(setting.heads)]
+    return close(x, z, weights, setting), attended, torch.stack(by_head)
+
+
+REFERENCES = {
+    "serial": serial,
+    "parallel": parallel,
+    "flat": flat,
+    "hierarchical": hierarchical,
+    "gated_serial": gated_serial,
+    "projection": projection,
+    "tanh_concat": tanh_concat,
+    "mean": mean,
+    "weighted_sum": weighted_sum,
+    "context_gate": context_gate,
+    "flat_normed": flat_normed,
+}
+
+
+def heads_over_sources(strategy: str, setting: Setting) -> int | None:
+    """How many rows of weights over the sources a strategy gives; None: it gives none."""
+    rows = {"hierarchical": setting.hierarchical_heads, "mean": 1, "weighted_sum": 1, "context_gate": setting.heads}
+    return rows.get(strategy)
 
 
 def combine(
@@ -181,7 +277,7 @@ def combine(
         setting: See `Setting`.
 
     Returns:
-        Output (B, T, D), weights (B, H, T, S), and for hierarchical weights over sources (B, H_hier, T, n), else None.
+        Output (B, T, D), weights (B, H, T, S), and weights over sources (B, `heads_over_sources`, T, n) or None.
         Weights of what is not there are 0.
     """
     batch, length, _ = hidden_states.shape
@@ -189,7 +285,8 @@ def combine(
     present = torch.stack([mask.any(1) for mask in masks.values()], dim=1)
     output = hidden_states.clone()
     attended = hidden_states.new_zeros(batch, setting.heads, length, joined.shape[1])
-    source_attended = hidden_states.new_zeros(batch, setting.hierarchical_heads, length, len(masks))
+    rows = heads_over_sources(strategy, setting)
+    source_attended = hidden_states.new_zeros(batch, rows or 0, length, len(masks))
     for b in range(batch):
         sources = {name: list(states[name][b][mask[b]]) for name, mask in masks.items() if mask[b].any()}
         # With no source there is no step at all: not even post-norm's LN(x), which is not x.
@@ -199,7 +296,7 @@ def combine(
             attended[b][:, t][:, joined[b]] = over_states
             if over_sources is not None:
                 source_attended[b][:, t][:, present[b]] = over_sources
-    return output, attended, source_attended if strategy == "hierarchical" else None
+    return output, attended, None if rows is None else source_attended
 
 
 NextScores = Callable[[tuple[int, ...]], Sequence[float]]

@@ -105,7 +105,7 @@ def test_weights_sum_to_what_the_combiner_promises(combiner: str) -> None:
             assert_close(sums.sum(dim=-1), torch.ones_like(sums[..., 0]))
         else:
             assert_close(sums[present], torch.ones_like(sums[present]))
-    assert (output.source_weights is not None) == (combiner == "hierarchical")
+    assert (output.source_weights is not None) == COMBINERS[combiner].weighs_sources
     for weights in output.source_weights or ():
         assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
-from builders import three_source_batch, three_source_model
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from builders import EVERY_COMBINER, three_source_batch, three_source_model
+from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.attention import MultiHeadAttention, eager_attention_forward
 from hf_multisource.modeling_multisource import MultiSourceEncoderOutput
 
 TARGET = torch.tensor([[2, 5, 6, 7], [2, 7, 1, 0], [2, 8, 9, 4]])
 
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
 
 
 @pytest.fixture(autouse=True)

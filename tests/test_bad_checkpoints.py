@@ -19,8 +19,8 @@ from transformers import (
     MarianMTModel,
 )
 
-from builders import NAMES, three_source_model, tiny_config
-from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceModel
+from builders import EVERY_COMBINER, NAMES, three_source_model, tiny_config
+from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceModel
 
 STOCK: dict[str, Any] = {
     "vocab_size": 20,
@@ -149,7 +149,7 @@ def test_a_config_that_is_no_json_is_named(folder: Path) -> None:
 @pytest.mark.feature("Hub", "A source that the weights lack is an error")
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("model", [MultiSourceForConditionalGeneration, MultiSourceModel, AutoModelForSeq2SeqLM])
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_source_that_the_weights_lack_is_named(combiner: str, model: Any, tied: bool, tmp_path: Path) -> None:
     three_source_model(combiner, tie_word_embeddings=tied).save_pretrained(tmp_path)
     edit_config(tmp_path, sources=named([*NAMES, "es"]))
@@ -158,7 +158,7 @@ def test_a_source_that_the_weights_lack_is_named(combiner: str, model: Any, tied
 
 
 @pytest.mark.feature("Hub", "A source that the configuration lacks is an error")
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_source_that_the_configuration_lacks_is_named(combiner: str, tmp_path: Path) -> None:
     three_source_model(combiner).save_pretrained(tmp_path)
     edit_config(tmp_path, sources=named(NAMES[:2]))
@@ -180,7 +180,7 @@ def test_a_source_without_an_encoder_of_its_own_is_missed_in_the_decoder(folder:
 
 @pytest.mark.feature("Hub", "Sources added or removed on purpose, with ignore_mismatched_sizes")
 @pytest.mark.parametrize("names", [[*NAMES, "es"], NAMES[:2]], ids=["added", "removed"])
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_sources_may_be_added_and_removed_on_purpose(combiner: str, names: list[str], tmp_path: Path) -> None:
     old = three_source_model(combiner)
     old.save_pretrained(tmp_path)

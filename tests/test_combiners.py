@@ -18,8 +18,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from builders import HEADS, HIERARCHICAL_HEADS, MIXED, WIDTH, Case, cases, join, tiny_config
 from hf_multisource.attention import SourceMemory
-from hf_multisource.combiners import COMBINERS, Combiner, build_combiner
-from reference import REFERENCES, Answer, Setting, attention, combine, layer_norm
+from hf_multisource.combiners import COMBINERS, Combiner, ParallelCombiner, build_combiner
+from reference import REFERENCES, Answer, Setting, attention, combine, heads_over_sources, layer_norm
 
 NORM_POSITIONS = ["pre", "post"]
 each_norm_position = pytest.mark.parametrize("norm_position", NORM_POSITIONS)
@@ -94,7 +94,7 @@ def test_combiner_equals_its_equation(name: str, norm_position: str, bias: bool,
     check_equation(case, name, norm_position, bias, "shared")
 
 
-@pytest.mark.parametrize("name", ["parallel", "hierarchical"])
+@pytest.mark.parametrize("name", [name for name, kind in COMBINERS.items() if issubclass(kind, ParallelCombiner)])
 @pytest.mark.parametrize("bias", [False, True])
 @given(case=cases())
 @example(case=MIXED)
@@ -156,6 +156,155 @@ def test_hierarchical_with_one_source_maps_its_context_twice(norm_position: str,
     for map in ("v", "out"):
         z = z @ weights[f"hierarchy.{map}_proj.weight"].T + weights[f"hierarchy.{map}_proj.bias"]
     same(combiner(x, case.memory())[0], x + z if norm_position == "pre" else torch.layer_norm(x + z, (WIDTH,), *norm))
+
+
+# Relatives: combiners that are others with some weights
+
+
+def related(case: Case, name: str, norm_position: str, weights: Mapping[str, Tensor]) -> Combiner:
+    """A combiner with these weights, of which it must need all."""
+    combiner = case.combiner(name, norm_position)
+    combiner.load_state_dict(dict(weights))
+    return combiner
+
+
+@each_norm_position
+@given(case=cases())
+@example(case=MIXED)
+def test_projection_by_the_identity_is_parallel(norm_position: str, case: Case) -> None:
+    parallel = case.combiner("parallel", norm_position)
+    projections = {f"{name}.projection.weight": torch.eye(WIDTH) for name in case.names}
+    weights = {**parallel.state_dict(), **projections, "projection.bias": torch.zeros(WIDTH)}
+    projection = related(case, "projection", norm_position, weights)
+    inputs = case.hidden_states(), case.memory()
+    all_same(projection(*inputs), parallel(*inputs))
+
+
+@each_norm_position
+@given(case=cases())
+@example(case=MIXED)
+def test_parallel_can_take_the_projection_into_its_own_maps(norm_position: str, case: Case) -> None:
+    projection = case.combiner("projection", norm_position)
+    nn.init.zeros_(projection.get_parameter("projection.bias"))
+    weights = {key: value for key, value in projection.state_dict().items() if "projection" not in key}
+    for name in case.names:
+        matrix = projection.get_parameter(f"{name}.projection.weight").detach()
+        for kind in ("weight", "bias"):
+            weights[f"{name}.out_proj.{kind}"] = matrix @ weights[f"{name}.out_proj.{kind}"]
+    inputs = case.hidden_states(), case.memory()
+    all_same(related(case, "parallel", norm_position, weights)(*inputs), projection(*inputs))
+
+
+@each_norm_position
+@pytest.mark.parametrize("name", ["weighted_sum", "context_gate"])
+@given(case=cases())
+@example(case=MIXED)
+def test_gates_of_zero_make_the_mean(name: str, norm_position: str, case: Case) -> None:
+    mean = case.combiner("mean", norm_position)
+    gates = {key: value for key, value in case.combiner(name, norm_position).state_dict().items() if ".gate." in key}
+    assert len(gates) == len(case.names) * (1 if name == "weighted_sum" else 2)
+    zeros = {key: torch.zeros_like(value) for key, value in gates.items()}
+    inputs = case.hidden_states(), case.memory()
+    actual = related(case, name, norm_position, {**mean.state_dict(), **zeros})(*inputs)
+    expected = mean(*inputs)
+    all_same((*actual[:2], actual[2][:, :1]), expected)
+    same(actual[2][:, -1:], expected[2])
+
+
+@given(case=cases(max_sources=2, min_sources=2, all_present=True))
+def test_context_gate_over_two_sources_is_the_sigmoid_of_the_paper(case: Case) -> None:
+    combiner, x = case.combiner("context_gate", "pre"), case.hidden_states()
+    assert isinstance(combiner, ParallelCombiner)
+    keys_values = combiner.project(case.memory())
+    first, second = combiner.contexts(x, keys_values, case.memory())[0]
+    weights = combiner.state_dict()
+    matrix = torch.cat([weights["en.gate.weight"], -weights["de.gate.weight"]], dim=1)
+    both = torch.cat([first, second], dim=-1)
+    gate = torch.sigmoid(both @ matrix.T + weights["en.gate.bias"] - weights["de.gate.bias"])
+    output, _, source_weights = combiner(x, case.memory())
+    same(output, x + gate * first + (1 - gate) * second)
+    by_head = gate.unflatten(-1, (HEADS, -1)).mean(-1).transpose(1, 2)
+    same(source_weights, torch.stack([by_head, 1 - by_head], dim=-1))
+
+
+@each_norm_position
+@given(case=cases())
+@example(case=MIXED)
+def test_tanh_concat_is_the_projection_and_the_query_through_a_tanh(norm_position: str, case: Case) -> None:
+    tanh = case.combiner("tanh_concat", norm_position)
+    weights, x = tanh.state_dict(), case.hidden_states()
+    query_map = weights.pop("projection.weight")
+    norm = (weights["layer_norm.weight"], weights["layer_norm.bias"])
+    query = torch.layer_norm(x, (WIDTH,), *norm) if norm_position == "pre" else x
+    projection = related(case, "projection", norm_position, weights)
+    if norm_position == "post":
+        projection.layer_norm = nn.Identity()
+    projected = projection(x, case.memory())[0] - x  # W [c_1; ...; c_n] + b
+    expected = x + torch.tanh(projected + query @ query_map.T)
+    expected = torch.layer_norm(expected, (WIDTH,), *norm) if norm_position == "post" else expected
+    present = case.memory().present.any(1)[:, None, None]
+    same(tanh(x, case.memory())[0], torch.where(present, expected, x))
+
+
+@each_norm_position
+@given(case=cases())
+@example(case=MIXED)
+def test_gated_serial_without_gates_is_serial(norm_position: str, case: Case) -> None:
+    open_sources = [{"name": name, "gated": False} for name in case.names]
+    combiner = case.combiner("gated_serial", norm_position, sources=open_sources)
+    serial = related(case, "serial", norm_position, combiner.state_dict())
+    inputs = case.hidden_states(), case.memory()
+    assert torch.equal(combiner(*inputs)[0], serial(*inputs)[0])
+
+
+@each_norm_position
+@each_attention
+@given(case=cases(), data=st.data())
+@example(case=MIXED, data=None)
+def test_a_source_whose_gate_is_shut_changes_no_bit(
+    norm_position: str, attention: str, case: Case, data: st.DataObject | None
+) -> None:
+    shut = set(case.names[1:]) if data is None else data.draw(st.sets(st.sampled_from(case.names)), label="shut")
+    sources = [{"name": name, "gated": name in shut} for name in case.names]
+    combiner = case.combiner("gated_serial", norm_position, sources=sources, attention=attention)
+    gates = [parameter for key, parameter in combiner.named_parameters() if ".gate." in key]
+    assert len(gates) == len(shut)
+    left = [i for i, name in enumerate(case.names) if name not in shut]
+    output = combiner(case.hidden_states(), case.memory())[0]
+    for gate in gates:
+        nn.init.zeros_(gate)
+    states, masks = case.states(), case.masks()
+    if left:
+        names = [sources[i] for i in left]
+        fewer = case.combiner("gated_serial", norm_position, sources=names, attention=attention)
+        fewer.load_state_dict({key: combiner.state_dict()[key] for key in fewer.state_dict()})
+        expected = fewer(case.hidden_states(), join([states[i] for i in left], [masks[i] for i in left]))[0]
+    else:
+        expected = case.hidden_states()
+    assert torch.equal(combiner(case.hidden_states(), case.memory())[0], expected)
+    if any(masks[i].any() for i, name in enumerate(case.names) if name in shut):
+        assert not torch.equal(output, expected)
+
+
+@each_norm_position
+def test_flat_over_states_normalised_beforehand_is_flat_normed(norm_position: str) -> None:
+    combiner = MIXED.combiner("flat_normed", norm_position)
+    norms = {name: combiner.get_submodule(f"{name}.states_layer_norm") for name in MIXED.names}
+    weights = {key: value for key, value in combiner.state_dict().items() if "states" not in key}
+    flat = related(MIXED, "flat", norm_position, weights)
+    states = [norm(block) for norm, block in zip(norms.values(), MIXED.states(), strict=True)]
+    x = MIXED.hidden_states()
+    all_same(combiner(x, MIXED.memory()), flat(x, join(states, MIXED.masks())))
+
+
+@each_norm_position
+def test_flat_normed_does_not_care_for_the_scale_of_a_source(norm_position: str) -> None:
+    case = Case(0, 2, (((True, True, True),),) * 2)
+    scaled = join([case.states()[0] * 1000, case.states()[1]], case.masks())
+    for name, cares in (("flat", True), ("flat_normed", False)):
+        combiner = case.combiner(name, norm_position, layer_norm_eps=1e-12)
+        one, other = (combiner(case.hidden_states(), memory)[0] for memory in (case.memory(), scaled))
+        assert torch.allclose(one, other, rtol=1e-6) != cares
 
 
 # The order of the sources
@@ -372,8 +521,10 @@ def test_weights_sum_to_one_over_what_is_present(name: str, norm_position: str, 
     else:
         sums = torch.stack([part.sum(-1) for part in weights.split(memory.lengths, dim=-1)], dim=-1)
         same(sums, present[:, None, None].expand(sums.shape))
+    assert (source_weights is not None) == COMBINERS[name].weighs_sources
     if source_weights is not None:
-        assert source_weights.shape == (len(x), HIERARCHICAL_HEADS, x.shape[1], len(case.names))
+        rows = heads_over_sources(name, Setting(HEADS, HIERARCHICAL_HEADS, norm_position == "pre"))
+        assert source_weights.shape == (len(x), rows, x.shape[1], len(case.names))
         assert not source_weights.masked_select(present[:, None, None] == 0).any()
         same(source_weights.sum(-1), anything[:, None, None].expand(source_weights.shape[:-1]))
 

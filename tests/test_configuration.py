@@ -131,10 +131,20 @@ def test_a_source_that_shares_an_encoder_has_that_encoders_settings() -> None:
         {"name": "de", "share_encoder_with": "en"},
         {"name": "fr", "share_embeddings_with": "de"},
     ]
-    config = tiny_config(sources=sources)  # type: ignore[arg-type]
+    config = tiny_config(sources=sources)
     en, de, fr = (config.encoder_settings(name) for name in config.source_names)
     assert (de.layers, de.vocab_size, de.pad_token_id) == (en.layers, en.vocab_size, en.pad_token_id) == (2, 20, 3)
     assert (fr.layers, fr.vocab_size, fr.pad_token_id) == (1, 20, 3)
+
+
+def test_all_sources_but_the_first_are_gated_unless_they_say_otherwise() -> None:
+    sources: list[Any] = ["en", "de", {"name": "fr", "gated": False}, {"name": "es", "share_encoder_with": "de"}]
+    config = MultiSourceConfig(sources=sources, combiner="gated_serial")
+    assert config.gated_sources == (False, True, False, True)
+    sources = [{"name": "en", "gated": True}, {"name": "de", "share_encoder_with": "en", "gated": False}]
+    config = MultiSourceConfig(sources=sources, combiner="gated_serial")
+    assert config.gated_sources == (True, False)
+    assert MultiSourceConfig.from_dict(config.to_dict()).gated_sources == (True, False)
 
 
 BAD = [
@@ -150,6 +160,7 @@ BAD = [
         for name in [
             "joint",
             "hierarchy",
+            "projection",
             "layer_norm",
             "padding",
             "truncation",
@@ -181,6 +192,13 @@ BAD = [
     (
         {"sources": ["en", {"name": "de", "share_embeddings_with": "en"}], "tie_word_embeddings": False},
         r"sources\[de\].share_embeddings_with.*tie_word_embeddings",
+    ),
+    *(
+        (
+            {"sources": [{"name": "en", "gated": gated}], "combiner": combiner},
+            rf"sources\[en\].gated.*combiner='gated_serial'; got {gated} with combiner='{combiner}'",
+        )
+        for gated, combiner in [(True, "serial"), (False, "context_gate")]
     ),
     ({"sources": [{"name": "en", "position_embedding": "rotary"}]}, r"sources\[en\].position_embedding.*'rotary'"),
     ({"sources": [{"name": "en", "attention_heads": 3}]}, "attention_heads.*'en'.*d_model=8.*3"),
@@ -249,7 +267,7 @@ def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("value", [-0.1, 1.0, 1.5])
 def test_the_dropout_of_a_source_is_a_probability_too(value: float) -> None:
     with pytest.raises(StrictDataclassError, match=rf"(?s)dropout.*\[0, 1\).*{value}"):
-        tiny_config(sources=[{"name": "en", "dropout": value}])  # type: ignore[list-item]
+        tiny_config(sources=[{"name": "en", "dropout": value}])
 
 
 @pytest.mark.parametrize("sources", ["en", 3, [3], [None]])
@@ -261,7 +279,7 @@ def test_sources_are_a_list_of_names_or_source_configs(sources: Any) -> None:
 @pytest.mark.parametrize("setting", [{"layers": 3}, {"vocab_size": 9}, {"share_embeddings_with": "en"}])
 def test_a_shared_encoder_leaves_nothing_to_set(setting: dict[str, Any]) -> None:
     with pytest.raises(StrictDataclassError, match=rf"(?s)sources\[de\].*share_encoder_with.*{next(iter(setting))}"):
-        tiny_config(sources=["en", {"name": "de", "share_encoder_with": "en", **setting}])  # type: ignore[list-item]
+        tiny_config(sources=["en", {"name": "de", "share_encoder_with": "en", **setting}])
 
 
 @pytest.mark.parametrize("name", ["config", "drop", "training", "keys", "forward"])

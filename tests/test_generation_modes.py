@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
 
-from builders import END, NAMES, three_source_model
+from builders import END, EVERY_COMBINER, NAMES, PAPER_COMBINERS, three_source_model
 from builders import three_source_batch as batch
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from hf_multisource import MultiSourceForConditionalGeneration
 from reference import beam_search
 from searches import START, generate, log_probabilities, next_scores, same, shared_model, texts_of
 
@@ -29,7 +29,7 @@ LONGEST = 6
 NEVER = -float("inf")
 TILT = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
 
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
 each_width = pytest.mark.parametrize("num_beams", [1, 4])
 beams = pytest.mark.parametrize("num_beams", [4])
 greedy = pytest.mark.parametrize("num_beams", [1])
@@ -151,7 +151,7 @@ def test_the_options_are_needed(num_beams: int) -> None:
     """Guards the test above: some model must feel each option."""
     for change in (tilted, without_repeated_pairs, without_bad_words, never_early, starts_with_7, odd_then_even):
         felt = False
-        for combiner, i in itertools.product(COMBINERS, range(5)):
+        for combiner, i in itertools.product(PAPER_COMBINERS, range(5)):
 
             def ask(
                 text: tuple[int, ...], combiner: str = combiner, i: int = i, change: Change = change

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
 
-from builders import NAMES, TEXTS, three_source_model, three_source_processor
+from builders import EVERY_COMBINER, NAMES, PAPER_COMBINERS, TEXTS, three_source_model, three_source_processor
 from fresh import run_fresh
 from hf_multisource import (
     COMBINERS,
@@ -53,9 +53,11 @@ def processor() -> MultiSourceProcessor:
 
 
 @pytest.fixture(scope="module")
-def models(processor: MultiSourceProcessor) -> dict[str, Any]:
-    """One model of each combiner."""
-    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in COMBINERS}
+def models(processor: MultiSourceProcessor, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """One model of each combiner that is tested in this run."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    tested = {*PAPER_COMBINERS, *(call.params.get("combiner") for call in calls if call is not None)}
+    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in COMBINERS if name in tested}
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def expected_ids(model: Any, processor: MultiSourceProcessor, num_beams: int) ->
 
 @pytest.mark.feature("Hub", "Remote code: AutoModelForSeq2SeqLM and AutoProcessor without the package")
 @pytest.mark.parametrize("num_beams", BEAMS)
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_process_without_the_package_generates_the_same_ids(
     combiner: str,
     num_beams: int,
@@ -110,7 +112,7 @@ def test_a_process_without_the_package_generates_the_same_ids(
 
 @pytest.mark.feature("Hub", "Remote code: pipeline without the package")
 @pytest.mark.parametrize("num_beams", BEAMS)
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_process_without_the_package_has_the_pipeline(
     combiner: str,
     num_beams: int,
@@ -126,7 +128,7 @@ def test_a_process_without_the_package_has_the_pipeline(
 
 
 @pytest.mark.feature("Hub", "Remote code: AutoModel, the model without a head")
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_the_bare_model_is_loaded_from_the_same_checkpoint(
     combiner: str,
     models: dict[str, Any],
@@ -142,7 +144,7 @@ def test_the_bare_model_is_loaded_from_the_same_checkpoint(
 
 
 @pytest.mark.feature("Hub", "Remote code: what was loaded without the package is saved with its code")
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_what_such_a_process_saves_is_loaded_by_another(
     combiner: str, folders: dict[str, str], second: dict[str, Any], third: dict[str, Any]
 ) -> None:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from builders import END, three_source_batch, three_source_model
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from builders import END, EVERY_COMBINER, PAPER_COMBINERS, three_source_batch, three_source_model
+from hf_multisource import MultiSourceForConditionalGeneration
 from reference import normalised_beam, normaliser
 from searches import generate, log_probabilities, next_scores, same, shared_model, texts_of
 
 feature = pytest.mark.feature("Generation", "Length normalisation of Wu et al. 2016 in the beam (length_normalization)")
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
 each_alpha = pytest.mark.parametrize("alpha", [0, 0.6, 1.0])
 A, B, C, D = 4, 5, 6, 7
 Distributions = Mapping[tuple[int, ...], Mapping[int, float]]
@@ -51,7 +51,7 @@ def test_both_rules_and_every_alpha_find_something_else() -> None:
     """Guards the test above."""
     texts = []
     for rule in ({}, *({"length_normalization": alpha} for alpha in (0, 0.6, 1.0))):
-        beams = [beam for combiner in COMBINERS for beam in find(combiner, 4, **rule)]
+        beams = [beam for combiner in PAPER_COMBINERS for beam in find(combiner, 4, **rule)]
         texts.append([[text for text, _ in beam] for beam in beams])
     assert all(one != other for one, other in itertools.combinations(texts, 2))
 

@@ -33,7 +33,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import randomise, three_source_model, tiny_config
+from builders import EVERY_COMBINER, randomise, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -132,7 +132,7 @@ def test_any_number_of_sources_trains(combiner: str, norm_position: str, n: int)
     output.loss.backward()
     idle = {name for name, gradient in gradients(model).items() if not gradient.any()}
     # A key's bias shifts all scores of a query alike, and a softmax over one source has no slope.
-    expected = r"k_proj\.bias" + (r"|hierarchy\.[qk]_proj" if n == 1 else "")
+    expected = r"k_proj\.bias" + (r"|hierarchy\.[qk]_proj|\.gate\." if n == 1 else "")
     assert not [name for name in idle if not re.search(expected, name)]
 
 
@@ -464,6 +464,49 @@ def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(combiner: str, in
             check_recipe(key, loaded[key], initializer, 0.3)
         for key, value in kept.items():
             assert torch.equal(loaded[key], value), f"{key} changed when {lost} was lost"
+
+
+@pytest.mark.parametrize("combiner", ["gated_serial", "weighted_sum", "projection"])
+def test_one_lost_gate_or_bias_begins_at_zero(combiner: str, tmp_path: Path) -> None:
+    make(combiner).float().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = "projection.bias" if combiner == "projection" else "fr.gate.bias"
+    lost = weights.pop(f"model.decoder.layers.1.cross_attn.{name}")
+    assert lost.any()
+    save_file(weights, tmp_path / "model.safetensors")
+    loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path).state_dict()
+    assert not loaded[f"model.decoder.layers.1.cross_attn.{name}"].any()
+    assert all(torch.equal(loaded[key], value) for key, value in weights.items())
+
+
+# Sources added behind gates
+
+
+@each_norm_position
+@each_attention
+def test_a_source_added_behind_a_gate_changes_no_bit_until_it_is_trained(
+    norm_position: str, attention: str, tmp_path: Path
+) -> None:
+    old: Any = three_source_model("serial", sources=["en"], norm_position=norm_position)
+    old.save_pretrained(tmp_path)
+    fields = {**old.config.to_dict(), "sources": ["en", "de", "fr"], "combiner": "gated_serial"}
+    new = MultiSourceForConditionalGeneration.from_pretrained(
+        tmp_path, config=MultiSourceConfig.from_dict(fields), ignore_mismatched_sizes=True
+    )
+    for model in (old, new):
+        model.set_attn_implementation(attention)
+    english, everything = batch(["en"], [0, 1, 3]), batch(examples=[0, 1, 3])
+    labels = LABELS[[0, 1, 3]]
+    assert torch.equal(new(**everything, labels=labels).logits, old(**english, labels=labels).logits)
+    search = {"num_beams": 4, "max_new_tokens": 6}
+    assert torch.equal(new.generate(**everything, **search), old.generate(**english, **search))
+
+    optimizer = torch.optim.SGD(new.parameters(), lr=0.1)
+    for _ in range(2):  # the first step opens the gates, the second goes through them
+        new(**everything, labels=labels).loss.backward()
+        optimizer.step()
+    assert not torch.equal(new(**everything, labels=labels).logits, new(**english, labels=labels).logits)
+    assert gradients(new)["model.encoder.sources.de.layers.0.self_attn.q_proj.weight"].any()
 
 
 # Absent sources, padding, neighbours
@@ -809,10 +852,11 @@ def test_attentions_and_states_come_when_asked_for(combiner: str) -> None:
             same(sums.sum(-1), torch.ones(5, 2, 3).double())
         else:
             same(sums, present[:, None, None].expand_as(sums).double())
-    if combiner == "hierarchical":
-        assert [weights.shape for weights in output.source_weights] == [(5, 4, 3, 3)] * 2
+    if COMBINERS[combiner].weighs_sources:
+        assert len(output.source_weights) == 2
         for weights in output.source_weights:
-            same(weights.sum(-1), torch.ones(5, 4, 3).double())
+            assert weights.shape == (5, weights.shape[1], 3, 3)
+            same(weights.sum(-1), torch.ones(5, weights.shape[1], 3).double())
             assert not weights[~present[:, None, None].expand_as(weights)].any()
     else:
         assert output.source_weights is None
@@ -878,7 +922,7 @@ def test_source_weights_come_without_eager_attention_too(combiner: str) -> None:
     output = model(**batch(), labels=LABELS, output_attentions=True)
     model.set_attn_implementation("eager")
     expected = model(**batch(), labels=LABELS, output_attentions=True)
-    assert (expected.source_weights is None) == (combiner != "hierarchical"), "others do not weigh whole sources"
+    assert (expected.source_weights is not None) == COMBINERS[combiner].weighs_sources
     if expected.source_weights is None:
         assert output.source_weights is None
         return
@@ -1021,7 +1065,7 @@ def copy_weights(theirs: PreTrainedModel, ours: MultiSourceForConditionalGenerat
     combiner = ours.config.combiner
     places = {
         "attention": "joint" if combiner == "flat" else "source",
-        "norm": "source." if combiner == "serial" else "",
+        "norm": "source." if combiner in ("serial", "gated_serial") else "",
     }
     weights = {}
     for name, value in theirs.state_dict().items():
@@ -1029,7 +1073,7 @@ def copy_weights(theirs: PreTrainedModel, ours: MultiSourceForConditionalGenerat
             name = re.sub(pattern, replacement.format(**places), name)
         weights[name] = value
     missing, unexpected = ours.load_state_dict(weights, strict=False)
-    assert not missing
+    assert all(".source.gate." in name for name in missing), "of one source a gate takes all"
     tables_of_sinusoids = {"model.encoder.sources.source.embeddings.positions", "model.decoder.embeddings.positions"}
     assert {name.removesuffix(".weight") for name in unexpected} <= {"", *tables_of_sinusoids}
 
@@ -1066,7 +1110,7 @@ def test_with_one_source_it_is_an_ordinary_encoder_decoder(name: str, combiner: 
 # Learning
 
 
-@each_combiner
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 @each_norm_position
 def test_one_batch_can_be_learnt_by_heart(combiner: str, norm_position: str) -> None:
     torch.manual_seed(0)
@@ -1094,7 +1138,7 @@ def questions(generator: torch.Generator, size: int) -> Iterator[tuple[dict[str,
         yield inputs, torch.cat([en, de, end], dim=1)
 
 
-@each_combiner
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_an_answer_split_between_two_sources_is_learnt_and_needs_both(combiner: str) -> None:
     torch.manual_seed(0)
     config = tiny_config(combiner, NAMES, d_model=32, initializer="xavier_uniform")

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
 from transformers.modeling_utils import LoadStateDictConfig
 
-from builders import three_source_batch, three_source_model
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceTrainer
+from builders import EVERY_COMBINER, three_source_batch, three_source_model
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 
 LABELS = torch.tensor([[4, 5, 1], [6, 1, -100], [7, 8, 1], [9, 1, -100], [5, 4, 1]])
 TARGETS: dict[str, Any] = {
@@ -52,7 +52,7 @@ def translate(model: Any, num_beams: int) -> Tensor:
 
 @pytest.mark.feature("Training", "PEFT LoRA: train")
 @pytest.mark.parametrize("targets", TARGETS)
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_only_the_adapters_learn(combiner: str, targets: str, tmp_path: Path) -> None:
     model = adapted(three_source_model(combiner), TARGETS[targets])
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -71,7 +71,7 @@ def test_only_the_adapters_learn(combiner: str, targets: str, tmp_path: Path) ->
 
 @pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
     combiner: str, num_beams: int, tmp_path: Path
 ) -> None:
@@ -96,7 +96,7 @@ def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
 
 @pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_an_adapters_folder_is_loaded_like_a_models(combiner: str, num_beams: int, tmp_path: Path) -> None:
     three_source_model(combiner).save_pretrained(tmp_path / "base")
     model = adapted(MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "base"), TARGETS["attention"])

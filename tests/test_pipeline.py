@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import pipeline
 
-from builders import TEXTS, three_source_model, three_source_processor
+from builders import EVERY_COMBINER, TEXTS, three_source_model, three_source_processor
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
 from kinds import mixed_processor, mixed_rows, picture
 
@@ -35,7 +35,7 @@ def pipes() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=COMBINERS)
+@pytest.fixture(params=EVERY_COMBINER)
 def combiner(request: pytest.FixtureRequest) -> Any:
     """The name of one combiner after the other."""
     return request.param

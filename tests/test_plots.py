@@ -62,7 +62,7 @@ def test_what_is_measured_are_the_weights_at_the_hypothesis_alone(
         real = torch.cat([inputs[f"{prefix}attention_mask"][0] for prefix in ("", "de_", "fr_")]).bool()
         expected = torch.stack(alone.cross_attentions)[:, 0].mean(dim=1)[..., real]  # (L, T, S)
         assert_close(torch.tensor(one["weights"]), expected, atol=1e-4, rtol=0)
-        assert (one["source_weights"] is not None) == (combiner == "hierarchical")
+        assert (one["source_weights"] is not None) == COMBINERS[combiner].weighs_sources
         if one["source_weights"]:
             expected = torch.stack(alone.source_weights)[:, 0].mean(dim=1)
             assert_close(torch.tensor(one["source_weights"]), expected, atol=1e-4, rtol=0)

@@ -7,8 +7,8 @@ from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Weig
 from transformers import BitsAndBytesConfig, TorchAoConfig
 from transformers.quantizers import quantizer_bnb_4bit, quantizer_bnb_8bit
 
-from builders import three_source_batch, three_source_model
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from builders import EVERY_COMBINER, three_source_batch, three_source_model
+from hf_multisource import MultiSourceForConditionalGeneration
 
 DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])
 SIZES: dict[str, Any] = {
@@ -54,7 +54,7 @@ def generate(model: Any, num_beams: int) -> torch.Tensor:
 @pytest.mark.feature("Model", "int8 inference with torchao (CPU)")
 @pytest.mark.parametrize("what", TORCHAO)
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, what: str, tmp_path: Path) -> None:
     model = plain_model(combiner)
     small = quantised(model, tmp_path, TorchAoConfig(TORCHAO[what]()))
@@ -69,7 +69,7 @@ def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, wh
 
 @pytest.mark.feature("Model", "bitsandbytes, 8 and 4 bits")
 @pytest.mark.parametrize("bits", BITSANDBYTES)
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_bitsandbytes_stays_near_float32_and_generates(combiner: str, bits: str, tmp_path: Path) -> None:
     model = plain_model(combiner)
     small = quantised(model, tmp_path, BITSANDBYTES[bits])

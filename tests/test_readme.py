@@ -10,6 +10,7 @@ import pytest
 
 from fresh import run_fresh
 from hf_multisource import (
+    COMBINERS,
     MultiSourceConfig,
     MultiSourceForConditionalGeneration,
     MultiSourcePipeline,
@@ -74,8 +75,12 @@ def test_python_examples_run_without_the_package_on_the_checkpoints_own_code(dem
 
 
 def test_recipes_that_are_named_exist_and_all_are_named() -> None:
-    named = set(re.findall(r"^\| `(\w+)` \| ", README, re.MULTILINE)) - {"serial", "parallel", "flat", "hierarchical"}
-    assert named == {path.stem for path in (ROOT / "training/configs").glob("*.yaml")}
+    named = set(re.findall(r"^\| `(\w+)` \| ", README, re.MULTILINE))
+    assert named - COMBINERS.keys() == {path.stem for path in (ROOT / "training/configs").glob("*.yaml")}
+
+
+def test_every_combiner_is_named() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \| ", README, re.MULTILINE)) >= COMBINERS.keys()
 
 
 def test_scripts_and_documents_that_are_named_exist() -> None:

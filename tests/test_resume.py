@@ -15,8 +15,9 @@ import pytest
 import sacrebleu
 
 import checkpoints
+from builders import EVERY_COMBINER, PAPER_COMBINERS
 from checkpoints import MARKER, Keeper, find_checkpoints, is_complete
-from hf_multisource import COMBINERS, MultiSourceTrainer
+from hf_multisource import MultiSourceTrainer
 from kills import die_within_a_checkpoint, quietly
 from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 from train import train
@@ -292,7 +293,7 @@ def wait_for(process: Any, path: Path) -> None:
 
 
 @pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
     combiner: str, folder: Path, processes: Any
 ) -> None:
@@ -318,9 +319,9 @@ def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
 @pytest.mark.slow
 @pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
 def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: Any) -> None:
-    """Five kills of each combiner's training, about half of them within the writing of a checkpoint."""
+    """Five kills of each training, about half of them within the writing of a checkpoint."""
     changes: dict[str, Any] = {"sources": THREE, "max_steps": 16, "save_steps": 2, "save_total_limit": 2}
-    kinds = list(COMBINERS)
+    kinds = PAPER_COMBINERS
 
     def start(run: str, combiner: str, *flags: str) -> Any:
         settings = command(folder, run, **changes, combiner=combiner)

@@ -112,7 +112,7 @@ def test_a_probability_that_is_none_is_refused(probability: float) -> None:
     with pytest.raises(
         StrictDataclassError, match=rf"sources\[en\]\.source_dropout must be in \[0, 1\); got {probability}"
     ):
-        tiny_config(sources=[{"name": "en", "source_dropout": probability}])  # type: ignore[list-item]
+        tiny_config(sources=[{"name": "en", "source_dropout": probability}])
 
 
 def test_a_batch_without_a_source_needs_none_to_lose() -> None:

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
-from builders import END, NAMES, three_source_model
-from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
+from builders import END, EVERY_COMBINER, NAMES, three_source_model
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
 from train_tokenizer import train_tokenizer
 
-every_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+every_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
 both_trainers = pytest.mark.parametrize("kind", [Seq2SeqTrainer, MultiSourceTrainer])
 
 
