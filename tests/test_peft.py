@@ -170,7 +170,7 @@ def test_an_adapter_is_looked_for_where_the_caller_says(
     for revision in expected:
         where = {"cache_dir": cache, "revision": revision, "subfolder": "part", "local_files_only": True, "token": "x"}
         model = three_source_model()
-        config = {"peft_config": PeftConfig.from_pretrained(tmp_path / revision / "part")} if with_config else {}
+        config = {"peft_config": PeftConfig.from_pretrained(str(tmp_path / revision / "part"))} if with_config else {}
         model.load_adapter("org/adapter", **config, **(where if way == "plain" else {way: where}))
         torch.testing.assert_close(logits(model), expected[revision], rtol=1e-4, atol=1e-4)
     assert asked == [], "local_files_only asks nobody"

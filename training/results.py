@@ -1,14 +1,16 @@
 """Committed results: one JSON row per finished cell, one table made from the rows. No figure is typed by hand.
 
     python training/results.py row RUN --table multi30k --name serial [--baseline BASELINE_RUN] [--split SPLIT]
-                                   [--plot PLOT]
+                                   [--dedicated RUN ...] [--plot PLOT]
     python training/results.py table multi30k
 
 `row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`) and writes
 docs/results/<table>/<name>.json, then the table. With --baseline it compares the hypotheses of the two runs by paired
-bootstrap. The attention plot named, or the first one of the split, if there is any, goes beside the row, and its
-command into the row: name one where the test set's sentences may not be shown. `table` writes docs/results/<table>.md
-anew from all rows that are there, and from docs/results/<table>/notes.md: what they show, in words.
+bootstrap; with --dedicated, those of the run left with some of its sources with those of runs trained on just these
+(`subsets.py` makes a page of that). The attention plot named, or the first one of the split, if there is any, goes
+beside the row, and its command into the row: name one where the test set's sentences may not be shown. `table` writes
+docs/results/<table>.md anew from all rows that are there, and from docs/results/<table>/notes.md: what they show, in
+words.
 """
 
 from __future__ import annotations
@@ -59,9 +61,10 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def compare(run: Path, baseline: Path, split: str) -> dict[str, Any]:
-    """Paired bootstrap of two runs on one test set."""
-    files = [folder / "scores" / f"{split}.{kind}.txt" for kind in ("reference", "all") for folder in (run, baseline)]
+def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> dict[str, Any]:
+    """Paired bootstrap of two runs on one test set: the run in one condition, the baseline with all its sources."""
+    names = ((run, "reference"), (baseline, "reference"), (run, condition), (baseline, "all"))
+    files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
     missing = [str(path) for path in files if not path.exists()]
     if missing:
         raise FileNotFoundError(f"{', '.join(missing)} not there; training/score.py writes them")
@@ -69,6 +72,44 @@ def compare(run: Path, baseline: Path, split: str) -> dict[str, Any]:
     if references != baseline_references:
         raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
     return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references)}
+
+
+def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
+    """The sources that a condition of `score.py` leaves to a model, in their order; none where one is wrong."""
+    kind, _, name = condition.partition("-")
+    if kind == "absent":
+        return tuple(source for source in sources if source != name)
+    if kind == "only":
+        return (name,)
+    return tuple(sources) if kind == "all" else ()
+
+
+def compare_dedicated(
+    run: Path, dedicated: Sequence[Path], split: str, sources: Sequence[str], conditions: Sequence[str]
+) -> dict[str, Any]:
+    """Compare a run, left with some of its sources, with runs that were trained on just these.
+
+    Args:
+        run: The run folder.
+        dedicated: The other run folders.
+        split: Test split.
+        sources: Sources of the run.
+        conditions: In which it was scored.
+
+    Returns:
+        Condition -> what `compare` gives.
+
+    Raises:
+        ValueError: If the run was never scored with just the sources of another.
+    """
+    compared: dict[str, Any] = {}
+    for other in dedicated:
+        own = read_json(other / "scores" / f"{split}.json")["sources"]
+        found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
+        if not found:
+            raise ValueError(f"{run} has no score with just {' '.join(own)} left to compare with {other}")
+        compared[found[0]] = compare(run, other, split, found[0])
+    return compared
 
 
 def scored_splits(run: Path) -> list[str]:
@@ -123,7 +164,12 @@ def training_facts(run: Path) -> dict[str, Any]:
 
 
 def make_row(
-    run: Path, table: str, name: str, split: str | None = None, baseline: Path | None = None
+    run: Path,
+    table: str,
+    name: str,
+    split: str | None = None,
+    baseline: Path | None = None,
+    dedicated: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Collect everything about one run.
 
@@ -133,13 +179,15 @@ def make_row(
         name: The row's name in it.
         split: Test split; None: the only one that was scored.
         baseline: Run folder to compare with.
+        dedicated: Run folders to compare with in the conditions that leave just their sources.
 
     Returns:
         The row, as it is committed.
 
     Raises:
         FileNotFoundError: If a file of the run is not there.
-        ValueError: If several splits were scored and none is named.
+        ValueError: If several splits were scored and none is named, or no condition leaves just the sources of a
+            dedicated run.
     """
     if split is None:
         splits = scored_splits(run)
@@ -151,7 +199,7 @@ def make_row(
     config = read_json(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     combiner = config["combiner"] if len(config["sources"]) > 1 else joined
-    return {
+    row: dict[str, Any] = {
         "table": table,
         "name": name,
         "run": run.name,
@@ -175,6 +223,9 @@ def make_row(
         "date": scores["date"],
         "versions": scores["versions"],
     }
+    if dedicated:
+        row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]))
+    return row
 
 
 def format_score(score: dict[str, Any]) -> str:
@@ -206,6 +257,22 @@ def learning_curves(rows: Sequence[dict[str, Any]]) -> str:
     return format_table(["updates", *curves], lines)
 
 
+def how_made(rows: Sequence[dict[str, Any]]) -> str:
+    """The section that says of every row when, on what and by which commands it was made."""
+    made = ""
+    for row in rows:
+        search = row["search"]
+        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        made += (
+            f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
+            f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
+            f"{length_rule(search)}, "
+            f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
+            + "".join(f"      {command}\n" for command in row["commands"])
+        )
+    return f"## How each row was made\n\n{made}"
+
+
 def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     """The page of one table, from its rows and what is said of them.
 
@@ -230,7 +297,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     def bleu(row: dict[str, Any], condition: str) -> str:
         return format_score(row["scores"][condition]["bleu"]) if condition in row["scores"] else ""
 
-    lines, changes, made = [], [], []
+    lines, changes = [], []
     for row in rows:
         name = row["name"] if row["finished"] else f"{row['name']} (unfinished)"
         lines.append(
@@ -249,15 +316,6 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
         )
         if len(row["scores"]) > 1:
             changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
-        search = row["search"]
-        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
-        made.append(
-            f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
-            f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
-            f"{length_rule(search)}, "
-            f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
-            + "".join(f"      {command}\n" for command in row["commands"])
-        )
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
     signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
     sections = [
@@ -286,7 +344,7 @@ that no sentence keeps its own (± is the standard deviation over the draws wher
         sections.append(f"## What they show\n\n{notes.strip()}\n")
     if any(row["curve"] for row in rows):
         sections.append(f"## Learning curves\n\nBLEU of greedy search on the dev set.\n\n{learning_curves(rows)}\n")
-    return "\n".join([*sections, f"## How each row was made\n\n{''.join(made)}"])
+    return "\n".join([*sections, how_made(rows)])
 
 
 def write_table(table: str, folder: Path) -> Path:
@@ -310,6 +368,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     row.add_argument("--table", required=True)
     row.add_argument("--name", required=True, help="name of the row: also its file's")
     row.add_argument("--baseline", type=Path, help="run folder to compare with")
+    row.add_argument("--dedicated", type=Path, nargs="+", default=(), help="run folders trained on some of the sources")
     row.add_argument("--plot", type=Path, help="attention plot; default: the split's first one, if there is any")
     row.add_argument("--split", help="test split; default: the only one that was scored")
     table = commands.add_parser("table", help="write the table from its rows")
@@ -319,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         if args.action == "row":
-            content = make_row(args.run, args.table, args.name, args.split, args.baseline)
+            content = make_row(args.run, args.table, args.name, args.split, args.baseline, args.dedicated)
             plots = [args.plot] if args.plot else attention_plots(args.run, content["split"])
             if plots:
                 content["commands"] = list(dict.fromkeys([*content["commands"], *plot_commands(plots[0])]))
