@@ -43,6 +43,7 @@ RESERVED_NAMES = frozenset(
     [
         "images",
         "self",
+        "unreadable",
         "padding",
         "truncation",
         "max_length",

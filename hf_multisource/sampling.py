@@ -18,16 +18,21 @@ POOL_BATCHES = 50
 LENGTH_KEYS = ("input_ids", "input_features", "input_values")
 
 
-def length_keys(dataset: Sequence[Mapping[str, Any]], source_names: Sequence[str]) -> list[tuple[int, int]]:
+def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int]]:
     """What to sort examples by so that padding is least: the longest source, then source 0.
 
     Args:
-        dataset: Encoded examples.
+        dataset: Encoded examples. One that reads pictures or sound whenever it is asked for an example should have an
+            attribute `text_lengths`, the lengths of every example's text sources: then nothing is read, and only these
+            count.
         source_names: The model's sources, in order.
 
     Returns:
         One pair of lengths per example, in tokens, vectors or samples; pictures, all of one size, have length 0.
     """
+    known = getattr(dataset, "text_lengths", None)
+    if known is not None:
+        return [(max(row, default=0), next(iter(row), 0)) for row in known]
     keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
     lengths = [[_length(example, of_source) for of_source in keys] for example in dataset]
     return [(max(row), row[0]) for row in lengths]
@@ -82,6 +87,38 @@ class LengthBucketSampler(Sampler[int]):
             yield from batch
 
 
+def own_parameters(model: Any, name: str) -> list[torch.nn.Parameter]:
+    """What is trained in one source's encoder, and in nothing else.
+
+    Args:
+        model: The multi-source model, wrapped as it may be.
+        name: The source's.
+
+    Returns:
+        The parameters, in order.
+    """
+    mark = f"encoder.sources.{name}."
+    named = [(key, weight) for key, weight in model.named_parameters(remove_duplicate=False) if weight.requires_grad]
+    others = {id(weight) for key, weight in named if mark not in key}
+    return list({id(weight): weight for key, weight in named if mark in key and id(weight) not in others}.values())
+
+
+def give_rate(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], rate: float) -> None:
+    """Move parameters to groups of their own with another learning rate; nothing else about them changes.
+
+    Args:
+        optimizer: The optimizer, new.
+        parameters: Some of its own.
+        rate: The learning rate.
+    """
+    moved = {id(parameter) for parameter in parameters}
+    for group in list(optimizer.param_groups):
+        chosen = [parameter for parameter in group["params"] if id(parameter) in moved]
+        if chosen:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in moved]
+            optimizer.add_param_group({**group, "params": chosen, "lr": rate})
+
+
 class MultiSourceTrainer(Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] that groups by the longest source when `train_sampling_strategy="group_by_length"`.
 
@@ -90,17 +127,31 @@ class MultiSourceTrainer(Seq2SeqTrainer):
 
     Args:
         *args: As [`Seq2SeqTrainer`].
+        source_learning_rates: Learning rates of sources' encoders, by name, where they are not that of the arguments: a
+            pretrained encoder beside new parts wants a smaller one. The schedule scales them like all others. What a
+            source shares, such as embeddings tied to the decoder's, keeps the rate of the arguments.
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
-        ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it.
+        ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it; if
+            `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
+            rate below 0.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, source_learning_rates: Mapping[str, float] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:
             raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
+        self.source_learning_rates = dict(source_learning_rates or {})
+        for name, rate in self.source_learning_rates.items():
+            if name not in self._config.source_names:
+                allowed = ", ".join(self._config.source_names)
+                raise ValueError(f"source_learning_rates: unknown source {name!r}; the sources are {allowed}.")
+            if rate < 0:
+                raise ValueError(f"source_learning_rates[{name!r}] must be 0 or more; got {rate}.")
+            if not own_parameters(self.model, name):
+                raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
 
     @property
     def _config(self) -> Any:
@@ -129,7 +180,11 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         whole: Any = self.model if model is None else model
         if self.accelerator.is_fsdp2:
             shard(whole, self.accelerator.state.fsdp_plugin)
-        return super().create_optimizer(model)
+        made = self.optimizer is not None
+        optimizer: Any = super().create_optimizer(model)
+        for name, rate in self.source_learning_rates.items() if not made else ():
+            give_rate(optimizer, own_parameters(whole, name), rate)
+        return optimizer
 
     def compute_loss(
         self,

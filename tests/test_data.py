@@ -320,20 +320,21 @@ class LetterProcessor:
     def __init__(self) -> None:
         self.calls: list[int] = []
 
+    def main_input(self, name: str) -> str:
+        return "input_ids"
+
+    def tokenizer(self, text_target: list[str]) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[*map(ord, text), 1] for text in text_target]}
+
     def __call__(self, **text: Any) -> dict[str, list[list[int]]]:
-        rows = len(text["text_target"])
-        self.calls.append(rows)
-        ids = {
-            name: [[*map(ord, value), 1] if value else [] for value in text.get(name) or [None] * rows]
-            for name in (*self.source_names, "text_target")
-        }
+        self.calls.append(len(text["en"]))
+        ids = {name: [[*map(ord, value), 1] if value else [] for value in text[name]] for name in self.source_names}
         masks = {name: [[1] * len(row) for row in values] for name, values in ids.items()}
         return {
             "input_ids": ids["en"],
             "attention_mask": masks["en"],
             "de_input_ids": ids["de"],
             "de_attention_mask": masks["de"],
-            "labels": ids["text_target"],
         }
 
 

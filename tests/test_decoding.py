@@ -30,6 +30,9 @@ class Processor:
 
     source_names = ("en", "de")
 
+    def main_input(self, name: str) -> str:
+        return "input_ids"
+
     def __call__(self, **columns: Sequence[str | None]) -> dict[str, list[list[int]]]:
         encoded = {}
         for key, name in (("", "en"), ("de_", "de")):

@@ -580,7 +580,7 @@ def test_texts_are_padded_to_max_length_and_all_else_to_its_longest() -> None:
 
 def test_parts_belong_to_one_source_and_make_what_models_take() -> None:
     vit, wav2vec2 = ViTImageProcessorPil(), Wav2Vec2FeatureExtractor()
-    for settings, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"feature_sources": ["x"]}, "unknown source 'x'; the sources are en, a"),
         ({"source_processors": {"x": vit}}, "unknown source 'x'; the sources are en, a"),
         (
@@ -595,7 +595,8 @@ def test_parts_belong_to_one_source_and_make_what_models_take() -> None:
             {"source_processors": {"a": Pix2StructImageProcessorPil()}},
             r"^source_processors\['a'\] must make pixel_values; Pix2StructImageProcessorPil makes flattened_patches",
         ),
-    ]:
+    ]
+    for settings, message in cases:
         with pytest.raises(ValueError, match=message):
             MultiSourceProcessor(tokenizer(), ["en", "a"], **settings)
 

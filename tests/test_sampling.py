@@ -290,3 +290,80 @@ def test_processes_that_take_batches_in_turn_take_batches_of_like_length(
     )
     monkeypatch.setattr(Seq2SeqTrainingArguments, "world_size", property(lambda _: 2))
     assert trainer._get_train_sampler().batch_size == 6  # type: ignore[union-attr]
+
+
+# Learning rates of sources.
+
+
+def group_of(trainer: MultiSourceTrainer) -> dict[str, dict[str, Any]]:
+    """The optimizer's settings for every parameter, by the parameter's name."""
+    optimizer, model = trainer.optimizer, trainer.model
+    assert optimizer is not None and model is not None
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(parameter)]: group for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def rated(
+    tmp_path: Path, rates: dict[str, float] | None, *, tied: bool = False, frozen: str = ""
+) -> MultiSourceTrainer:
+    config = tiny_config(vocab_size=VOCAB_SIZE, n_sources=2, tie_word_embeddings=tied)
+    model = MultiSourceForConditionalGeneration(config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not frozen or frozen not in name)
+    args = Seq2SeqTrainingArguments(
+        str(tmp_path / "run"), learning_rate=1e-3, weight_decay=0.1, max_steps=8, use_cpu=True, report_to="none"
+    )
+    trainer = MultiSourceTrainer(model, args, source_learning_rates=rates)
+    trainer.create_optimizer_and_scheduler(8)
+    return trainer
+
+
+def test_a_source_may_have_a_learning_rate_of_its_own_and_nothing_else_about_it_changes(tmp_path: Path) -> None:
+    stock, own = group_of(rated(tmp_path, None)), group_of(rated(tmp_path, {"de": 1e-5}))
+    assert set(own) == set(stock)
+    for name, group in own.items():
+        assert group["lr"] == (1e-5 if ".sources.de." in name else 1e-3), name
+        assert group["weight_decay"] == stock[name]["weight_decay"], name
+        same = {key: value for key, value in group.items() if key not in ("params", "lr", "initial_lr")}
+        assert same == {key: value for key, value in stock[name].items() if key in same}
+    assert {group["weight_decay"] for name, group in own.items() if ".sources.de." in name} == {0.0, 0.1}
+
+
+def test_the_schedule_scales_every_rate_and_zero_leaves_the_encoder_as_it_was(tmp_path: Path) -> None:
+    trainer = rated(tmp_path, {"de": 1e-4})
+    assert trainer.optimizer is not None and trainer.lr_scheduler is not None
+    for _ in range(4):
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    assert sorted({group["lr"] for group in trainer.optimizer.param_groups}) == pytest.approx([5e-5, 5e-4])
+
+
+def test_what_a_source_shares_keeps_the_rate_of_the_rest(tmp_path: Path) -> None:
+    groups = group_of(rated(tmp_path, {"de": 1e-5}, tied=True))
+    tied = [name for name in groups if "embed" in name and "token" in name]
+    assert tied and all(groups[name]["lr"] == 1e-3 for name in tied)
+
+
+def test_frozen_parameters_are_in_no_group(tmp_path: Path) -> None:
+    groups = group_of(rated(tmp_path, {"de": 1e-5}, frozen=".sources.de.layers."))
+    assert not [name for name in groups if ".sources.de.layers." in name]
+    assert [name for name in groups if ".sources.de." in name]
+
+
+def test_wrong_learning_rates_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"source_learning_rates: unknown source 'xx'; the sources are en, de"):
+        rated(tmp_path, {"xx": 1e-5})
+    with pytest.raises(ValueError, match=r"source_learning_rates\['de'\] must be 0 or more; got -1"):
+        rated(tmp_path, {"de": -1})
+    with pytest.raises(ValueError, match="source 'de' has nothing of its own to train"):
+        rated(tmp_path, {"de": 1e-5}, frozen=".sources.de.")
+
+
+def test_lengths_that_are_known_are_not_looked_for() -> None:
+    class Lazy:
+        text_lengths = [[3, 5], [0], []]
+
+        def __iter__(self) -> Any:
+            raise AssertionError("an example was read")
+
+    assert length_keys(Lazy(), NAMES) == [(5, 3), (0, 0), (0, 0)]

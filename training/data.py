@@ -1,11 +1,17 @@
-"""Read multi-source text and turn it into token ids.
+"""Read multi-source data and encode it.
 
-The text of a split has one column per source and one for the target; row i is line i of every column. It may lie as
+A split has one column per source and one for the target; row i is line i of every column. Text may lie as
     DATA/<split>.<name>, DATA/<split>.<name>.gz       line-aligned plain text, one file a column
     DATA/<split>.jsonl, DATA/<split>.jsonl.gz         one JSON object a line
     DATA/<split>.parquet                              needs pyarrow
     org/name, org/name:config                         a dataset of the Hugging Face Hub, needs datasets
 In the last three a row holds the columns themselves or, as many translation sets do, one `translation` object of them.
+Pictures and sound lie in files, whose paths, relative to DATA, stand where a text would; or, in Parquet and Hub
+datasets, in the column itself, as bytes or as `datasets.Image` and `datasets.Audio` have them: all in memory then.
+Features lie beside the text, row i for line i, and are not read before they are needed:
+    DATA/<split>.<name>.npy                           an array (N, S, F), or maps (N, F, H, W); a row of zeros = absent
+    DATA/<split>.<name>.npz                           one such array, in memory
+    DATA/<split>.<name>/                              a folder of these, joined in the order of their names
 An empty or white line, a null and a missing key all mean the same: that source is absent in this row.
 """
 
@@ -15,17 +21,27 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-Row = dict[str, str | None]
-Columns = dict[str, Sequence[str | None]]
+from media import find_features, find_unreadable, forms_of, is_absent, read_features, read_sound
+
+Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
+Columns = dict[str, Sequence[Any]]
 
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 ROWS_PER_CALL = 1000
+SHOWN = 10  # of the files that cannot be read
+FILE: tuple[Any, str] = (str | bytes | Mapping | None, "a path, bytes or a dict of them")
+ALLOWED: dict[str, tuple[Any, str]] = {
+    "text": (str | None, "text"),
+    "picture": FILE,
+    "sound": FILE,
+    "features": (list | None, "lists of numbers"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +51,8 @@ class Split:
     Attributes:
         rows: One dict per row with the sources in order, then the target; None = absent.
         kept: Line of each row in the data, counted from 0; where nothing was dropped, 0, 1, 2, …
-        report: Counts: `lines` read, `rows` kept, `dropped_empty_target`, `dropped_no_source`, and per column
-            `absent.<name>`, the kept rows without it.
+        report: Counts: `lines` read, `rows` kept, `dropped_empty_target`, `dropped_no_source`, per column
+            `absent.<name>`, the kept rows without it, and `unreadable.<name>` where there are such files.
     """
 
     rows: list[Row]
@@ -51,8 +67,15 @@ class Processor(Protocol):
     def source_names(self) -> Sequence[str]:
         """The sources in the model's order."""
 
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer."""
+
+    def main_input(self, name: str) -> str:
+        """What a source is given to the model as; "input_ids" of text."""
+
     def __call__(self, **text: Any) -> Mapping[str, Any]:
-        """Encode lists of text to one list of token ids per key and row, neither padded nor truncated."""
+        """Encode values, or lists of them, to one row of ids or numbers per key, neither padded nor truncated."""
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -98,6 +121,7 @@ def read_split(
     *,
     keep_all: bool = False,
     limit: int | None = None,
+    forms: Mapping[str, str] | None = None,
 ) -> Split:
     """Read the sources and the target of one split.
 
@@ -111,6 +135,7 @@ def read_split(
         target: Name of the target, or None to read sources only.
         keep_all: Drop nothing; `rows[i]` is line i.
         limit: Look at no more than the first so many lines.
+        forms: Of the sources that are no text: `picture`, `sound` or `features`, see `media`.
 
     Returns:
         The rows, their lines and the counts.
@@ -126,10 +151,11 @@ def read_split(
         raise ValueError(f"sources and target must all differ, but are {', '.join(names)}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, but must be at least 1 (or None for all lines)")
+    forms = {name: (forms or {}).get(name, "text") for name in names}
     if Path(data).is_dir():
-        columns = _read_folder(Path(data), split, names)
+        columns = _read_folder(Path(data), split, forms)
     elif HUB_ID.fullmatch(data):
-        columns = _read_hub(data, split, names)
+        columns = _read_hub(data, split, forms)
     else:
         raise FileNotFoundError(f"no folder {data}, and that is no id of a Hub dataset (org/name or org/name:config)")
 
@@ -137,7 +163,7 @@ def read_split(
     kept: list[int] = []
     report = dict.fromkeys(("lines", "rows", "dropped_empty_target", "dropped_no_source"), 0)
     for line, values in enumerate(islice(zip(*(columns[name] for name in names), strict=True), limit)):
-        row = {name: value if value and value.strip() else None for name, value in zip(names, values, strict=True)}
+        row = {name: None if is_absent(value) else value for name, value in zip(names, values, strict=True)}
         report["lines"] += 1
         if not keep_all and target is not None and row[target] is None:
             report["dropped_empty_target"] += 1
@@ -156,10 +182,110 @@ def read_split(
     return Split(rows, kept, report)
 
 
+def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequence[str]) -> Split:
+    """Make what cannot be read absent, and drop rows that have no source left.
+
+    Args:
+        split: The split.
+        lines: By source, the lines (counted from 0, as in `split.kept`) whose file cannot be read.
+        sources: All sources.
+
+    Returns:
+        The split without them; its report counts `unreadable.<name>`.
+
+    Raises:
+        ValueError: If no row is left.
+    """
+    gone = {name: set(numbers) for name, numbers in lines.items()}
+    rows = [
+        {name: None if line in gone.get(name, ()) else value for name, value in row.items()}
+        for line, row in zip(split.kept, split.rows, strict=True)
+    ]
+    left = [i for i, row in enumerate(rows) if any(row[name] is not None for name in sources)]
+    if not left:
+        raise ValueError(f"no row is left of {len(rows)}: their only sources cannot be read")
+    report = {
+        **split.report,
+        "rows": len(left),
+        "dropped_no_source": split.report["dropped_no_source"] + len(rows) - len(left),
+        **{f"absent.{name}": sum(rows[i][name] is None for i in left) for name in rows[0]},
+        **{f"unreadable.{name}": len(numbers) for name, numbers in gone.items()},
+    }
+    return replace(split, rows=[rows[i] for i in left], kept=[split.kept[i] for i in left], report=report)
+
+
+def check_files(
+    split: Split, name: str, sources: Sequence[str], forms: Mapping[str, str], unreadable: str
+) -> tuple[Split, dict[str, list[int]]]:
+    """See to it that every picture and every recording can be read, or is absent; each is read once, and forgotten.
+
+    Args:
+        split: The split.
+        name: Its name.
+        sources: All sources.
+        forms: Of the sources.
+        unreadable: What one is that cannot be read: an "error" or "absent".
+
+    Returns:
+        The split without what cannot be read, and by source the lines of that, counted from 0.
+
+    Raises:
+        ValueError: If something cannot be read and that is an error; the message gives lines and reasons.
+    """
+    found = find_unreadable(split.rows, forms, name)
+    reasons = [
+        f"{name}, line {split.kept[i] + 1}, {source}: {reason}"
+        for source, rows in found.items()
+        for i, reason in rows.items()
+    ]
+    if reasons and unreadable == "error":
+        shown = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
+        raise ValueError(f"{len(reasons)} files cannot be read (unreadable: absent goes on without them): {shown}")
+    lines = {source: [split.kept[i] for i in rows] for source, rows in found.items()}
+    return (take_away(split, lines, sources) if lines else split), lines
+
+
+class MixedExamples(Sequence[dict[str, Any]]):
+    """Encoded rows: texts as token ids, in memory; pictures, sound and features are read when a row is asked for.
+
+    Args:
+        processor: Encodes the sources.
+        rows: The rows.
+        encoded: What is encoded of each row: its labels, and its texts if it has any.
+
+    Attributes:
+        text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
+    """
+
+    def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, list[int]]]) -> None:
+        self.processor = processor
+        self.rows = rows
+        self.encoded = encoded
+        self.forms = {name: form for name, form in forms_of(processor).items() if form != "text"}
+        texts = [key for name, key in _input_keys(processor).items() if name not in self.forms]
+        self.text_lengths = [[len(example.get(key, ())) for key in texts] for example in encoded]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row, encoded = self.rows[index], self.encoded[index]
+        values = {name: row.get(name) for name in self.forms}
+        if all(value is None for value in values.values()):  # the processor would see no source at all
+            keys = [key for name, key in _input_keys(self.processor).items() if name in self.forms]
+            return {**dict.fromkeys(keys), **encoded}
+        for name, form in self.forms.items():
+            if form == "sound" and values[name] is not None:
+                values[name] = read_sound(values[name])
+        return {**self.processor(**values), **encoded}
+
+
 def encode_rows(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
-) -> tuple[list[dict[str, list[int]]], dict[str, int]]:
-    """Turn rows into token ids, shorten what is too long and count it.
+) -> tuple[Sequence[dict[str, Any]], dict[str, int]]:
+    """Turn the texts of rows into token ids, shorten what is too long and count it.
 
     A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
     the sentence, stays.
@@ -168,39 +294,90 @@ def encode_rows(
         processor: Encodes the sources and the target.
         rows: Rows of `read_split`.
         target: Name of the target in the rows, or None where they have none.
-        max_length: Most tokens of a source or the target, the end of the sentence included.
+        max_length: Most tokens of a text source or the target, the end of the sentence included.
 
     Returns:
-        One dict per row with the keys of the processor (`input_ids`, `attention_mask`, `de_input_ids`, …, `labels`),
-        and the counts `truncated.<name>` for every source and the target.
+        One dict per row with the keys of the processor (`input_ids`, `attention_mask`, `de_input_ids`, …, `labels`): a
+        list of them, or [`MixedExamples`] where some sources are no text. And the counts `truncated.<name>` for every
+        text source and the target.
 
     Raises:
         ValueError: If `max_length` leaves no room for a token and the end of the sentence.
     """
     if max_length < 2:
         raise ValueError(f"max_length is {max_length}, but must be at least 2 (a token and the end of the sentence)")
-    key_names = {f"{name}_input_ids" if i else "input_ids": name for i, name in enumerate(processor.source_names)}
+    keys = _input_keys(processor)
+    texts = [name for name in keys if processor.main_input(name) == "input_ids"]
+    key_names = {keys[name]: name for name in texts}
+    mixed = len(texts) < len(processor.source_names)
     if target is not None:
         key_names["labels"] = target
     report = {f"truncated.{name}": 0 for name in key_names.values()}
-    examples: list[dict[str, list[int]]] = []
+    examples: list[dict[str, list[int]]] = [{} for _ in rows]
     for start in range(0, len(rows), ROWS_PER_CALL):
-        chunk = rows[start : start + ROWS_PER_CALL]
-        text = {"text_target" if name == target else name: [row[name] for row in chunk] for name in chunk[0]}
-        encoded = processor(**text)
-        for i in range(len(chunk)):
-            example = {key: list(values[i]) for key, values in encoded.items()}
-            for key, values in example.items():
-                if len(values) > max_length:
-                    example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
-                    if key in key_names:
-                        report[f"truncated.{key_names[key]}"] += 1
-            examples.append(example)
-    return examples, report
+        places = range(start, min(start + ROWS_PER_CALL, len(rows)))
+        # Rows without any text are encoded whole when they are asked for.
+        spoken = [i for i in places if not mixed or any(not is_absent(rows[i].get(name)) for name in texts)]
+        if spoken:
+            encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
+            for key in (key for name in texts for key in (keys[name], mask_key(keys[name]))):
+                for i, values in zip(spoken, encoded[key], strict=True):
+                    examples[i][key] = list(values)
+        if target is not None:
+            labels = processor.tokenizer(text_target=[rows[i][target] for i in places])["input_ids"]
+            for i, values in zip(places, labels, strict=True):
+                examples[i]["labels"] = list(values)
+    for example in examples:
+        for key, values in example.items():
+            if len(values) > max_length:
+                example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
+                if key in key_names:
+                    report[f"truncated.{key_names[key]}"] += 1
+    return (MixedExamples(processor, rows, examples) if mixed else examples), report
 
 
-def _read_folder(folder: Path, split: str, names: Sequence[str]) -> Columns:
-    """Find out in which form the split lies in the folder, and read it."""
+def mask_key(key: str) -> str:
+    """The keyword of the mask that belongs to a source's ids.
+
+    Args:
+        key: Such as "input_ids" or "de_input_ids".
+
+    Returns:
+        Such as "attention_mask" or "de_attention_mask".
+    """
+    return key.removesuffix("input_ids") + "attention_mask"
+
+
+def _input_keys(processor: Processor) -> dict[str, str]:
+    """What each source is given to the model as: bare for source 0, with its name in front for the others."""
+    return {
+        name: f"{name}_{processor.main_input(name)}" if i else processor.main_input(name)
+        for i, name in enumerate(processor.source_names)
+    }
+
+
+def _read_folder(folder: Path, split: str, forms: Mapping[str, str]) -> Columns:
+    """Read a split, its features from files of their own."""
+    features = {name: find_features(folder, split, name) for name, form in forms.items() if form == "features"}
+    others = [name for name in forms if name not in features]
+    columns, places = _read_texts(folder, split, {name: forms[name] for name in others}) if others else ({}, {})
+    columns |= {name: read_features(path) for name, path in features.items()}
+    places |= {name: path.name for name, path in features.items()}
+    lengths = {places[name]: len(column) for name, column in columns.items()}
+    if empty := [place for place, length in lengths.items() if length == 0]:
+        raise ValueError(f"{folder / empty[0]} is empty")
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{place} has {length} lines" for place, length in lengths.items())
+        short = min(lengths, key=lengths.__getitem__)
+        raise ValueError(
+            f"files in {folder} differ in length: {listed}; line {lengths[short] + 1} has no partner in {short}"
+        )
+    return columns
+
+
+def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
+    """Find out in which form the texts (and paths) lie in the folder; read them, and say which file each is from."""
+    names = list(forms)
     files = sorted(path for path in folder.iterdir() if path.is_file())
     plain = {name: [path for path in files if path.name.removesuffix(".gz") == f"{split}.{name}"] for name in names}
     tables = [path for path in files if path.name in {split + end for end in TABLES}]
@@ -208,10 +385,11 @@ def _read_folder(folder: Path, split: str, names: Sequence[str]) -> Columns:
     if len(tables) + bool(text) > 1 or any(len(paths) > 1 for paths in plain.values()):
         twice = ", ".join(path.name for path in text + tables)
         raise ValueError(f"split {split!r} lies in {folder} in more than one form ({twice}): keep one")
-    if tables and tables[0].suffix == ".parquet":
-        return _read_parquet(tables[0], names)
     if tables:
-        return _columns(_parse_json(tables[0]), names, f"{tables[0]}, line")
+        path = tables[0]
+        parquet = path.suffix == ".parquet"
+        columns = _read_parquet(path, forms) if parquet else _columns(_parse_json(path), forms, f"{path}, line")
+        return _within(folder, columns, forms), dict.fromkeys(names, path.name)
 
     stems = [path.name.removesuffix(".gz") for path in files]
     if missing := [name for name in names if not plain[name]]:
@@ -226,16 +404,23 @@ def _read_folder(folder: Path, split: str, names: Sequence[str]) -> Columns:
         raise FileNotFoundError(f"no split {split!r} in {folder}: looked for {looked}; splits found: {found_splits}")
 
     columns = {name: read_lines(plain[name][0]) for name in names}
-    lengths = {plain[name][0].name: len(column) for name, column in columns.items()}
-    if empty := [name for name, length in lengths.items() if length == 0]:
-        raise ValueError(f"{folder / empty[0]} is empty")
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} has {length} lines" for name, length in lengths.items())
-        short = min(lengths, key=lengths.__getitem__)
-        raise ValueError(
-            f"files in {folder} differ in length: {listed}; line {lengths[short] + 1} has no partner in {short}"
-        )
-    return dict(columns)
+    return _within(folder, columns, forms), {name: paths[0].name for name, paths in plain.items()}
+
+
+def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns:
+    """The columns, their paths relative to the folder."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, str) and value.strip():
+            return str(folder / value)
+        if isinstance(value, Mapping) and value.get("bytes") is None and value.get("path"):
+            return str(folder / value["path"])
+        return value
+
+    return {
+        name: column if forms[name] == "text" else [place(value) for value in column]
+        for name, column in columns.items()
+    }
 
 
 def _parse_json(path: Path) -> Iterator[object]:
@@ -247,7 +432,7 @@ def _parse_json(path: Path) -> Iterator[object]:
             raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at character {error.colno}") from error
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> Columns:
+def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
     """Read the columns that are wanted from a Parquet file."""
     try:
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -258,11 +443,11 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Columns:
     except ValueError as error:  # pyarrow.ArrowInvalid
         raise ValueError(f"{path}: damaged Parquet file: {error}") from error
     there = table.schema_arrow.names
-    batches = table.iter_batches(columns=[name for name in (*names, "translation") if name in there])
-    return _columns((row for batch in batches for row in batch.to_pylist()), names, f"{path}, row", there)
+    batches = table.iter_batches(columns=[name for name in (*forms, "translation") if name in there])
+    return _columns((row for batch in batches for row in batch.to_pylist()), forms, f"{path}, row", there)
 
 
-def _read_hub(data: str, split: str, names: Sequence[str]) -> Columns:
+def _read_hub(data: str, split: str, forms: Mapping[str, str]) -> Columns:
     """Read the columns that are wanted from a dataset of the Hub."""
     try:
         import datasets
@@ -274,13 +459,16 @@ def _read_hub(data: str, split: str, names: Sequence[str]) -> Columns:
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f"no folder {data}, and no such Hub dataset (split {split!r}): {error}") from error
     there = dataset.column_names
-    dataset = dataset.select_columns([name for name in (*names, "translation") if name in there])
-    return _columns(dataset, names, f"{data}, split {split!r}, row", there)
+    dataset = dataset.select_columns([name for name in (*forms, "translation") if name in there])
+    for name, feature in dataset.features.items():
+        if isinstance(feature, datasets.Image | datasets.Audio):  # as they are stored: bytes, or a path
+            dataset = dataset.cast_column(name, replace(feature, decode=False))
+    return _columns(dataset, forms, f"{data}, split {split!r}, row", there)
 
 
-def _columns(rows: Iterable[object], names: Sequence[str], place: str, there: Iterable[str] = ()) -> Columns:
-    """Turn rows of named text into columns; `place` and a number say where a row is, `there` which names exist."""
-    columns: dict[str, list[str | None]] = {name: [] for name in names}
+def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there: Iterable[str] = ()) -> Columns:
+    """Turn rows of named values into columns; `place` and a number say where a row is, `there` which names exist."""
+    columns: dict[str, list[Any]] = {name: [] for name in forms}
     found = dict.fromkeys(there)
     number = 0
     for number, row in enumerate(rows, 1):
@@ -291,14 +479,21 @@ def _columns(rows: Iterable[object], names: Sequence[str], place: str, there: It
         found.update(dict.fromkeys(row))
         for name, column in columns.items():
             value = row.get(name)
-            if not isinstance(value, str | None):
-                raise ValueError(f"{place} {number}: {name!r} must be text or null, but is {value!r:.40}")
-            if value is not None and re.search("[\ud800-\udfff]", value):
+            allowed, what = ALLOWED[forms[name]]
+            if not isinstance(value, allowed):
+                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {value!r:.40}")
+            if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
                 raise ValueError(f"{place} {number}: {name!r} holds half a surrogate pair, which is no character")
-            column.append(value)
+            column.append(_array(value) if forms[name] == "features" and value is not None else value)
     if number == 0:
         raise ValueError(f"{place.rpartition(',')[0]} is empty")
-    if unknown := [name for name in names if name not in found]:
+    if unknown := [name for name in forms if name not in found]:
         has = ", ".join(found)
         raise ValueError(f"unknown source or target {unknown[0]!r}: {place}s 1 to {number} have only {has}")
     return dict(columns)
+
+
+def _array(rows: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(rows, np.float32)

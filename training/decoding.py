@@ -17,8 +17,9 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from data import Row, encode_rows
+from data import MixedExamples, Row, encode_rows
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
+from media import digest, is_absent
 
 logger = logging.getLogger(__name__)
 
@@ -170,17 +171,18 @@ def decode_windows(
                 {name: row.get(name) for name in processor.source_names}
                 for row in rows[start : start + WINDOW * batch_size]
             ]
-            spoken = [i for i, row in enumerate(window) if any(text and text.strip() for text in row.values())]
+            spoken = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
             encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
-            examples = dict(zip(spoken, encoded, strict=True))
+            place = {i: k for k, i in enumerate(spoken)}
             counts.update(cut, silent=len(window) - len(spoken))
-            spoken.sort(key=lambda i: -max(map(len, examples[i].values())))  # the longest first: memory fails early
+            lengths = dict(zip(spoken, longest(encoded), strict=True))
+            spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
             nothing = Hypothesis("", float("nan") if search.n_best else None)
             results = [[nothing] * max(1, search.n_best) for _ in window]
             bar.update(len(window) - len(spoken))
             for first in range(0, len(spoken), batch_size):
                 batch = spoken[first : first + batch_size]
-                decoded = decode_batch(model, processor, collate([examples[i] for i in batch]), search)
+                decoded = decode_batch(model, processor, collate([encoded[place[i]] for i in batch]), search)
                 for i, hypotheses in zip(batch, decoded, strict=True):
                     results[i] = hypotheses
                 bar.update(len(batch))
@@ -192,10 +194,18 @@ def decode_windows(
         logger.warning("%s: %d rows have no source at all; their translation is empty", title, counts["silent"])
 
 
+def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The longest text source of every example, in tokens; 0 where there is none."""
+    if isinstance(examples, MixedExamples):
+        return [max(lengths, default=0) for lengths in examples.text_lengths]
+    return [max(map(len, example.values())) for example in examples]
+
+
 def fingerprint(model: Any, processor: Any, rows: Sequence[Row], search: Search) -> dict[str, Any]:
     """Everything that decides the hypotheses: search, rows and weights. Not the batch size, which may change."""
     names = list(processor.source_names)
-    text = json.dumps([[row.get(name) or None for name in names] for row in rows])
+    values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
+    text = json.dumps(values, default=digest)  # of pictures in files: the paths
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode())
@@ -269,7 +279,7 @@ def decode(
     Args:
         model: Has `generate`, `state_dict`, `device`.
         processor: Has `source_names`, `__call__`, `batch_decode`.
-        rows: One dict a sentence, source name -> text; None, "" or left out = absent.
+        rows: One dict a sentence, source name -> text or what `media` says; None, "" or left out = absent.
         out_path: The file to write or to go on with.
         search: The search and its limits.
         batch_size: Sentences a batch; may change between starts.

@@ -51,7 +51,8 @@ def measure_attention(
         `source_weights` (L, T, n) or None, means over the heads; `combiner`, and the number of `heads`.
     """
     chosen = [{name: row.get(name) for name in processor.source_names} for row in rows]
-    examples, _ = encode_rows(processor, chosen, None, max_length or sys.maxsize)
+    encoded, _ = encode_rows(processor, chosen, None, max_length or sys.maxsize)
+    examples = [dict(example) for example in encoded]
     for example, hypothesis in zip(examples, hypotheses, strict=True):
         example["labels"] = processor.tokenizer(text_target=hypothesis)["input_ids"]
     batch = {key: value.to(model.device) for key, value in DataCollatorForMultiSource(processor)(examples).items()}

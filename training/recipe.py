@@ -3,7 +3,10 @@
 data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
 tokenizer:  how text becomes ids                                                (TokenizerRecipe)
 model:      fields of MultiSourceConfig, and `preset: paper`
-training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`
+training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`, `source_learning_rates`
+
+An entry of `model.sources` has the fields of SourceConfig; `encoder` may also be a folder or Hub id, whose weights and
+preprocessing are taken, and `processor` says where the preprocessing is from if that is another place.
 """
 
 from __future__ import annotations
@@ -20,10 +23,13 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from hf_multisource import MultiSourceConfig
+from pretrained import encoder_config, form_of
 
 # The tokenizer decides these.
 GIVEN_BY_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 PRESETS = ("default", "paper")
+UNREADABLE = ("error", "absent")
+OF_THE_TRAINER = {"noam_scale", "patience", "source_learning_rates"}  # what is no training argument of Transformers
 SEPARATOR = " | "
 GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}  # what train.py needs as it is
 
@@ -59,6 +65,8 @@ class DataRecipe:
             and counted.
         concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
         limit: Read at most so many training lines; None: all.
+        unreadable: What a picture or a recording that cannot be read is: an "error" before anything is trained, or
+            "absent".
         origin: Where the text is from and under what terms, for the model's card; the first address in it is where
             the terms are found. Another `path` on the command line forgets it.
     """
@@ -72,6 +80,7 @@ class DataRecipe:
     max_length: int = 128
     concatenate: bool = False
     limit: int | None = None
+    unreadable: str = "error"
     origin: str | None = None
 
     @property
@@ -79,7 +88,7 @@ class DataRecipe:
         """Names of the sources as the model sees them."""
         return ["all"] if self.concatenate else self.sources
 
-    def model_rows(self, rows: Sequence[Mapping[str, str | None]]) -> list[dict[str, str | None]]:
+    def model_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Turn rows of columns into rows of the model's sources.
 
         Args:
@@ -122,7 +131,8 @@ class Recipe:
         tokenizer: The tokens.
         model: Fields of MultiSourceConfig, and `preset`.
         training: Fields of Seq2SeqTrainingArguments; `noam_scale`, the paper's "learning rate", which gives the peak
-            noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping.
+            noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping;
+            `source_learning_rates`, peaks for the encoders of sources, by name.
     """
 
     data: DataRecipe
@@ -146,6 +156,45 @@ class Recipe:
         partial.write_text(yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), encoding="utf-8")
         partial.replace(path)
 
+    def source_entries(self) -> dict[str, dict[str, Any]]:
+        """What `model.sources` says of every source.
+
+        Returns:
+            Fields by source, in order.
+
+        Raises:
+            ValueError: If an entry is of no source.
+        """
+        names = self.data.model_sources
+        entries = [{"name": entry} if isinstance(entry, str) else entry for entry in self.model.get("sources", [])]
+        for entry in entries:
+            if entry.get("name") not in names:
+                allowed = ", ".join(names)
+                raise ValueError(f"model.sources: unknown source {entry.get('name')!r}; allowed are {allowed}")
+        own = {entry["name"]: entry for entry in entries}
+        return {name: {"name": name, **own.get(name, {})} for name in names}
+
+    def forms(self) -> dict[str, str]:
+        """How the values of every source are read.
+
+        Returns:
+            One of `media.FORMS` by source; those of wrapped models follow from their configuration.
+
+        Raises:
+            ValueError: If sources other than texts would be concatenated.
+        """
+        entries = self.source_entries()
+        forms = {}
+        for name, entry in entries.items():
+            origin = entries.get(str(entry.get("share_encoder_with")), entry)
+            if entry.get("kind") == "pretrained":
+                forms[name] = form_of(encoder_config(origin.get("encoder")))
+            else:
+                forms[name] = "features" if entry.get("kind") == "features" else "text"
+        if self.data.concatenate and set(forms.values()) != {"text"}:
+            raise ValueError("data.concatenate joins texts; the sources must all be texts")
+        return forms
+
     def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> MultiSourceConfig:
         """Build the model's configuration.
 
@@ -159,17 +208,15 @@ class Recipe:
         """
         settings = dict(self.model)
         make: Any = MultiSourceConfig.paper if settings.pop("preset", "default") == "paper" else MultiSourceConfig
-        entries = [{"name": entry} if isinstance(entry, str) else entry for entry in settings.pop("sources", [])]
-        own = {entry["name"]: entry for entry in entries}
-        for name in own:
-            if name not in self.data.model_sources:
-                allowed = ", ".join(self.data.model_sources)
-                raise ValueError(f"model.sources: unknown source {name!r}; allowed are {allowed}")
-        sources = [
-            {"name": name, **own.get(name, {})}
-            | ({"vocab_size": size} if (size := source_vocab_sizes.get(name)) else {})
-            for name in self.data.model_sources
-        ]
+        settings.pop("sources", None)
+        sources = []
+        for name, entry in self.source_entries().items():
+            source = {key: value for key, value in entry.items() if key != "processor"}
+            if source.get("encoder") is not None:
+                source["encoder"] = encoder_config(source["encoder"])
+            if name in source_vocab_sizes:
+                source["vocab_size"] = source_vocab_sizes[name]
+            sources.append(source)
         return make(sources=sources, vocab_size=vocab_size, **ids, **settings)
 
     def training_arguments(self) -> Seq2SeqTrainingArguments:
@@ -178,7 +225,7 @@ class Recipe:
         Returns:
             The arguments; with `noam_scale`, the inverse-square-root schedule whose peak is Noam's.
         """
-        settings = {key: value for key, value in self.training.items() if key not in ("noam_scale", "patience")}
+        settings = {key: value for key, value in self.training.items() if key not in OF_THE_TRAINER}
         scale = self.training.get("noam_scale")
         if scale is not None:
             width = self.model_config(MultiSourceConfig().vocab_size, {}).d_model
@@ -196,8 +243,7 @@ def _known_keys() -> dict[str, set[str]]:
         "tokenizer": {entry.name for entry in fields(TokenizerRecipe)},
         "model": {entry.name for entry in fields(MultiSourceConfig)} - GIVEN_BY_TOKENIZER
         | {"preset", "attn_implementation"},
-        "training": {entry.name for entry in fields(Seq2SeqTrainingArguments)} - GIVEN_BY_TRAINING
-        | {"noam_scale", "patience"},
+        "training": {entry.name for entry in fields(Seq2SeqTrainingArguments)} - GIVEN_BY_TRAINING | OF_THE_TRAINER,
     }
 
 
@@ -285,6 +331,9 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     preset = sections["model"].get("preset", "default")
     if preset not in PRESETS:
         raise ValueError(f"model.preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+    unreadable = sections["data"].get("unreadable", "error")
+    if unreadable not in UNREADABLE:
+        raise ValueError(f"data.unreadable must be one of {', '.join(UNREADABLE)}; got {unreadable!r}")
     if "output_dir" not in sections["training"]:
         raise ValueError(f"{path}: training.output_dir is missing")
     if sections["training"].get("noam_scale") is not None:

@@ -35,12 +35,13 @@ from typing import Any
 
 import torch
 
-from data import Row, read_split
+from data import Row, check_files, read_split
 from decoding import Decoded, Search, add_length_options, decode, fingerprint, load_model, write_json
+from media import forms_of
 from metrics import METRICS, load_metric, paired_bootstrap
 from metrics.adversarial import make_absent, make_wrong
 from plots import INSTALL, measure_attention, write_plots
-from recipe import DataRecipe, load_recipe
+from recipe import UNREADABLE, DataRecipe, load_recipe
 from results import format_table
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "evaluate", "sacrebleu")
@@ -132,6 +133,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max_new_tokens", type=int, help="longest hypothesis; default: as --max_length")
     parser.add_argument("--batch_size", type=int, default=64, help="sentences (default: %(default)s)")
     parser.add_argument("--limit", type=int, help="look at the first N lines only")
+    text = "what a picture or recording that cannot be read is; default: the recipe's, or else error"
+    parser.add_argument("--unreadable", choices=UNREADABLE, help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the shuffles (default: %(default)s)")
     parser.add_argument("--device", help="torch device; default: the GPU if there is one")
     args = parser.parse_args(argv)
@@ -149,6 +152,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def which_data(args: argparse.Namespace, source_names: Sequence[str]) -> DataRecipe:
     """The run's data section with what the command line changes; without a recipe, the command line says all."""
     options = {"path": args.data, "target": args.target, "test": args.split, "max_length": args.max_length}
+    options["unreadable"] = args.unreadable
     given = {key: value for key, value in options.items() if value is not None}
     recipe = Path(args.run) / "recipe.yaml"
     if recipe.exists():
@@ -171,7 +175,7 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
     for number in asked:
         if not 0 <= number < len(rows):
             raise ValueError(f"--attention-plot {number}: there are {len(rows)} sentences, numbered from 0")
-    fullest = sorted(range(len(rows)), key=lambda i: sum(not rows[i][name] for name in sources))
+    fullest = sorted(range(len(rows)), key=lambda i: sum(rows[i][name] is None for name in sources))
     return list(asked) or fullest[:PLOTS]
 
 
@@ -179,7 +183,9 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
     """Decode and measure every condition, writing as it goes; returns the report."""
     model, processor = load_model(args.run, args.device)
     data = which_data(args, processor.source_names)
-    split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
+    forms = {} if data.concatenate else forms_of(processor)
+    split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
+    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable)
     references = [row[data.target] or "" for row in split.rows]
     search = Search(
         num_beams=args.num_beams,

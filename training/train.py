@@ -12,6 +12,7 @@ does not depend on the number of updates (Noam's does not).
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import sys
@@ -30,7 +31,7 @@ from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, S
 from transformers.trainer_callback import TrainerState
 
 from checkpoints import Keeper, find_checkpoints
-from data import encode_rows, read_split
+from data import Split, check_files, encode_rows, read_split, take_away
 from decoding import write_json
 from hf_multisource import (
     DataCollatorForMultiSource,
@@ -38,6 +39,7 @@ from hf_multisource import (
     MultiSourceProcessor,
     MultiSourceTrainer,
 )
+from pretrained import load_part, pour_encoder
 from recipe import Recipe, load_recipe, parse_overrides
 from score import hardware
 from train_tokenizer import train_tokenizer
@@ -88,10 +90,14 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     with torch.device("meta"):  # an impossible model shows before anything takes time
         MultiSourceForConditionalGeneration(recipe.model_config(recipe.tokenizer.vocab_size, {}))
     sources, target = recipe.data.model_sources, recipe.data.target
-    splits = {}
+    read = {}
     for role, limit in (("train", recipe.data.limit), ("dev", None)):
-        split = read_split(recipe.data.path, getattr(recipe.data, role), recipe.data.sources, target, limit=limit)
-        splits[role] = recipe.data.model_rows(split.rows)
+        name = getattr(recipe.data, role)
+        read[role] = read_split(recipe.data.path, name, recipe.data.sources, target, limit=limit, forms=recipe.forms())
+    with args.main_process_first(desc="files"):
+        read = read_files(recipe, read, folder, known=args.process_index > 0 or begun)
+    splits = {role: recipe.data.model_rows(split.rows) for role, split in read.items()}
+    for role, split in read.items():
         say(args, role, split.report)
     with args.main_process_first(desc="tokenizer"):
         if args.process_index > 0 or begun:
@@ -108,12 +114,15 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     tokenizer = processor.tokenizer
     config = recipe.model_config(
         len(tokenizer),
-        {name: len(own) for name, own in processor.source_tokenizers.items()},
+        {name: len(own) for name, own in processor.source_tokenizers.items() if name in own_encoders(recipe)},
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
     model = MultiSourceForConditionalGeneration(config)
+    for name, entry in recipe.source_entries().items():
+        if isinstance(entry.get("encoder"), str):
+            pour_encoder(model, name, entry["encoder"])
     model.generation_config.max_length = recipe.data.max_length
     parameters = sum(p.numel() for p in model.parameters())
     say(args, "model", {"parameters": parameters, "sources": sources, "combiner": config.combiner})
@@ -137,6 +146,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         processing_class=processor,
         compute_metrics=bleu,
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        source_learning_rates=recipe.training.get("source_learning_rates"),
     )
     if args.process_index == 0 and not begun:  # now that nothing is wrong with it
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
@@ -229,8 +239,47 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         raise ValueError(f"{folder} holds a run of another recipe: {', '.join(changed)} differ; cannot resume it")
 
 
-def make_processor(recipe: Recipe, rows: list[dict[str, str | None]]) -> MultiSourceProcessor:
-    """Train or load the tokenizers.
+def read_files(recipe: Recipe, splits: dict[str, Split], folder: Path, known: bool) -> dict[str, Split]:
+    """See to it that every picture and every recording can be read, or is absent.
+
+    Args:
+        recipe: The run's recipe.
+        splits: The splits by role.
+        folder: The output folder. Its `unreadable.json` says which lines, counted from 0, cannot be read.
+        known: Whether that file tells it, if there is one; else everything is read, and the file written.
+
+    Returns:
+        The splits, without what cannot be read.
+
+    Raises:
+        ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
+    """
+    forms, note = recipe.forms(), folder / "unreadable.json"
+    if not {"picture", "sound"} & set(forms.values()):
+        return splits
+    if known:
+        lines = json.loads(note.read_text(encoding="utf-8"))
+        return {
+            role: take_away(split, lines[role], recipe.data.sources) if lines[role] else split
+            for role, split in splits.items()
+        }
+    checked = {
+        role: check_files(split, getattr(recipe.data, role), recipe.data.sources, forms, recipe.data.unreadable)
+        for role, split in splits.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(note, {role: lines for role, (_, lines) in checked.items()})
+    return {role: split for role, (split, _) in checked.items()}
+
+
+def own_encoders(recipe: Recipe) -> list[str]:
+    """The text sources that an encoder of ours reads, and so a tokenizer of the run."""
+    entries = recipe.source_entries()
+    return [name for name, form in recipe.forms().items() if form == "text" and not entries[name].get("encoder")]
+
+
+def make_processor(recipe: Recipe, rows: list[dict[str, Any]]) -> MultiSourceProcessor:
+    """Train or load the tokenizers, and load what wrapped encoders read with.
 
     Args:
         recipe: The run's recipe.
@@ -238,9 +287,31 @@ def make_processor(recipe: Recipe, rows: list[dict[str, str | None]]) -> MultiSo
 
     Returns:
         The processor.
+
+    Raises:
+        ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
     """
-    sources, target = recipe.data.model_sources, recipe.data.target
-    settings = recipe.tokenizer
+    sources, target = own_encoders(recipe), recipe.data.target
+    settings, forms, entries = recipe.tokenizer, recipe.forms(), recipe.source_entries()
+    parts: dict[str, Any] = {}
+    wrapped: dict[str, Any] = {}
+    for name, form in forms.items():
+        origin = entries.get(str(entries[name].get("share_encoder_with")), entries[name])
+        place = origin.get("processor", origin.get("encoder"))
+        if origin.get("kind") != "pretrained":
+            continue
+        if "processor" not in origin and not isinstance(place, str):
+            raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
+        if form == "text":
+            wrapped[name] = AutoTokenizer.from_pretrained(place)
+        else:
+            parts[name] = load_part(place, form)
+    features = [name for name, form in forms.items() if form == "features"]
+
+    def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
+        return MultiSourceProcessor(
+            tokenizer, recipe.data.model_sources, {**own, **wrapped}, source_processors=parts, feature_sources=features
+        )
 
     def texts(*names: str) -> list[str]:
         return [text for row in rows for name in names if (text := row[name])]
@@ -248,15 +319,13 @@ def make_processor(recipe: Recipe, rows: list[dict[str, str | None]]) -> MultiSo
     if settings.load is not None:
         folder = Path(settings.load)
         if not (folder / "target").is_dir():
-            return MultiSourceProcessor(AutoTokenizer.from_pretrained(folder), sources)
+            return build(AutoTokenizer.from_pretrained(folder), {})
         loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
-        return MultiSourceProcessor(loaded.pop("target"), sources, loaded)
+        return build(loaded.pop("target"), loaded)
     if not settings.separate:
-        return MultiSourceProcessor(
-            train_tokenizer(texts(*sources, target), settings.kind, settings.vocab_size), sources
-        )
+        return build(train_tokenizer(texts(*sources, target), settings.kind, settings.vocab_size), {})
     own = {name: train_tokenizer(texts(name), settings.kind, settings.vocab_size) for name in sources}
-    return MultiSourceProcessor(train_tokenizer(texts(target), settings.kind, settings.vocab_size), sources, own)
+    return build(train_tokenizer(texts(target), settings.kind, settings.vocab_size), own)
 
 
 def say(args: Seq2SeqTrainingArguments, what: str, facts: dict[str, Any]) -> None:

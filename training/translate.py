@@ -8,6 +8,9 @@ file is absent. A table (default: standard input) has one column per source betw
 --jsonl it has one JSON object a line, source name -> text. An empty line, an empty column and null mean: absent in
 this sentence. A sentence without any source becomes an empty line, and a warning.
 
+Of a source that is pictures or sound, a text is the path of one, relative to the folder of the file that names it (to
+the current one on standard input). Features come from an array, --image FILE.npy, and not in a table.
+
 Writes one translation a line; with --n_best K, K lines a sentence, best first: sentence number (from 0), score, text,
 between tabs. Score: sum of log probabilities / length**length_penalty, or, with --length_normalization, what that says
 ("nan" where there was nothing to translate).
@@ -23,22 +26,30 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data import Row, read_lines
 from decoding import Search, add_length_options, decode, decode_windows, format_lines, load_config, load_model
-from recipe import DataRecipe, load_recipe
+from media import find_unreadable, forms_of, read_features
+from recipe import UNREADABLE, DataRecipe, load_recipe
+
+FILES = ("picture", "sound")  # forms whose values are paths
 
 
-def rows_from_files(files: dict[str, str]) -> list[Row]:
-    """Join line-aligned files, source name -> path.
+def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = None) -> list[Row]:
+    """Join line-aligned files, source name -> path; `forms`: of the sources that are no text.
 
     Raises:
         ValueError: If they differ in length; the message gives every length.
     """
-    columns = {name: read_lines(path) for name, path in files.items()}
+    columns: dict[str, list[Any]] = {}
+    for name, path in files.items():
+        form = (forms or {}).get(name, "text")
+        columns[name] = read_features(Path(path)) if form == "features" else read_lines(path)
+        if form in FILES:
+            columns[name] = [line.strip() and str(Path(path).parent / line) for line in columns[name]]
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{name} ({files[name]}) has {len(column)}" for name, column in columns.items())
         raise ValueError(f"the sources differ in their number of lines: {lengths}")
@@ -84,21 +95,37 @@ def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) ->
     return rows
 
 
-def read_rows(args: argparse.Namespace, sources: Sequence[str]) -> list[Row]:
+def read_rows(args: argparse.Namespace, sources: Sequence[str], forms: Mapping[str, str]) -> list[Row]:
     """The sentences that the command line names.
 
     Raises:
-        ValueError: If both files and a table are named, or the text is bad.
+        ValueError: If both files and a table are named, the text is bad, or a file that is named in it.
     """
     given = {name: getattr(args, f"source_{name}", None) for name in sources}
     files = {name: path for name, path in given.items() if path is not None}
     if files and (args.input or args.jsonl):
         raise ValueError(f"give one file per source (--{' --'.join(files)}) or a table (--input, --jsonl), not both")
     if files:
-        return rows_from_files(files)
-    place = args.input or "standard input"
-    lines = read_lines(args.input or "-")
-    return rows_from_jsonl(lines, sources, place) if args.jsonl else rows_from_tsv(lines, sources, place)
+        rows = rows_from_files(files, forms)
+    else:
+        place = args.input or "standard input"
+        lines = read_lines(args.input or "-")
+        rows = rows_from_jsonl(lines, sources, place) if args.jsonl else rows_from_tsv(lines, sources, place)
+        for number, row in enumerate(rows, 1):
+            for name, value in row.items():
+                if value and forms.get(name) == "features":
+                    raise ValueError(
+                        f"{place}, line {number}: features of {name!r} stand in no table: give --{name} FILE"
+                    )
+                if value and forms.get(name) in FILES:
+                    row[name] = str(Path(args.input or "").parent / value)
+    for name, places in find_unreadable([{**dict.fromkeys(sources), **row} for row in rows], forms).items():
+        for i, reason in places.items():
+            if args.unreadable == "error":
+                raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
+            print(f"translate.py: line {i + 1}, {name}: {reason}: taken for absent", file=sys.stderr)
+            rows[i][name] = None
+    return rows
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -117,6 +144,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_new_tokens", type=int, default=128, help="longest translation (default: %(default)s)")
     parser.add_argument("--max_length", type=int, help="cut longer sources, in tokens; default: nothing is cut")
     parser.add_argument("--batch_size", type=int, default=32, help="sentences (default: %(default)s)")
+    text = "what a picture or recording that cannot be read is (default: %(default)s)"
+    parser.add_argument("--unreadable", choices=UNREADABLE, default="error", help=text)
     parser.add_argument("--device", help="torch device; default: the GPU if there is one")
     return parser
 
@@ -138,7 +167,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     sources: list[str] = joined.sources if joined else load_config(model).source_names
     for name in sources:
         with contextlib.suppress(argparse.ArgumentError):  # named like an option: a table can still give it
-            parser.add_argument(f"--{name}", dest=f"source_{name}", metavar="FILE", help=f"text of source {name}")
+            parser.add_argument(f"--{name}", dest=f"source_{name}", metavar="FILE", help=f"lines of source {name}")
     return parser.parse_args(argv), sources
 
 
@@ -154,10 +183,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             max_length=args.max_length,
             n_best=args.n_best,
         )
-        rows = read_rows(args, sources)
-        if joined := joined_sources(args.model):
-            rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
+        joined = joined_sources(args.model)
         model, processor = load_model(args.model, args.device)
+        rows = read_rows(args, sources, {} if joined else forms_of(processor))
+        if joined:
+            rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
         if args.out:
             decode(model, processor, rows, args.out, search, batch_size=args.batch_size, title=args.out)
             return

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from data import Row
+from media import digest, is_absent
 
 
-def derangement(texts: Sequence[str], rng: random.Random) -> list[int]:
+def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:
     """Draw a permutation that leaves no text in its place, nor a copy of it where that can be avoided.
 
     The places, in random order but with equal texts side by side, are rotated by the size of the largest group of equal
     texts: then nobody meets their own group, unless one text fills more than half of the places.
 
     Args:
-        texts: One text per place.
+        texts: One text per place, or the path of a picture, or an array.
         rng: Source of randomness.
 
     Returns:
@@ -32,7 +34,8 @@ def derangement(texts: Sequence[str], rng: random.Random) -> list[int]:
         raise ValueError(f"a derangement needs at least 2 sentences that have the source; there are {len(texts)}")
     groups: dict[str, list[int]] = {}
     for place in rng.sample(range(len(texts)), len(texts)):
-        groups.setdefault(texts[place], []).append(place)
+        text = texts[place]
+        groups.setdefault(text if isinstance(text, str) else digest(text), []).append(place)
     order = [place for group in groups.values() for place in group]
     shift = max(map(len, groups.values())) % len(texts) or 1  # all texts equal: any rotation is as good
     permutation = [0] * len(texts)
@@ -43,8 +46,8 @@ def derangement(texts: Sequence[str], rng: random.Random) -> list[int]:
 
 def make_wrong(rows: Sequence[Row], source: str, seed: int, draw: int) -> list[Row]:
     """Shuffle one source among the rows that have it; rows without it stay without."""
-    present = [i for i, row in enumerate(rows) if row.get(source)]
-    texts = [rows[i][source] or "" for i in present]
+    present = [i for i, row in enumerate(rows) if not is_absent(row.get(source))]
+    texts = [rows[i][source] for i in present]
     try:
         permutation = derangement(texts, random.Random(f"{seed} {source} {draw}"))
     except ValueError as error:
