@@ -122,8 +122,11 @@ def attention_to_tokens(
     processor: Any,
     example: int = 0,
     source_weights: Tensor | None = None,
+    encoded: Any = None,
 ) -> TokenAttention:
     """Say which tokens the weights of one example belong to, and leave out padding.
+
+    States of a source that is no text are numbered from 1: places of a map row by row, moments of speech in time.
 
     Args:
         attention: Weights of the whole batch: of one layer, or whatever else begins with B and ends with T and S.
@@ -133,6 +136,7 @@ def attention_to_tokens(
         processor: The model's.
         example: Which one, counted from 0.
         source_weights: Weights over the sources, if there are any.
+        encoded: What the model's encoder returned for the batch; needed where a source is no text.
 
     Shape:
         attention (B, ..., T, S); target_ids (B, T); source_weights (B, ..., T, n).
@@ -141,15 +145,21 @@ def attention_to_tokens(
         Tokens and their weights.
 
     Raises:
-        ValueError: If attention does not fit the tokens; the message gives the numbers.
+        ValueError: If attention does not fit the tokens (the message gives the numbers), or a source is no text and
+            `encoded` is not given.
     """
     masks, tokens = [], {}
     for i, name in enumerate(processor.source_names):
         mask = inputs[source_key(i, name, "attention_mask")][example].bool()
+        if processor.main_input(name) == "input_ids":
+            ids = inputs[source_key(i, name, "input_ids")][example][mask]
+            tokens[name] = token_texts(processor.get_tokenizer(name), ids)
+        else:
+            if encoded is None:
+                raise ValueError(f"source {name!r} is no text: give what the encoder returned, as `encoded`.")
+            mask = encoded.attention_mask.split(encoded.source_lengths, dim=1)[i][example]
+            tokens[name] = [str(state + 1) for state in range(int(mask.sum()))]
         masks.append(mask)
-        tokens[name] = token_texts(
-            processor.get_tokenizer(name), inputs[source_key(i, name, "input_ids")][example][mask]
-        )
     columns = torch.cat(masks)
     if tuple(attention.shape[-2:]) != (target_ids.shape[1], len(columns)):
         raise ValueError(

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
+from .conversion import FromSourcesMixin
 from .encoders import ENCODERS, EncodedSource, drop_sources
 from .generation import MultiSourceGenerationMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
@@ -570,7 +571,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         return MultiSourceEncoderOutput(**fields)
 
 
-class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourceGenerationMixin):
+class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourceGenerationMixin, FromSourcesMixin):
     """The model with its output layer: trains on `labels`, and generates.
 
     Args:

@@ -9,10 +9,19 @@ from typing import Any
 
 import numpy as np
 import transformers
-from transformers import BatchFeature, FeatureExtractionMixin, ImageProcessingMixin, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    BatchFeature,
+    FeatureExtractionMixin,
+    ImageProcessingMixin,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, pad_rows, pad_source, source_key, to_array
+from .configuration_multisource import MultiSourceConfig
 from .pictures import UnreadablePictureError, read_picture
 
 PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
@@ -76,6 +85,68 @@ class MultiSourceProcessor(ProcessorMixin):
         self._check_parts()
         if null_token is not None:
             self._check_null_token(null_token)
+
+    @classmethod
+    def from_pretrained_sources(cls, sources: Mapping[str, Any], decoder: str) -> MultiSourceProcessor:
+        """Make the processor of a model that `MultiSourceForConditionalGeneration.from_pretrained_sources` makes.
+
+        The target's tokenizer is that of the checkpoint that `decoder` names. Every source has the tokenizer, image
+        processor or feature extractor of its checkpoint, whichever makes the main input of the checkpoint's model.
+
+        Args:
+            sources: By the name of the source, in the order of the model: folder or Hub id of a checkpoint; or, ready
+                made, a tokenizer (for instance one with a `src_lang`), an image processor, a feature extractor, or the
+                processor of a model of this package, which gives what it has for the source of the same name, or for
+                its only source.
+            decoder: Name of the source whose checkpoint gives the decoder.
+
+        Returns:
+            The processor.
+
+        Raises:
+            ValueError: If `decoder` is no source, its checkpoint has no tokenizer, a processor of several sources lacks
+                one, or a part is of an unknown sort; the message names the source.
+
+        Example:
+            >>> from hf_multisource import MultiSourceProcessor
+            >>> processor = MultiSourceProcessor.from_pretrained_sources(
+            ...     {"en": "Helsinki-NLP/opus-mt-en-cs", "image": "google/vit-base-patch16-224"}, decoder="en"
+            ... )  # doctest: +SKIP
+        """
+        if decoder not in sources:
+            raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
+        loaded: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
+        for name, value in sources.items():
+            if isinstance(value, str | Path) and str(value) not in loaded:
+                loaded[str(value)] = load_part(cls, value)
+            parts[name] = loaded[str(value)] if isinstance(value, str | Path) else value
+        origin = parts[decoder]
+        null_token = origin.null_token if isinstance(origin, cls) else None
+        target = origin.tokenizer if isinstance(origin, cls) else origin
+        if not isinstance(target, PreTrainedTokenizerBase):
+            raise ValueError(
+                f"sources[{decoder}], which gives the decoder, must have a tokenizer; got a {type(target).__name__}."
+            )
+        tokenizers: dict[str, PreTrainedTokenizerBase] = {}
+        processors: dict[str, Any] = {}
+        features: list[str] = []
+        for name, part in parts.items():
+            if isinstance(part, cls):
+                if name not in part.source_names and len(part.source_names) > 1:
+                    raise ValueError(
+                        f"sources[{name}]: the checkpoint has no such source, but {', '.join(part.source_names)}."
+                    )
+                own = name if name in part.source_names else part.source_names[0]
+                if own in part.feature_sources:
+                    features.append(name)
+                    continue
+                part = part.source_processors.get(own) or part.get_tokenizer(own)
+            if not isinstance(part, PreTrainedTokenizerBase):
+                processors[name] = part
+            elif part is not target:
+                tokenizers[name] = part
+        return cls(target, list(sources), tokenizers, processors, features, null_token)
 
     @classmethod
     def get_attributes(cls) -> list[str]:
@@ -436,6 +507,23 @@ class MultiSourceProcessor(ProcessorMixin):
             loader = getattr(transformers, how["auto_class"])
             parts[name] = loader.from_pretrained(path, subfolder=place, **backend, **kwargs)
         return [*arguments, processor_dict.pop("source_names", []), own, parts]
+
+
+def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:
+    """Load what makes the main input of a checkpoint's model.
+
+    Args:
+        processor_class: Class of our processors, with which those of this package are loaded.
+        place: Folder or Hub id of the checkpoint.
+
+    Returns:
+        One of our processors, an image processor, a feature extractor or a tokenizer.
+    """
+    if PreTrainedConfig.get_config_dict(place)[0].get("model_type") == MultiSourceConfig.model_type:
+        return processor_class.from_pretrained(place)
+    model_class = MODEL_MAPPING[type(AutoConfig.from_pretrained(place))]
+    kinds = [kind for kind, inputs in PROCESSOR_INPUTS.items() if model_class.main_input_name in inputs]
+    return getattr(transformers, kinds[0] if kinds else "AutoTokenizer").from_pretrained(place)
 
 
 def auto_class(part: Any) -> str | None:

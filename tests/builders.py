@@ -161,7 +161,7 @@ def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
         "tie_word_embeddings": False,
     }
     model = MultiSourceForConditionalGeneration(tiny_config(combiner, **{**defaults, **fields})).eval()
-    randomise(model, 2)
+    randomise(model, 3 if combiner == "weighted_sum" else 2)  # with 2, that one says nothing at all with post-norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "layer_norm" in name:  # near the identity: a random last norm would outshout the sources

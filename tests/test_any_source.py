@@ -19,6 +19,7 @@ from hf_multisource import (
     MultiSourcePipeline,
     MultiSourceProcessor,
     MultiSourceTrainer,
+    attention_to_tokens,
 )
 
 SMALL: dict[str, Any] = {
@@ -140,3 +141,23 @@ def test_saved_processor_and_model_read_the_same(processor: MultiSourceProcessor
     assert torch.equal(
         loaded(**again(**rows[0], text_target="un chien", return_tensors="pt")).logits, model(**batch).logits
     )
+
+
+def test_weights_are_told_of_states_of_every_kind(processor: MultiSourceProcessor, tmp_path: Path) -> None:
+    model, rows = make_model(processor), examples(tmp_path)
+    model.set_attn_implementation("eager")
+    columns = {name: [row.get(name) for row in rows] for name in processor.source_names}
+    batch = processor(**columns, text_target=["un chien"] * 6, return_tensors="pt")
+    encoded = model.get_encoder()(**batch)
+    weights = model(**batch, encoder_outputs=encoded, output_attentions=True).cross_attentions[0]
+    with pytest.raises(ValueError, match="source 'image' is no text: give what the encoder returned"):
+        attention_to_tokens(weights, batch, batch["labels"], processor)
+    expected = [{"image": 5, "audio": 11, "vectors": 4}, {}, {"image": 5}, {"audio": 8}, {"vectors": 4}]
+    for i, counts in enumerate(expected):
+        found = attention_to_tokens(weights, batch, batch["labels"], processor, i, None, encoded)
+        numbered = {name: tokens for name, tokens in found.source_tokens.items() if name != "en"}
+        assert numbered == {
+            name: [str(state + 1) for state in range(counts.get(name, 0))] for name in ("image", "audio", "vectors")
+        }
+        present = sum(len(tokens) > 0 for tokens in found.source_tokens.values())
+        close(found.weights.sum(-1), torch.full_like(found.weights[..., 0], present))

@@ -26,10 +26,12 @@ FLOORS = {
     "layers": {"configuration_multisource", "attention", "checkpoints"},
     "combiners": {"configuration_multisource", "attention", "layers"},
     "encoders": {"configuration_multisource", "attention", "layers"},
-    "processing_multisource": {"collation", "pictures"},
+    "processing_multisource": {"configuration_multisource", "collation", "pictures"},
     "generation": {"configuration_multisource"},
+    "conversion": {"configuration_multisource"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
+        "conversion",
     },
     "analysis": {"collation"},
     "sharding": set[str](),

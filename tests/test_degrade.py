@@ -144,3 +144,13 @@ def test_errors_name_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
             main([str(data), "--out", str(tmp_path / "out"), "--source", "en", *options])
         assert "--share goes with --how share" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_masked_twice_has_a_report_of_each_time(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.en").write_text("a red man\n", encoding="utf-8")
+    for data, out, how in (("data", "one", "colours"), ("one", "two", "people")):
+        main([str(tmp_path / data), "--out", str(tmp_path / out), "--source", "en", "--how", how])
+    assert (tmp_path / "two" / "train.en").read_text(encoding="utf-8") == "a [v] [v]\n"
+    reports = [json.loads((tmp_path / out / "degrade.json").read_text(encoding="utf-8")) for out in ("one", "two")]
+    assert [report["how"] for report in reports] == ["colours", "people"]

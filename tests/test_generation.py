@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from builders import END, NAMES
+from builders import END, EVERY_COMBINER, NAMES
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import COMBINERS, returned_attentions
@@ -26,6 +26,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 TILT = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+slowly_each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)  # what hardly depends on it
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_search = pytest.mark.parametrize("search", SEARCHES)
 
@@ -105,7 +106,7 @@ def test_the_cache_changes_nothing(combiner: str, search: str) -> None:
     same(generate(model, batch(), cache_implementation="static", **SEARCHES[search]), expected)
 
 
-@each_combiner
+@slowly_each_combiner
 @each_search
 def test_encoded_sources_generate_what_raw_ones_do(combiner: str, search: str) -> None:
     model = make(combiner)
@@ -125,21 +126,21 @@ def test_eager_and_sdpa_find_the_same(combiner: str, search: str) -> None:
     same(*found)
 
 
-@each_combiner
+@slowly_each_combiner
 def test_the_source_of_the_main_input_may_be_given_by_position(combiner: str) -> None:
     model, inputs = make(combiner), batch()
     expected = model.generate(**inputs, max_new_tokens=5)
     assert torch.equal(model.generate(inputs.pop("input_ids"), **inputs, max_new_tokens=5), expected)
 
 
-@each_combiner
+@slowly_each_combiner
 def test_labels_in_the_batch_do_not_matter(combiner: str) -> None:
     model = make(combiner)
     labels = torch.full((5, 3), 4)
     same(generate(model, {**batch(), "labels": labels}, num_beams=2), generate(model, batch(), num_beams=2))
 
 
-@each_combiner
+@slowly_each_combiner
 def test_a_search_can_start_from_a_beginning_of_the_target(combiner: str) -> None:
     model = make(combiner)
     start = torch.tensor([[2, 5, 6]]).expand(5, 3)
@@ -150,7 +151,7 @@ def test_a_search_can_start_from_a_beginning_of_the_target(combiner: str) -> Non
 
 
 @pytest.mark.feature("Generation", "Sampling")
-@each_combiner
+@slowly_each_combiner
 def test_sampling_follows_the_models_probabilities_and_the_seed(combiner: str) -> None:
     model, inputs = make(combiner), batch(examples=[0, 2])
     search = {"do_sample": True, "num_return_sequences": 300, "max_new_tokens": 1, "top_k": 0}
@@ -169,7 +170,7 @@ def test_sampling_follows_the_models_probabilities_and_the_seed(combiner: str) -
 
 
 @pytest.mark.feature("Generation", "Beam sampling")
-@each_combiner
+@slowly_each_combiner
 def test_sampled_beams_are_repeatable(combiner: str) -> None:
     model = make(combiner)
     found = []
@@ -179,7 +180,7 @@ def test_sampled_beams_are_repeatable(combiner: str) -> None:
     same(*found)
 
 
-@each_combiner
+@slowly_each_combiner
 def test_the_n_best_are_distinct_and_sorted_and_their_scores_are_the_models(combiner: str) -> None:
     model = make(combiner)
     texts, scores = generate(model, batch(), num_beams=4, num_return_sequences=4, length_penalty=0.7)
@@ -193,7 +194,7 @@ def test_the_n_best_are_distinct_and_sorted_and_their_scores_are_the_models(comb
         assert values == pytest.approx(expected, abs=1e-4)
 
 
-@each_combiner
+@slowly_each_combiner
 def test_a_wide_beam_finds_the_best_of_all_texts(combiner: str) -> None:
     model = make(combiner, vocab_size=6)
     model.final_logits_bias.zero_()
@@ -315,7 +316,7 @@ def test_a_model_of_one_source_returns_what_an_ordinary_one_does() -> None:
     assert "source_lengths" not in output and "source_weights" not in output
 
 
-@each_combiner
+@slowly_each_combiner
 def test_a_length_penalty_below_zero_prefers_short_texts(combiner: str) -> None:
     """Also guards the penalties above: if they changed nothing, agreeing on them would prove nothing."""
     short, long = (generate(make(combiner), batch(), num_beams=4, length_penalty=p)[0] for p in (-4.0, 4.0))

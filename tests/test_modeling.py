@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -23,13 +21,6 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSeq2SeqLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -1007,104 +998,6 @@ def test_names_and_shapes_of_parameters_are_frozen(combiner: str) -> None:
     frozen = json.loads(FROZEN.read_text())
     assert frozen.keys() == COMBINERS.keys()
     assert parameters(combiner) == frozen[combiner]
-
-
-# The single-source model is an ordinary one
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 30,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 20,
-}
-RENAMED = [  # Transformers' name, ours; {combiner} is where this combiner keeps the parameters of a single source
-    (r"^model\.shared\.weight$", ""),
-    (r"^(model\.\w+)\.embed_tokens", r"\1.embeddings.tokens"),
-    (r"^(model\.\w+)\.embed_positions", r"\1.embeddings.positions"),
-    (r"^(model\.\w+)\.layernorm_embedding", r"\1.embeddings.layer_norm"),
-    (r"\.(fc[12])\.", r".feed_forward.\1."),
-    (r"\.final_layer_norm\.", ".feed_forward.layer_norm."),
-    (r"\.encoder_attn_layer_norm\.", ".cross_attn.{norm}layer_norm."),
-    (r"\.encoder_attn\.", ".cross_attn.{attention}."),
-    (r"^model\.encoder\.", "model.encoder.sources.source."),
-]
-
-
-def stock(name: str) -> tuple[Any, dict[str, Any]]:
-    """A random model of Transformers, and the settings with which ours computes the same."""
-    common: dict[str, Any] = {**SIZES, "dropout": 0.0, "forced_eos_token_id": None}
-    ours: dict[str, Any] = {**SIZES, "dropout": 0.0}
-    if name.startswith("marian"):
-        ids = {"pad_token_id": 29, "eos_token_id": 0, "bos_token_id": None, "decoder_start_token_id": 29}
-        settings: dict[str, Any] = {"activation_function": "swish", "scale_embedding": True, **ids}
-        ours |= settings
-        ours |= {"norm_position": "post", "position_embedding": "sinusoidal_marian", "final_logits_bias": True}
-        if name == "marian with two vocabularies":
-            settings |= {"share_encoder_decoder_embeddings": False, "vocab_size": 35, "decoder_vocab_size": 30}
-            ours["sources"] = [{"name": "source", "vocab_size": 35}]
-        return MarianMTModel(MarianConfig(**{**common, "max_position_embeddings": 20, **settings})), ours
-    ids = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
-    ours |= {"position_offset": 2, "max_position_embeddings": 20, **ids}
-    if name == "bart":
-        settings = {"activation_function": "gelu", "max_position_embeddings": 20, **ids}
-        ours |= {"norm_position": "post", "position_embedding": "learned", "embedding_norm": True}
-        ours |= {"scale_embedding": False, "activation_function": "gelu", "final_logits_bias": True}
-        return BartForConditionalGeneration(BartConfig(**{**common, **settings})), ours
-    settings = {"activation_function": "relu", "scale_embedding": True, "max_position_embeddings": 20, **ids}
-    settings |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "activation_dropout": 0.0}
-    ours |= {"norm_position": "pre", "position_embedding": "sinusoidal"}
-    return M2M100ForConditionalGeneration(M2M100Config(**{**common, **settings})), ours
-
-
-def copy_weights(theirs: PreTrainedModel, ours: MultiSourceForConditionalGeneration) -> None:
-    """Pour the weights in, by name; every parameter of ours must get one."""
-    combiner = ours.config.combiner
-    places = {
-        "attention": "joint" if combiner == "flat" else "source",
-        "norm": "source." if combiner in ("serial", "gated_serial") else "",
-    }
-    weights = {}
-    for name, value in theirs.state_dict().items():
-        for pattern, replacement in RENAMED:
-            name = re.sub(pattern, replacement.format(**places), name)
-        weights[name] = value
-    missing, unexpected = ours.load_state_dict(weights, strict=False)
-    assert all(".source.gate." in name for name in missing), "of one source a gate takes all"
-    tables_of_sinusoids = {"model.encoder.sources.source.embeddings.positions", "model.decoder.embeddings.positions"}
-    assert {name.removesuffix(".weight") for name in unexpected} <= {"", *tables_of_sinusoids}
-
-
-@pytest.mark.feature("Model", "One source: logits and beams of Marian, BART and M2M100 with their weights")
-@pytest.mark.parametrize("combiner", [name for name, kind in COMBINERS.items() if kind.exact_for_one_source])
-@pytest.mark.parametrize("name", ["marian", "marian with two vocabularies", "bart", "m2m100"])
-def test_with_one_source_it_is_an_ordinary_encoder_decoder(name: str, combiner: str) -> None:
-    torch.manual_seed(0)
-    theirs, settings = stock(name)
-    theirs.eval()
-    for key, value in theirs.state_dict().items():
-        if "embed_positions" not in key or name == "bart":
-            value.normal_(std=0.3)
-    ours: Any = MultiSourceForConditionalGeneration(MultiSourceConfig(combiner=combiner, **settings)).eval()
-    copy_weights(theirs, ours)
-
-    padding = settings["pad_token_id"]
-    ids = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, padding, padding], [12, 13, 14, 15, padding]])
-    mask = ids.ne(padding).long()
-    target = torch.tensor([[settings["decoder_start_token_id"], 4, 5, 6], [7, 8, 9, 10], [11, 12, 13, 14]])
-    with torch.no_grad():
-        expected = theirs(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
-        same(ours(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits, expected, 1e-5)
-    if name == "marian with two vocabularies" and Version(transformers.__version__) < Version("5.23"):
-        return  # in 5.17 its own beam search takes the size of the source's vocabulary for the target's
-    search: dict[str, Any] = {"num_beams": 5, "num_return_sequences": 5, "max_new_tokens": 10, "do_sample": False}
-    search |= {"output_scores": True, "return_dict_in_generate": True, "early_stopping": False}
-    one, other = (model.generate(input_ids=ids, attention_mask=mask, **search) for model in (theirs, ours))
-    assert one.sequences.tolist() == other.sequences.tolist()
-    same(other.sequences_scores, one.sequences_scores, 1e-4)
 
 
 # Learning

@@ -100,7 +100,7 @@ def test_nothing_goes_in_evaluation(combiner: str) -> None:
 def test_a_source_may_have_a_probability_of_its_own() -> None:
     sources = ["en", {"name": "de", "source_dropout": 0.5}, {"name": "fr", "share_encoder_with": "en"}]
     sources[2]["source_dropout"] = 0.0  # type: ignore[index]
-    config = tiny_config(sources=sources, source_dropout=0.1)  # type: ignore[arg-type]
+    config = tiny_config(sources=sources, source_dropout=0.1)
     assert config.source_dropouts == (0.1, 0.5, 0.0)
     assert MultiSourceConfig.from_dict(config.to_dict()).source_dropouts == (0.1, 0.5, 0.0)
 

@@ -272,7 +272,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         row, encoded = self.rows[index], self.encoded[index]
-        values = {name: row.get(name) for name in self.forms}
+        values = {name: None if is_absent(row.get(name)) else row[name] for name in self.forms}
         if all(value is None for value in values.values()):  # the processor would see no source at all
             keys = [key for name, key in _input_keys(self.processor).items() if name in self.forms]
             return {**dict.fromkeys(keys), **encoded}

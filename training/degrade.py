@@ -30,6 +30,7 @@ from pathlib import Path
 
 from data import read_lines
 
+REPORT = "degrade.json"
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # "man's", "t-shirt"
 PART = re.compile(r"\w+")  # what the lists are compared with: of "red-haired" only "red" is masked
 
@@ -186,7 +187,7 @@ def degrade(data: Path, out: Path, source: str, masking: Masking) -> dict[str, d
         FileNotFoundError: If there is no text of that source.
         FileExistsError: If there is something in `out`.
     """
-    paths = sorted(data.iterdir())
+    paths = sorted(path for path in data.iterdir() if path.name != REPORT)
     chosen = [path for path in paths if path.is_file() and path.name.removesuffix(".gz").endswith(f".{source}")]
     if not chosen:
         raise FileNotFoundError(f"no <split>.{source} or <split>.{source}.gz in {data}")
@@ -237,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"degrade.py: {error}")
     settings = {**vars(masking), "words": sorted(words), "source": args.source, "data": args.data.name}
     content = json.dumps({**settings, "files": report}, indent=1, ensure_ascii=False)
-    (args.out / "degrade.json").write_text(f"{content}\n", encoding="utf-8")
+    (args.out / REPORT).write_text(f"{content}\n", encoding="utf-8")
     for name, counts in report.items():
         shares = [f"{100 * counts[f'masked_{what}'] / max(1, counts[what]):.1f} %" for what in ("words", "lines")]
         print(f"{name}: {counts['masked_words']} words masked ({shares[0]}), in {shares[1]} of the lines")

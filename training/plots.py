@@ -60,14 +60,15 @@ def measure_attention(
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            output = model(**batch, output_attentions=True)
+            encoded = model.get_encoder()(**batch)
+            output = model(**batch, encoder_outputs=encoded, output_attentions=True)
     finally:
         model.set_attn_implementation(before)
     weights = torch.stack(output.cross_attentions, dim=1).mean(dim=2)  # (B, L, T, S)
     over = torch.stack(output.source_weights, dim=1).mean(dim=2) if output.source_weights else None
     measured = []
     for i in range(len(rows)):
-        found = attention_to_tokens(weights, batch, batch["labels"], processor, i, over)
+        found = attention_to_tokens(weights, batch, batch["labels"], processor, i, over, encoded)
         measured.append(
             {
                 "target": found.target_tokens,

@@ -25,10 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoImageProcessor, AutoModel
+from transformers import AutoModel
 
 from data import read_lines
 from decoding import write_json
+from hf_multisource import read_picture
+from pretrained import load_part
 
 DTYPES = ("float16", "float32")
 
@@ -69,14 +71,12 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
     Returns:
         The pictures, None where there is none, and the places of those that cannot be read.
     """
-    from PIL import Image
-
     pictures: list[Any] = []
     unreadable = []
     for i, path in enumerate(paths):
         try:
-            pictures.append(Image.open(path).convert("RGB") if path else None)
-        except (OSError, ValueError, SyntaxError):
+            pictures.append(read_picture(path) if path else None)
+        except ValueError:
             pictures.append(None)
             unreadable.append(i)
     return pictures, unreadable
@@ -91,7 +91,7 @@ class Encoder:
     """
 
     def __init__(self, name: str, device: str | None = None) -> None:
-        self.processor: Any = AutoImageProcessor.from_pretrained(name)
+        self.processor = load_part(name, "picture")
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model: Any = AutoModel.from_pretrained(name).to(self.device).eval()
 
@@ -150,6 +150,8 @@ def precompute(args: argparse.Namespace) -> Path:
             present = [i for i, picture in enumerate(pictures) if picture is not None]
             if present and encoder:
                 states = encoder([pictures[i] for i in present])
+                if not np.abs(states).max() <= np.finfo(args.dtype).max:
+                    raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
                 if array is None:  # its shape is known now
                     shape = (len(paths), *states.shape[1:])
                     array = np.lib.format.open_memmap(partial, mode="w+", dtype=args.dtype, shape=shape)
