@@ -7,7 +7,7 @@ from .analysis import TokenAttention, attention_to_tokens, returned_attentions, 
 from .collation import DataCollatorForMultiSource
 from .combiners import COMBINERS, Combiner
 from .configuration_multisource import MultiSourceConfig, SourceConfig
-from .conversion import convert_combiner
+from .conversion import attach_encoder, convert_combiner
 from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
 from .pictures import read_picture
 from .pipeline_multisource import TASK, MultiSourcePipeline
@@ -39,6 +39,7 @@ __all__ = [
     "MultiSourceTrainer",
     "SourceConfig",
     "TokenAttention",
+    "attach_encoder",
     "attention_to_tokens",
     "convert_combiner",
     "read_picture",

@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig
+from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig
+from .encoders import output_width
 
 logger = logging.get_logger(__name__)
 
@@ -221,9 +222,10 @@ class FromSourcesMixin:
         for value in sources.values():
             if (key := _identity(value)) not in models:
                 models[key] = load(cls, value)
-        origin = translate(models[_identity(sources[decoder])])
-        checkpoints = {key: translate(model) for key, model in models.items() if is_translatable(model)}
-        checkpoints[_identity(sources[decoder])] = origin
+        place = _identity(sources[decoder])
+        origin = translate(models[place])
+        others = {key: model for key, model in models.items() if key != place and is_translatable(model)}
+        checkpoints = {place: origin, **{key: translate(model) for key, model in others.items()}}
 
         listed: list[dict[str, Any]] = []
         weights: dict[str, Tensor] = {}
@@ -231,15 +233,16 @@ class FromSourcesMixin:
         for name, value in sources.items():
             key = _identity(value)
             checkpoint = checkpoints.get(key) if _fits(name, checkpoints.get(key), origin) else None
-            own = None if checkpoint is None else checkpoint.owner(name)
+            own = "" if checkpoint is None else checkpoint.owner(name)  # "": its encoder is wrapped
+            source: dict[str, Any]
             if (key, own) in owners:
                 kind = "pretrained" if checkpoint is None else checkpoint.config.get_source(own).kind
                 source = {"kind": kind, "share_encoder_with": owners[key, own]}
             elif checkpoint is None:
                 source = {"kind": "pretrained", "encoder": copy.deepcopy(models[key].config)}
             else:
-                source = _source_fields(checkpoint, str(own), origin)
-                weights.update(_encoder_weights(name, checkpoint, str(own)))
+                source = _source_fields(checkpoint, own, origin)
+                weights.update(_encoder_weights(name, checkpoint, own))
             owners.setdefault((key, own), name)
             if combiner == "gated_serial":
                 source["gated"] = checkpoint is not origin or origin.is_gated(name)
@@ -253,11 +256,10 @@ class FromSourcesMixin:
         config = MultiSourceConfig(**{**kept, **config_fields}, sources=listed, combiner=combiner)
         model: Any = cls(config).to(origin.dtype).eval()  # type: ignore[call-arg, attr-defined]
         weights.update(_decoder_weights(origin))
-        place = _identity(sources[decoder])
         names = {name: origin.own_source(name) for name, value in sources.items() if _identity(value) == place}
         weights.update(_cross_attention_weights(model, origin, names, names[decoder]))
         for (key, own), name in owners.items():
-            if own is None:
+            if not own:
                 weights.update(_wrapped_weights(name, model, models[key]))
         _fill(model, weights)
         model.generation_config = copy.deepcopy(origin.generation_config)
@@ -399,7 +401,8 @@ def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint
     if checkpoint is origin and not origin.config.tie_word_embeddings:
         return origin.config.get_source(owner).vocab_size is None
     table = checkpoint.weights[f"model.encoder.sources.{owner}.embeddings.tokens.weight"]
-    return origin.config.tie_word_embeddings and torch.equal(table, origin.weights[DECODER_TABLE])
+    other = origin.weights[DECODER_TABLE]
+    return origin.config.tie_word_embeddings and torch.equal(table.to(other), other)
 
 
 def _encoder_weights(name: str, checkpoint: Checkpoint, owner: str) -> dict[str, Tensor]:
@@ -504,7 +507,11 @@ def _neutral(combiner: str, rest: str, parameter: Tensor) -> Tensor | None:
 def _fill(model: Any, weights: Mapping[str, Tensor]) -> None:
     """Pour weights in; those that there are none for stay as drawn, and are told."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected, unexpected
+    if unexpected:
+        raise ValueError(
+            f"the checkpoints have parameters that the model has no place for: {', '.join(sorted(unexpected))}. If "
+            "they belong to an adapter, merge it first."
+        )
     _tell(
         "These parameters are in no checkpoint and begin anew; the model must be trained: %s",
         set(missing) - model.all_tied_weights_keys.keys(),
@@ -626,4 +633,55 @@ def _of(name: str, part: str, parts: Mapping[str, Tensor]) -> list[str]:
     return [key for key in parts if key.startswith(f"{name}.{part}.")]
 
 
-__all__ = ["FromSourcesMixin", "convert_combiner"]
+def attach_encoder(model: Any, source: str, encoder: PreTrainedModel, *, freeze: bool = True) -> Any:
+    """Put the encoder whose features a model was trained on into the model, which then reads what the encoder reads.
+
+    So a model can be trained on an image network's maps, made once and kept in files, and be published as one that
+    reads pictures. It computes the same from the pictures as from their features.
+
+    Args:
+        model: A model of this package. It stays as it is.
+        source: Name of a source of kind "features", without layers or positions of its own.
+        encoder: The model that made the features, as its last hidden state; of an encoder-decoder its encoder did.
+        freeze: Whether the encoder stays as it is in further training.
+
+    Returns:
+        A new model, whose source is of kind "pretrained".
+
+    Raises:
+        ValueError: If the source is no such source, shares its encoder, or the encoder's states are of another width;
+            the message names the source and both widths.
+    """
+    config = copy.deepcopy(model.config)
+    entry = config.get_source(source)
+    settings = config.encoder_settings(source)
+    shares = entry.share_encoder_with or any(other.share_encoder_with == source for other in config.sources)
+    if entry.kind != "features" or settings.layers or settings.position_embedding != "none" or shares:
+        raise ValueError(
+            f"sources[{source}] must be of kind 'features', without layers, positions or a shared encoder; got {entry}."
+        )
+    fields = {key: value for key, value in entry.to_dict().items() if key not in ("kind", *FIELDS_OF_KIND["features"])}
+    fields |= {"norm": entry.norm is not False, "dropout": entry.dropout, "freeze": freeze}
+    wrapped = SourceConfig(kind="pretrained", encoder=copy.deepcopy(encoder.config), **fields)
+    config.sources = [wrapped if other.name == source else other for other in config.sources]
+    new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)
+    part = new.get_encoder().sources[source]
+    width = output_width(part.model)
+    if width != entry.feature_size:
+        raise ValueError(
+            f"sources[{source}].feature_size is {entry.feature_size}; a {type(encoder).__name__} makes states of "
+            f"{width}."
+        )
+    weights = {**model.state_dict(), **_wrapped_weights(source, new, encoder)}
+    if part.projection is None:
+        raise ValueError(
+            f"sources[{source}]: an encoder of width d_model={config.d_model} is wrapped without a map to it, and the "
+            "features have one."
+        )
+    new.load_state_dict(weights)
+    if hasattr(model, "generation_config"):
+        new.generation_config = copy.deepcopy(model.generation_config)
+    return new
+
+
+__all__ = ["FromSourcesMixin", "attach_encoder", "convert_combiner"]

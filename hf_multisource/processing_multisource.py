@@ -521,7 +521,7 @@ def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) ->
     """
     if PreTrainedConfig.get_config_dict(place)[0].get("model_type") == MultiSourceConfig.model_type:
         return processor_class.from_pretrained(place)
-    model_class = MODEL_MAPPING[type(AutoConfig.from_pretrained(place))]
+    model_class: Any = MODEL_MAPPING[type(AutoConfig.from_pretrained(place))]
     kinds = [kind for kind, inputs in PROCESSOR_INPUTS.items() if model_class.main_input_name in inputs]
     return getattr(transformers, kinds[0] if kinds else "AutoTokenizer").from_pretrained(place)
 

@@ -28,7 +28,7 @@ FLOORS = {
     "encoders": {"configuration_multisource", "attention", "layers"},
     "processing_multisource": {"configuration_multisource", "collation", "pictures"},
     "generation": {"configuration_multisource"},
-    "conversion": {"configuration_multisource"},
+    "conversion": {"configuration_multisource", "encoders"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
         "conversion",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -228,6 +230,22 @@ def test_pcm_files_become_samples_and_channels_are_averaged(tmp_path: Path) -> N
         read_sound(str(tmp_path / "nowhere.wav"))
 
 
+def test_other_files_are_read_by_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(stream: io.BytesIO, dtype: str, always_2d: bool) -> tuple[np.ndarray, int]:
+        if stream.read() != b"sound":
+            raise RuntimeError("Format not recognised")
+        return np.array([[0.5, 0.0], [1.0, 0.5]], dtype), 22_050
+
+    monkeypatch.setitem(sys.modules, "soundfile", SimpleNamespace(read=read))
+    sound = read_sound(b"sound")
+    assert (sound["array"].tolist(), sound["sampling_rate"]) == ([0.25, 0.75], 22_050)
+    with pytest.raises(ValueError, match="a string of 5 bytes holds no readable sound: Format not recognised"):
+        read_sound(b"noise")
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(ImportError, match=r"is no \.wav of 16 bits, and others need soundfile"):
+        read_sound(b"sound")
+
+
 # Examples.
 
 
@@ -240,7 +258,7 @@ def test_examples_are_what_the_processor_makes_of_each_row_and_nothing_is_read_b
     assert examples.text_lengths == [[len(processor.tokenizer(text)["input_ids"])] for text in kinds.TEXTS] + [[0]] * 2
     batch = DataCollatorForMultiSource(processor)(examples)
     sounds = [read_sound(row["speech"]) if row["speech"] else None for row in split.rows]
-    columns = {name: [row[name] for row in split.rows] for name in kinds.NAMES}
+    columns: dict[str, Any] = {name: [row[name] for row in split.rows] for name in kinds.NAMES}
     expected = processor(
         **{**columns, "speech": sounds}, text_target=[row["cs"] for row in split.rows], return_tensors="pt"
     )

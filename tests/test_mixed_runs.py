@@ -22,8 +22,8 @@ from test_resume import kill_at, killed
 from train import train
 
 LINES = {"train": 40, "dev": 8}
-RESNET = {"embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic"}
-PROCESSOR = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+RESNET: dict[str, Any] = {"embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic"}
+PROCESSOR: dict[str, Any] = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 @pytest.fixture

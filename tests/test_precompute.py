@@ -87,7 +87,8 @@ def test_a_sequence_is_kept_as_it_is(data: Path, tmp_path: Path) -> None:
 
 def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, *, after: bool) -> None:
     """Have the program die before or after that many calls of a function."""
-    original, seen = getattr(owner, name), []
+    original: Any = getattr(owner, name)
+    seen: list[None] = []
 
     def dying(*args: Any, **kwargs: Any) -> Any:
         seen.append(None)
@@ -135,7 +136,12 @@ def test_what_is_done_is_not_done_again(encoder: str, data: Path, monkeypatch: p
             precompute.main(command(encoder, data, data))
     seen: list[int] = []
     encode: Any = precompute.Encoder.__call__
-    monkeypatch.setattr(precompute.Encoder, "__call__", lambda self, p: seen.append(len(p)) or encode(self, p))
+
+    def count(self: Any, pictures: list[Any]) -> Any:
+        seen.append(len(pictures))
+        return encode(self, pictures)
+
+    monkeypatch.setattr(precompute.Encoder, "__call__", count)
     precompute.main(command(encoder, data, data))
     assert sum(seen) == ROWS - 6 - 1, "six rows were done, of the others one is broken"
     precompute.main(command(encoder, data, data))

@@ -69,7 +69,8 @@ def test_timms_preprocessing_becomes_one_that_can_be_saved(mode: str, tmp_path: 
         "mean": [0.5, 0.4, 0.3],
         "std": [0.5, 0.2, 0.1],
     }
-    config = TimmWrapperConfig(architecture="resnet10t", do_pooling=False, num_labels=0, pretrained_cfg=settings)
+    fields: dict[str, Any] = {"architecture": "resnet10t", "num_labels": 0, "pretrained_cfg": settings}
+    config = TimmWrapperConfig(**fields)
     TimmWrapperModel(config).save_pretrained(tmp_path)
     part = load_part(str(tmp_path), "picture")
     part.save_pretrained(tmp_path / "plain")

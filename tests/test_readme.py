@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import MarianConfig, MarianMTModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
 from fresh import run_fresh
 from hf_multisource import (
@@ -27,7 +28,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 class Remote(types.ModuleType):
     def __getattr__(self, name):
-        for module in ("configuration_multisource", "modeling_multisource", "processing_multisource"):
+        for module in ("configuration_multisource", "modeling_multisource", "processing_multisource", "conversion"):
             if name in open(f"{place}/{module}.py").read().rpartition("__all__")[2]:
                 return get_class_from_dynamic_module(f"{module}.{name}", place)
         raise AttributeError(name)
@@ -42,7 +43,7 @@ answer = [type(model).__module__, str(loss), fresh.config.source_names]
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
-    """A folder in which a tiny untrained model stands in the place of the demo's, which the examples load."""
+    """A folder in which tiny untrained models stand in the place of the demo's and the Hub's, which examples load."""
     tokenizer = train_tokenizer(["Sunday, May 21, 18 days", "21. Mai, 2001", "dimanche, 17 euros"], "bpe", 270)
     processor = MultiSourceProcessor(tokenizer, ["en", "de", "fr"])
     config = MultiSourceConfig(
@@ -50,18 +51,32 @@ def demo(tmp_path: Path) -> Path:
     )
     processor.save_pretrained(tmp_path / "runs/demo/all")
     MultiSourceForConditionalGeneration(config).save_pretrained(tmp_path / "runs/demo/all")
+    sizes: dict[str, Any] = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 8)
+    numbers: dict[str, Any] = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    numbers |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    ids: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1, "decoder_start_token_id": 0}
+    for name in ("opus-mt-en-cs", "opus-mt-de-cs"):
+        marian = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **sizes, **numbers, **ids))
+        marian.generation_config.max_length = 8
+        for part in (marian, tokenizer):
+            part.save_pretrained(tmp_path / "Helsinki-NLP" / name)
+    vit = ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16)
+    for image_part in (ViTModel(vit), ViTImageProcessorPil(size={"height": 16, "width": 16})):
+        image_part.save_pretrained(tmp_path / "google/vit-base-patch16-224")
     return tmp_path
 
 
 def test_python_examples_run(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     names: dict[str, Any] = {}
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 6
     for example in EXAMPLES:
         exec(compile(example, "README.md", "exec"), names)
     assert names["loss"].isfinite()
     assert type(names["pipe"]) is MultiSourcePipeline
     assert names["fresh"].config.source_names == ["en", "de", "fr"]
+    assert [source.kind for source in names["translator"].config.sources] == ["text", "text", "pretrained"]
+    assert names["plain"].config.combiner == "parallel"
 
 
 @pytest.mark.feature("Hub", "The README's examples with the code of the checkpoint")

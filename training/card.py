@@ -65,6 +65,12 @@ EXAMPLES = {
     "es": "Un perro corre por el prado.",
     "fr": "Un chien court dans le pré.",
 }
+# Of sources that are no text, as Python.
+VALUES = {
+    "picture": '"photo.jpg"',
+    "sound": '{"array": numpy.zeros(16000), "sampling_rate": 16000}',
+    "features": 'numpy.load("features.npy")[0]',
+}
 # What a run knows only when it has finished, or has been scored.
 UNKNOWN = (
     *("parameters", "updates", "minutes", "hardware", "threads", "seed", "finished", "split", "scores", "search"),
@@ -185,10 +191,13 @@ def snippet(subject: Subject) -> str:
     sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
     if subject.recipe.data.concatenate:
         sources = {"all": SEPARATOR.join(sources.values())}
-    texts = "".join(f"    {quote(name)}: {quote(text)},\n" for name, text in sources.items())
+    forms = subject.recipe.forms()
+    values = {name: VALUES.get(forms.get(name, "text")) or quote(text) for name, text in sources.items()}
+    texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""
     beams = (subject.row["search"] or {}).get("num_beams", 4)
-    return f"""from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+    numpy = "import numpy\n" if any("numpy" in value for value in values.values()) else ""
+    return f"""{numpy}from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 
 address = {quote(subject.address)}
 processor = MultiSourceProcessor.from_pretrained(address)

