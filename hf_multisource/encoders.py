@@ -156,7 +156,6 @@ class LayeredEncoder(SourceEncoder):
     Args:
         config: The model's configuration.
         name: The source's name.
-        norm: Whether a layer norm follows the last layer.
     """
 
     _can_record_outputs = {
@@ -164,8 +163,16 @@ class LayeredEncoder(SourceEncoder):
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
     }
 
-    def __init__(self, config: MultiSourceConfig, name: str, *, norm: bool) -> None:
-        super().__init__(config, name)
+    layers: nn.ModuleList
+    layer_norm: nn.LayerNorm | None
+
+    def add_layers(self, *, norm: bool) -> None:
+        """Make the layers, after what the first of them reads.
+
+        Args:
+            norm: Whether a layer norm follows the last one.
+        """
+        config = self.config
         self.layers = nn.ModuleList([TextEncoderLayer(config, self.settings) for _ in range(self.settings.layers)])
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if norm else None
         self.gradient_checkpointing = False
@@ -204,7 +211,7 @@ class TextEncoder(LayeredEncoder):
     paddable = ("input_ids", "inputs_embeds")
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
-        super().__init__(config, name, norm=config.norm_position == "pre")
+        super().__init__(config, name)
         settings = self.settings
         self.embeddings = TextEmbeddings(
             config,
@@ -214,6 +221,7 @@ class TextEncoder(LayeredEncoder):
             max_position_embeddings=settings.max_position_embeddings,
             dropout=settings.dropout,
         )
+        self.add_layers(norm=config.norm_position == "pre")
         self.post_init()
         self.freeze()
 
@@ -273,17 +281,14 @@ class FeatureEncoder(LayeredEncoder):
     paddable = ("input_features",)
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
-        super().__init__(config, name, norm=self._norm(config, name))
+        super().__init__(config, name)
         assert self.source.feature_size is not None  # the configuration sees to it
         self.projection = nn.Linear(self.source.feature_size, config.d_model)
         self.positions = build_positions(
             config, self.settings.position_embedding, self.settings.max_position_embeddings
         )
+        self.add_layers(norm=self.source.norm is not False)
         self.post_init()
-
-    @staticmethod
-    def _norm(config: MultiSourceConfig, name: str) -> bool:
-        return config.get_source(name).norm is not False
 
     def get_input_embeddings(self) -> nn.Module:
         return self.projection

@@ -176,22 +176,37 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
         wants = options.get("output_attentions") or options.get("output_hidden_states")
-        groups: dict[Any, list[str]] = {}
-        for name, tensors in inputs.items():
-            encoder: Any = self.sources[self.owners[name]]
-            length = tensors["attention_mask"].shape[1]
-            first = 1 + any(key in encoder.paddable and value.shape[1] == length for key, value in tensors.items())
-            shapes = tuple((key, value.shape[first:]) for key, value in sorted(tensors.items()))
+        groups: list[list[str]] = []
+        for name in inputs:
             # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
-            groups.setdefault((self.owners[name], shapes, name if wants else None), []).append(name)
+            group = next((group for group in groups if not wants and self._go_together(group[0], name, inputs)), None)
+            if group is None:
+                groups.append([name])
+            else:
+                group.append(name)
         encoded: dict[str, Any] = {}
-        for names in groups.values():
+        for names in groups:
             if len(names) > 1:
                 encoded |= self._encode_together({name: inputs[name] for name in names}, **silent)
             else:
                 mine = options if names[0] == self.config.source_names[0] else silent
                 encoded[names[0]] = self._encode(names[0], inputs[names[0]], **mine)
         return {name: encoded[name] for name in inputs}
+
+    def _go_together(self, one: str, other: str, inputs: dict[str, dict[str, Tensor]]) -> bool:
+        """Whether two sources have one encoder, and inputs that differ in length only, which it lets be padded."""
+        if self.owners[one] != self.owners[other] or inputs[one].keys() != inputs[other].keys():
+            return False
+        encoder: Any = self.sources[self.owners[one]]
+        padded = all(
+            any(
+                key in encoder.paddable and value.shape[1] == tensors["attention_mask"].shape[1]
+                for key, value in tensors.items()
+            )
+            for tensors in (inputs[one], inputs[other])
+        )
+        first = 2 if padded else 1
+        return all(value.shape[first:] == inputs[other][key].shape[first:] for key, value in inputs[one].items())
 
     def _encode_together(self, inputs: dict[str, dict[str, Tensor]], **options: Any) -> dict[str, EncodedSource]:
         """Encode sources that share an encoder as one batch; where lengths differ, the shorter ones are padded."""

@@ -93,7 +93,7 @@ def test_a_batch_of_any_sources_gives_what_each_example_gives_alone(
     processor: MultiSourceProcessor, tmp_path: Path
 ) -> None:
     model, rows = make_model(processor), examples(tmp_path)
-    columns = {name: [row.get(name) for row in rows] for name in processor.source_names}
+    columns: Any = {name: [row.get(name) for row in rows] for name in processor.source_names}
     whole = processor(**columns, text_target=["un chien"] * 6, return_tensors="pt")
     collated = DataCollatorForMultiSource(processor)([processor(**row, text_target="un chien") for row in rows])
     assert whole.keys() == collated.keys()
@@ -146,7 +146,7 @@ def test_saved_processor_and_model_read_the_same(processor: MultiSourceProcessor
 def test_weights_are_told_of_states_of_every_kind(processor: MultiSourceProcessor, tmp_path: Path) -> None:
     model, rows = make_model(processor), examples(tmp_path)
     model.set_attn_implementation("eager")
-    columns = {name: [row.get(name) for row in rows] for name in processor.source_names}
+    columns: Any = {name: [row.get(name) for row in rows] for name in processor.source_names}
     batch = processor(**columns, text_target=["un chien"] * 6, return_tensors="pt")
     encoded = model.get_encoder()(**batch)
     weights = model(**batch, encoder_outputs=encoded, output_attentions=True).cross_attentions[0]
