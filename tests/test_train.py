@@ -94,6 +94,16 @@ def test_every_kind_of_run_can_be_loaded_and_translates(
     assert {source.vocab_size is not None for source in config.sources} == {changes.get("separate", False)}
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_null_token_is_in_every_vocabulary_and_stands_for_absent_texts(separate: bool, folder: Path) -> None:
+    train(recipe_of(folder, null_token="<NULL>", separate=separate, max_steps=1))
+    processor = MultiSourceProcessor.from_pretrained(folder / "run")
+    batch = processor(en="two", return_tensors="pt")
+    assert processor.get_tokenizer("de").convert_ids_to_tokens(batch["de_input_ids"][0])[0] == "<NULL>"
+    assert batch["de_attention_mask"].all()
+    assert translate(folder / "run", en="two").shape[0] == 1
+
+
 def test_separate_tokenizers_can_be_loaded_as_their_command_writes_them(folder: Path) -> None:
     given = {name: train_tokenizer([" ".join(WORDS[name])], "bpe", 262) for name in ("en", "de", "cs")}
     for name, tokenizer in given.items():

@@ -114,12 +114,15 @@ class TokenizerRecipe:
         separate: Whether every source and the target get a vocabulary of their own.
         load: Folder of a tokenizer, or of separate ones as `train_tokenizer.py --separate` writes them, to use instead
             of training any.
+        null_token: If set, such as "<NULL>", an absent text is read as a text of this token (Nishimura et al. 2018); a
+            tokenizer that is loaded must have it.
     """
 
     kind: str = "bpe"
     vocab_size: int = 8000
     separate: bool = False
     load: str | None = None
+    null_token: str | None = None
 
 
 @dataclass

@@ -310,11 +310,17 @@ def make_processor(recipe: Recipe, rows: list[dict[str, Any]]) -> MultiSourcePro
 
     def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
         return MultiSourceProcessor(
-            tokenizer, recipe.data.model_sources, {**own, **wrapped}, source_processors=parts, feature_sources=features
+            tokenizer,
+            recipe.data.model_sources,
+            {**own, **wrapped},
+            source_processors=parts,
+            feature_sources=features,
+            null_token=settings.null_token,
         )
 
-    def texts(*names: str) -> list[str]:
-        return [text for row in rows for name in names if (text := row[name])]
+    def train_on(*names: str) -> Any:
+        texts = [text for row in rows for name in names if (text := row[name])]
+        return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
 
     if settings.load is not None:
         folder = Path(settings.load)
@@ -323,9 +329,8 @@ def make_processor(recipe: Recipe, rows: list[dict[str, Any]]) -> MultiSourcePro
         loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
         return build(loaded.pop("target"), loaded)
     if not settings.separate:
-        return build(train_tokenizer(texts(*sources, target), settings.kind, settings.vocab_size), {})
-    own = {name: train_tokenizer(texts(name), settings.kind, settings.vocab_size) for name in sources}
-    return build(train_tokenizer(texts(target), settings.kind, settings.vocab_size), own)
+        return build(train_on(*sources, target), {})
+    return build(train_on(target), {name: train_on(name) for name in sources})
 
 
 def say(args: Seq2SeqTrainingArguments, what: str, facts: dict[str, Any]) -> None:
