@@ -23,8 +23,22 @@ WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
 
 
 PAPER_COMBINERS = ("serial", "parallel", "flat", "hierarchical")
-EVERY_COMBINER = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else [pytest.mark.slow]) for name in COMBINERS]
+EXTRA = [pytest.mark.slow, pytest.mark.extra]
+EVERY_COMBINER = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else EXTRA) for name in COMBINERS]
 """For tests that take long: the default run has those of the paper alone."""
+
+
+def one_by_default(chosen: str) -> list[Any]:
+    """All combiners, for tests that take so long that the default run has one alone.
+
+    Args:
+        chosen: Its name.
+
+    Returns:
+        Parameters.
+    """
+    marks = {name: [pytest.mark.slow] if name in PAPER_COMBINERS else EXTRA for name in COMBINERS}
+    return [pytest.param(name, marks=[] if name == chosen else marks[name]) for name in COMBINERS]
 
 
 def tiny_config(combiner: str = "serial", sources: Sequence[Any] = SOURCES[:2], **fields: Any) -> MultiSourceConfig:

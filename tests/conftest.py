@@ -45,6 +45,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     page = config.getoption("--compatibility")
     if page is not None:
-        if config.getoption("numprocesses", None):
-            raise pytest.UsageError("--compatibility collects what one process saw: leave out -n")
-        config.pluginmanager.register(Features(page))
+        config.pluginmanager.register(Features(None if hasattr(config, "workerinput") else page))

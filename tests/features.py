@@ -1,5 +1,7 @@
 """What docs/compatibility.md says, collected while the tests run: `pytest --compatibility=docs/compatibility.md`.
 
+With pytest-xdist (`-n 2`) workers tell of each case in its report's `user_properties`; the controller makes the page.
+
 A test that proves a feature of Transformers names it: `@pytest.mark.feature("Generation", "Greedy search")`. Several
 tests may prove one feature; it is supported if all their cases passed, and a skipped case counts as not supported.
 """
@@ -7,6 +9,7 @@ tests may prove one feature; it is supported if all their cases passed, and a sk
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +25,75 @@ tests have three sources, and batches in which some examples lack one. *combiner
 run with: an empty cell means that it has nothing to do with them. A skipped test counts as not supported.
 
 """
+SELECTED = "feature and not gpu and not extra"
+PROPERTY = "feature_case"
 COLUMNS = ("feature", "supported", "combiners", "beams", "cases", "proved by")
+
+
+@dataclass
+class Case:
+    """One case of a test that proves features.
+
+    Args:
+        features: Area and name of each.
+        combiner: The case's, if it has to do with one.
+        num_beams: The case's, if it has to do with them.
+    """
+
+    features: list[list[str]]
+    combiner: str | None
+    num_beams: str | None
+
+
+def case_of(item: pytest.Item) -> Case:
+    """What a test's markers and parameters say.
+
+    Args:
+        item: The test.
+
+    Returns:
+        The case; one without features if the test names none.
+    """
+    call: Any = getattr(item, "callspec", None)
+    values = {} if call is None else call.params
+    combiner, num_beams = (str(values[name]) if name in values else None for name in ("combiner", "num_beams"))
+    return Case([list(marker.args) for marker in item.iter_markers("feature")], combiner, num_beams)
 
 
 class Features:
     """Outcomes of the tests that carry the marker `feature`, and the page made of them.
 
     Args:
-        page: The file to write.
+        page: The file to write; None in a worker, which only tells.
     """
 
-    def __init__(self, page: Path) -> None:
+    def __init__(self, page: Path | None) -> None:
         self.page = page
-        self.items: dict[str, pytest.Item] = {}
+        self.cases: dict[str, Case] = {}
         self.outcomes: dict[str, list[str]] = defaultdict(list)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.items = {item.nodeid: item for item in session.items if item.get_closest_marker("feature")}
+        for item in session.items:
+            if (case := case_of(item)).features:
+                self.cases[item.nodeid] = case
+                item.user_properties.append((PROPERTY, asdict(case)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid in self.items and (report.when == "call" or report.outcome != "passed"):
+        for name, value in report.user_properties:
+            if name == PROPERTY:
+                self.cases[report.nodeid] = Case(**value)  # type: ignore[arg-type]
+        if report.nodeid in self.cases and (report.when == "call" or report.outcome != "passed"):
             self.outcomes[report.nodeid].append(report.outcome)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.page is None:
+            return
         table: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for nodeid, item in self.items.items():
-            for marker in item.iter_markers("feature"):
-                area, name = marker.args
+        for nodeid in sorted(self.cases):
+            for area, name in self.cases[nodeid].features:
                 table[area][name].append(nodeid)
         versions = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
-        command = f"pytest -m 'feature and not gpu' --compatibility={self.page}"
+        command = f"pytest -m '{SELECTED}' --compatibility={self.page}"
         text = HEAD.format(command=command, **versions)
         for area in sorted(table):
             text += f"## {area}\n\n| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
@@ -68,16 +110,8 @@ class Features:
         proofs = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
         return [
             supported,
-            ", ".join(self._values(nodeids, "combiner")),
-            ", ".join(self._values(nodeids, "num_beams")),
+            ", ".join(sorted({str(self.cases[n].combiner) for n in nodeids} - {"None"})),
+            ", ".join(sorted({str(self.cases[n].num_beams) for n in nodeids} - {"None"}, key=int)),
             f"{passed} of {len(nodeids)}",
             proofs,
         ]
-
-    def _values(self, nodeids: list[str], parameter: str) -> list[str]:
-        values: dict[str, None] = {}
-        for nodeid in nodeids:
-            call: Any = getattr(self.items[nodeid], "callspec", None)
-            if call is not None and parameter in call.params:
-                values[str(call.params[parameter])] = None
-        return list(values)

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from features import SELECTED
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/compatibility.md"
 LINE = re.compile(r"^\| (.+?) \| (yes|no|not run) \| (.*?) \| (.*?) \| \d+ of (\d+) \| (.*?) \|$", re.MULTILINE)
@@ -20,7 +24,7 @@ def listed(page: str) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def test_the_page_lists_the_features_that_tests_name(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    options = ["--collect-only", "-q", "-m", "feature and not gpu", f"--compatibility={page}"]
+    options = ["--collect-only", "-q", "-m", SELECTED, f"--compatibility={page}"]
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True)
     named, said = listed(page.read_text("utf-8")), listed(PAGE.read_text("utf-8"))
     assert len(named) > 80
@@ -34,7 +38,8 @@ def test_nothing_on_the_page_failed() -> None:
     assert [feature for feature, (state, *_) in listed(PAGE.read_text("utf-8")).items() if state == "no"] == []
 
 
-def test_a_failed_case_is_a_no_and_a_skipped_one_is_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two"])
+def test_a_failed_case_is_a_no_and_a_skipped_one_is_not_run(processes: list[str], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text("utf-8"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = feature\npythonpath = {Path(__file__).parent}\n")
     (tmp_path / "test_some.py").write_text(
@@ -61,7 +66,9 @@ def test_breaks(no_such_fixture): pass
 """
     )
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--compatibility", "page.md"], cwd=tmp_path, capture_output=True
+        [sys.executable, "-m", "pytest", "-q", *processes, "--compatibility", "page.md"],
+        cwd=tmp_path,
+        capture_output=True,
     )
     lines = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")][2:]
     assert lines == [
@@ -70,10 +77,3 @@ def test_breaks(no_such_fixture): pass
         "| Skips one | not run |  |  | 1 of 2 | `test_some.py::test_skips` |",
         "| Works | yes | flat, serial | 1, 4 | 4 of 4 | `test_some.py::test_works` |",
     ]
-
-
-def test_the_page_is_not_made_by_several_processes(tmp_path: Path) -> None:
-    options = ["-n", "2", "--compatibility", str(tmp_path / "page.md"), "tests/test_cure.py"]
-    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
-    assert "leave out -n" in done.stderr
-    assert not (tmp_path / "page.md").exists()

@@ -13,8 +13,8 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from transformers import Seq2SeqTrainingArguments
 
 import hf_multisource.sampling
-from builders import three_source_batch, three_source_model
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceTrainer
+from builders import EVERY_COMBINER, one_by_default, three_source_batch, three_source_model
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 from hf_multisource.sharding import shard
 from runs import losses_of, make_folder, read_json, train_at, weights_of
 
@@ -34,9 +34,7 @@ SAME_BATCHES: dict[str, Any] = {
 
 
 # Each case starts processes that import everything: one is enough for every day.
-each_combiner = pytest.mark.parametrize(
-    "combiner", [pytest.param(name, marks=[pytest.mark.slow] if name != "hierarchical" else []) for name in COMBINERS]
-)
+each_combiner = pytest.mark.parametrize("combiner", one_by_default("hierarchical"))
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def test_two_processes_that_divide_the_model_train_as_one(combiner: str, folder:
 
 @pytest.mark.slow
 @pytest.mark.feature("Training", "FSDP2: resume")
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_run_that_divides_the_model_resumes(combiner: str, folder: Path) -> None:
     settings = {**FSDP, "combiner": combiner}
     one = train_at(folder, "one", **{**settings, "use_cpu": True, "max_steps": 6})

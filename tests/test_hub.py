@@ -9,7 +9,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
 
-from builders import EVERY_COMBINER, NAMES, PAPER_COMBINERS, TEXTS, three_source_model, three_source_processor
+from builders import (
+    EVERY_COMBINER,
+    NAMES,
+    PAPER_COMBINERS,
+    TEXTS,
+    one_by_default,
+    three_source_model,
+    three_source_processor,
+)
 from fresh import run_fresh
 from hf_multisource import (
     COMBINERS,
@@ -243,9 +251,7 @@ for push in (
 
 @pytest.mark.feature("Hub", "push_to_hub, training/push.py, and loading by repository id")
 @pytest.mark.feature("Hub", "A push whose connection breaks publishes nothing; the next one completes it")
-@pytest.mark.parametrize(
-    "combiner", [pytest.param(name, marks=[] if name == "serial" else [pytest.mark.slow]) for name in COMBINERS]
-)
+@pytest.mark.parametrize("combiner", one_by_default("serial"))
 def test_push_and_pull_over_http(
     combiner: str, models: dict[str, Any], processor: MultiSourceProcessor, folders: dict[str, str], tmp_path: Path
 ) -> None:
