@@ -149,6 +149,23 @@ class SourceEncoder(MultiSourcePreTrainedModel):
         shape = given.shape[:2] if given.dim() == 3 else (given.shape[0], 1)
         return torch.ones(shape, dtype=torch.bool, device=given.device)
 
+    def absent(self, attention_mask: Tensor) -> EncodedSource:
+        """States where no example has the source; every parameter gets a gradient of zero, as DDP wants it.
+
+        Args:
+            attention_mask: All False.
+
+        Shape:
+            attention_mask (B, S). Returns one state an example, (B, 1, D).
+
+        Returns:
+            States of zero, and their mask, False.
+        """
+        nothing = sum(parameter.sum() * 0 for parameter in self.parameters() if parameter.requires_grad)
+        size = (len(attention_mask), 1)
+        states = torch.zeros(*size, self.config.d_model, device=attention_mask.device, dtype=self.dtype)
+        return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask.new_zeros(size))
+
 
 class LayeredEncoder(SourceEncoder):
     """Base of the encoders with Transformer layers of our own.
@@ -318,7 +335,7 @@ class FeatureEncoder(LayeredEncoder):
         if attention_mask is not None:
             attention_mask = attention_mask.expand(features.shape[:2])
             features = features.masked_fill(~attention_mask[..., None], 0)
-        states = self.projection(features.to(self.projection.weight.dtype))
+        states = self.projection(features.to(self.dtype))
         if self.positions is not None:
             states = states + self.positions(0, states.shape[1], states.device).to(states.dtype)
         states = dropout(states, p=self.settings.dropout, training=self.training)
@@ -351,8 +368,8 @@ class PretrainedEncoder(SourceEncoder):
         self.main_input_name = model.main_input_name
         self.reads = set(inspect.signature(model.forward).parameters)
         self.paddable = ("input_ids", "inputs_embeds") if self.main_input_name == "input_ids" else ()
-        width = output_width(model)
-        self.projection = nn.Linear(width, config.d_model) if width != config.d_model else None
+        self.width = output_width(model)
+        self.projection = nn.Linear(self.width, config.d_model) if self.width != config.d_model else None
         norm = self.source.norm is not False
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if norm else None
         self.post_init()
@@ -370,11 +387,15 @@ class PretrainedEncoder(SourceEncoder):
         self.model.set_input_embeddings(value)
 
     def input_mask(self, **inputs: Tensor) -> Tensor:
-        if "attention_mask" not in inputs and "input_ids" in inputs:
-            padding = self.model.config.get_text_config().pad_token_id
-            ids = inputs["input_ids"]
-            return torch.ones_like(ids, dtype=torch.bool) if padding is None else ids.ne(padding)
-        return super().input_mask(**inputs)
+        if "attention_mask" in inputs:
+            return inputs["attention_mask"].bool()
+        padding = getattr(self.model.config.get_text_config(), "pad_token_id", None)
+        if "input_ids" in inputs and padding is not None:
+            return inputs["input_ids"].ne(padding)
+        given = next(iter(inputs.values()))
+        in_time = inputs.keys() & {"input_ids", "inputs_embeds", "input_values"} and given.dim() < 4
+        # Elsewhere the second dimension may be colours or frequencies: one column, which says that the source is there.
+        return torch.ones(given.shape[: 1 + bool(in_time)], dtype=torch.bool, device=given.device).view(len(given), -1)
 
     def forward(self, attention_mask: Tensor, **kwargs: Any) -> EncodedSource:
         """Encode the source.
@@ -400,15 +421,15 @@ class PretrainedEncoder(SourceEncoder):
         present = attention_mask.any(dim=1)
         rows = None if present.all() else present.nonzero().flatten()
         if rows is not None and len(rows) == 0:
-            return self._absent(attention_mask)
+            return self.absent(attention_mask)
         if rows is not None:
             inputs = {key: value[rows] for key, value in inputs.items()}
         inputs = {key: value.to(self.dtype) if value.is_floating_point() else value for key, value in inputs.items()}
         mask = attention_mask if rows is None else attention_mask[rows]
-        if "attention_mask" in self.reads:
+        if "attention_mask" in self.reads and mask.shape[1] > 1:  # one column only says that the source is there
             inputs["attention_mask"] = mask.long()
         output = self.model(**inputs, **asked, return_dict=True)
-        states = flatten_map(output.last_hidden_state)
+        states = self._sequence(output.last_hidden_state)
         mask = self.state_mask(mask, states.shape[1])
         if self.projection is not None:
             states = self.projection(states)
@@ -426,13 +447,17 @@ class PretrainedEncoder(SourceEncoder):
             attention_mask=mask,
         )
 
-    def _absent(self, attention_mask: Tensor) -> EncodedSource:
-        """States where no example has the source; every parameter gets a gradient of zero, as DDP wants it."""
-        nothing = sum(parameter.sum() * 0 for parameter in self.parameters() if parameter.requires_grad)
-        states = torch.zeros(
-            len(attention_mask), 1, self.config.d_model, device=attention_mask.device, dtype=self.dtype
-        )
-        return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask[:, :1])
+    def _sequence(self, states: Tensor) -> Tensor:
+        """The states as (B, S, F), from a map with its features first or (Swin of timm) last."""
+        if states.dim() == 4 and states.shape[1] != self.width == states.shape[-1]:
+            states = states.permute(0, 3, 1, 2)
+        states = flatten_map(states)
+        if states.shape[-1] != self.width:
+            raise ValueError(
+                f"source {self.source.name!r}: a {type(self.model).__name__} was taken to make states of width "
+                f"{self.width}; it made {states.shape[-1]}."
+            )
+        return states
 
     def state_mask(self, mask: Tensor, length: int) -> Tensor:
         """Turn the mask of the inputs into that of the states.
@@ -506,12 +531,16 @@ def output_width(model: Any) -> int:
         return int(wrapped.num_features)
     if getattr(config, "add_adapter", False):
         return int(config.output_hidden_size)
-    for field in ("hidden_size", "d_model"):
+    for field in ("neck_hidden_sizes", "hidden_sizes"):
+        if sizes := getattr(config, field, None):
+            return int(sizes[-1])
+    for field in ("hidden_size", "d_model", "hidden_dim"):
         if isinstance(width := getattr(config, field, None), int):
             return width
-    if sizes := getattr(config, "hidden_sizes", None):
-        return int(sizes[-1])
-    raise ValueError(f"a {type(model).__name__} cannot be a source's encoder: its output is no sequence or map.")
+    raise ValueError(
+        f"a {type(model).__name__} cannot be a source's encoder: its configuration does not say how wide its last "
+        "hidden state is."
+    )
 
 
 #: Encoder classes by `SourceConfig.kind`.

@@ -160,6 +160,12 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             masks = dict(zip(masks, kept, strict=True))
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
+        if self.training:  # what the collator makes of a picture that no example has: parameters still get gradients
+            encoder: Any
+            for name in (name for name in given if name not in masks and self.config.get_source(name).kind != "text"):
+                encoder = self.sources[self.owners[name]]
+                encoded[name] = encoder.absent(next(iter(masks.values())).new_zeros(len(next(iter(masks.values()))), 0))
+            encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
         first = encoded.get(self.config.source_names[0], EncodedSource())
         state_masks = {name: output.attention_mask for name, output in encoded.items()}
         return MultiSourceEncoderOutput(

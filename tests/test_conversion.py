@@ -765,6 +765,9 @@ def test_an_encoder_is_attached_only_to_features_of_its_width() -> None:
         attach_encoder(model, "image", network)
     with pytest.raises(ValueError, match=r"sources\[en\] must be of kind 'features'"):
         attach_encoder(model, "en", network)
+    with pytest.raises(ValueError, match=r"feature_size is d_model=8: an encoder of that width"):
+        alike = {**image, "feature_size": 8}
+        attach_encoder(MultiSourceForConditionalGeneration(tiny_config("serial", ["en", alike])), "image", network)
     placed = {**image, "position_embedding": "learned"}
     with pytest.raises(ValueError, match="without layers, positions or a shared encoder"):
         attach_encoder(MultiSourceForConditionalGeneration(tiny_config("serial", ["en", placed])), "image", network)

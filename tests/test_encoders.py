@@ -176,6 +176,25 @@ def test_the_mask_of_speech_states_equals_a_plain_loop(kind: str) -> None:
     assert output.attention_mask.tolist() == expected
 
 
+@pytest.mark.parametrize("kind", MASKED)
+def test_speech_without_a_mask_is_real_from_beginning_to_end(kind: str) -> None:
+    model, inputs = make("serial", "en", wrapped_source(kind)), inputs_of(kind)
+    mask = torch.ones_like(inputs.pop("attention_mask"))
+    expected = model.get_encoder().encode_source("x", **prefixed({**inputs, "attention_mask": mask}))
+    for given in (inputs, {**inputs, "attention_mask": torch.ones(3, 1, dtype=torch.long)}):
+        output = model.get_encoder().encode_source("x", **prefixed(given))
+        close(output.last_hidden_state, expected.last_hidden_state)
+        assert output.attention_mask.all() and output.attention_mask.shape == expected.attention_mask.shape
+
+
+def test_a_map_may_have_its_features_last() -> None:
+    encoder = make("serial", "en", wrapped_source("vit")).model.encoder.sources["x"]
+    states = torch.randn(2, 3, 5, 12)
+    assert torch.equal(encoder._sequence(states), states.reshape(2, 15, 12))
+    with pytest.raises(ValueError, match="a ViTModel was taken to make states of width 12; it made 7"):
+        encoder._sequence(torch.randn(2, 3, 7))
+
+
 def test_a_mask_that_fits_no_states_is_refused() -> None:
     model = make("serial", "en", wrapped_source("vit"))
     inputs = {**inputs_of("vit"), "attention_mask": torch.ones(3, 7)}
@@ -324,6 +343,21 @@ def test_every_parameter_has_a_gradient_where_no_example_has_the_source(kind: st
     nothing = torch.zeros_like(inputs["attention_mask"])
     model.train()(**TEXT, **prefixed({**inputs, "attention_mask": nothing})).loss.backward()
     assert all(p.grad is not None and not p.grad.any() for p in model.model.encoder.sources["x"].parameters())
+
+
+@pytest.mark.parametrize("kind", ["vit", "features"])
+def test_parameters_have_gradients_where_the_collator_has_nothing_to_give(kind: str) -> None:
+    source = {"name": "x", "kind": "features", "feature_size": 5} if kind == "features" else wrapped_source(kind)
+    model = make("serial", "en", source)
+    key = "x_input_features" if kind == "features" else "x_pixel_values"
+    expected = trained(model, **TEXT)
+    found = trained(model, **TEXT, **{key: torch.zeros(3, 0), "x_attention_mask": torch.zeros(3, 0)})
+    close(found[0], expected[0])
+    assert found[1].keys() == expected[1].keys()
+    assert all(p.grad is not None and not p.grad.any() for p in model.model.encoder.sources["x"].parameters())
+    assert (
+        model.eval()(**TEXT, **{key: torch.zeros(3, 0), "x_attention_mask": torch.zeros(3, 0)}).logits.isfinite().all()
+    )
 
 
 # One encoder for several sources
@@ -493,5 +527,5 @@ def test_a_model_whose_output_is_no_sequence_is_refused() -> None:
     class Odd(nn.Module):
         config = PreTrainedConfig()
 
-    with pytest.raises(ValueError, match="a Odd cannot be a source's encoder"):
+    with pytest.raises(ValueError, match="a Odd cannot be a source's encoder: its configuration does not say"):
         output_width(Odd())

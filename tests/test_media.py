@@ -309,3 +309,8 @@ def test_any_value_can_be_made_wrong_or_absent_and_has_a_digest() -> None:
     assert digest({"bytes": b"a", "path": None}) != digest({"bytes": b"b", "path": None})
     assert [is_absent(value) for value in (None, " ", "", {"bytes": None, "path": None})] == [True] * 4
     assert [is_absent(value) for value in ("a", arrays[0], {"bytes": b"a"}, b"a")] == [False] * 4
+
+
+def test_a_recording_without_samples_is_unreadable() -> None:
+    rows = [{"speech": {"array": np.zeros(3), "sampling_rate": 100}}, {"speech": {"array": [], "sampling_rate": 100}}]
+    assert find_unreadable(rows, {"speech": "sound"}) == {"speech": {1: "the recording has no samples"}}

@@ -136,13 +136,15 @@ def read_sound(value: Any) -> Any:
         A dict of `array`, samples (S,) from -1 to 1, channels averaged, and `sampling_rate`, in Hz.
 
     Raises:
-        ValueError: If it cannot be read; the message gives the file.
+        ValueError: If it cannot be read, or has no samples; the message gives the file.
         ImportError: If soundfile is needed and not there.
     """
     import numpy as np
 
     if isinstance(value, Mapping):
         if "array" in value:
+            if not len(value["array"]):
+                raise ValueError("the recording has no samples")
             return value
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     place = f"a string of {len(value)} bytes" if isinstance(value, bytes) else str(value)
@@ -166,6 +168,8 @@ def read_sound(value: Any) -> Any:
             array, rate = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
         except RuntimeError as error:
             raise ValueError(f"{place} holds no readable sound: {error}") from error
+    if not len(array):
+        raise ValueError(f"{place} has no samples")
     return {"array": array.mean(axis=1), "sampling_rate": rate}
 
 

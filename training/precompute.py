@@ -93,7 +93,7 @@ class Encoder:
     def __init__(self, name: str, device: str | None = None) -> None:
         self.processor = load_part(name, "picture")
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model: Any = AutoModel.from_pretrained(name).to(self.device).eval()
+        self.model: Any = AutoModel.from_pretrained(name, use_safetensors=True).to(self.device).eval()
 
     @torch.inference_mode()
     def __call__(self, pictures: Sequence[Any]) -> np.ndarray:

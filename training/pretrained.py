@@ -125,7 +125,7 @@ def pour_encoder(model: Any, name: str, checkpoint: str) -> None:
     Raises:
         ValueError: If a weight is missing.
     """
-    loaded: Any = AutoModel.from_pretrained(checkpoint)
+    loaded: Any = AutoModel.from_pretrained(checkpoint, use_safetensors=True)
     if loaded.config.is_encoder_decoder:
         loaded = loaded.get_encoder()
     wrapped = model.model.encoder.sources[name].model
