@@ -29,17 +29,17 @@ SMALL: dict[str, Any] = {
     "intermediate_size": 16,
 }
 VISION = ViTConfig(image_size=8, patch_size=4, **SMALL)
-SPEECH = Wav2Vec2Config(
-    **SMALL,
-    conv_dim=(8,),
-    conv_kernel=(10,),
-    conv_stride=(5,),
-    num_feat_extract_layers=1,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-    feat_extract_norm="layer",
-    apply_spec_augment=False,
-)
+CONVOLUTION: dict[str, Any] = {
+    "conv_dim": (8,),
+    "conv_kernel": (10,),
+    "conv_stride": (5,),
+    "num_feat_extract_layers": 1,
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer",
+    "apply_spec_augment": False,
+}
+SPEECH = Wav2Vec2Config(**SMALL, **CONVOLUTION)
 
 
 @pytest.fixture(scope="module")
