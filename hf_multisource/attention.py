@@ -91,6 +91,7 @@ class SourceMemory:
         states: Encoder states of source 0, then source 1, ...
         mask: True where a state is real, False at padding. A source whose row is all False is absent there.
         lengths: Padded length S_i of each source; 0 if the whole batch lacks it.
+        expansion: Rows of the decoder per example, K: an example's beams, in turn, look at one copy of its sources.
 
     Shape:
         states (B, S, D), mask (B, S) bool, lengths n ints with sum S.
@@ -102,6 +103,7 @@ class SourceMemory:
     states: Tensor
     mask: Tensor
     lengths: tuple[int, ...]
+    expansion: int = 1
     _attention_masks: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +115,21 @@ class SourceMemory:
                 "must agree: (B, S, D), (B, S) and n numbers that sum to S."
             )
         self._masks = self.mask.split(self.lengths, dim=1)
-        self.present = torch.stack([mask.any(dim=1) for mask in self._masks], dim=1)  # (B, n)
+        self._present = torch.stack([mask.any(dim=1) for mask in self._masks], dim=1)  # (B, n)
+        self.present = self._present  # (B * K, n): of each row of the decoder
+        if self.expansion > 1:
+            self.present = self._present.repeat_interleave(self.expansion, dim=0)
+
+    def present_in_example(self, source: int | None = None) -> Tensor:
+        """Which examples have anything to attend to.
+
+        Args:
+            source: Index of the source; None: any source.
+
+        Returns:
+            (B,) bool.
+        """
+        return self._present.any(dim=1) if source is None else self._present[:, source]
 
     def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> Any:
         """The mask in the form that the configured attention implementation wants, made once for all layers.
@@ -122,7 +138,7 @@ class SourceMemory:
 
         Args:
             config: Names the attention implementation.
-            query: Anything whose first two dimensions are B and T.
+            query: Anything whose first two dimensions are B and K * T.
             source: Index of the source; None for all sources joined.
 
         Returns:

@@ -53,6 +53,8 @@ class Combiner(nn.Module, ABC):
     Shape:
         hidden_states (B, T, D), after self-attention; memory.states (B, S, D).
         Returns states (B, T, D), weights (B, H, T, S) and source weights (B, H_h, T, n); the last two may be None.
+        With `memory.expansion` K, the B of everything but the memory is K times as large: the rows of an example, in
+        turn, share its keys and values.
 
     Raises:
         ValueError: If a source has the name of an attribute.
@@ -157,38 +159,49 @@ class Combiner(nn.Module, ABC):
             eager = self.config._attn_implementation == "eager"
             weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
             return torch.zeros_like(query), weights
-        mask = memory.attention_mask(self.config, query, source)
-        return self.look(attention, query, keys_values, mask, memory.present[:, source], **kwargs)
+        return self.look(attention, query, keys_values, memory, source, **kwargs)
 
     def look(
         self,
         attention: MultiHeadAttention,
         query: Tensor,
         keys_values: KeysValues,
-        mask: Any,
-        present: Tensor,
+        memory: SourceMemory,
+        source: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with any attention; weights are zero for examples in which there is nothing to attend to.
+
+        Rows that share an example's sources are folded: to the attention they are one query that is K times as long.
 
         Args:
             attention: The attention.
             query: Normalised as the strategy wants it.
             keys_values: Its keys and values.
-            mask: In the form of the attention implementation.
-            present: Whether there is anything to attend to.
+            memory: The encoded sources, for the mask.
+            source: Index of the one source that the keys are of; None: of all sources, joined.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
-            query (B, T, D), present (B,). Returns (B, T, D) and weights (B, H, T, S).
+            query (B, T, D). Returns (B, T, D) and weights (B, H, T, S).
 
         Returns:
             Context vectors, meaningless where nothing is present, and weights (None unless the implementation gives
             them): the very tensor of the computation, so that it can keep its gradient.
         """
         if self.config._attn_implementation == "eager":  # only it gives weights; others may not know the keyword
-            kwargs["present"] = present
-        return attention.attend(query, *keys_values, mask, **kwargs)
+            kwargs["present"] = memory.present_in_example(source)
+        rows, length, width = query.shape
+        expansion = memory.expansion
+        if expansion > 1:
+            query = query.reshape(rows // expansion, expansion * length, width)
+        mask = memory.attention_mask(self.config, query, source)
+        context, weights = attention.attend(query, *keys_values, mask, **kwargs)
+        if expansion > 1:
+            context = context.view(rows, length, width)
+            if weights is not None:
+                weights = weights.unflatten(2, (expansion, length)).transpose(1, 2).flatten(0, 1)
+        return context, weights
 
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
@@ -642,9 +655,8 @@ class FlatCombiner(Combiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
-        mask = memory.attention_mask(self.config, query)
         any_present = memory.present.any(dim=1)
-        context, weights = self.look(self.joint, query, keys_values[0], mask, any_present, **kwargs)
+        context, weights = self.look(self.joint, query, keys_values[0], memory, **kwargs)
         output = hidden_states + self.drop(context)
         if not self.pre_norm:
             output = self.layer_norm(output)

@@ -1,21 +1,22 @@
-"""What `generate` must be told about several sources, and the length normalisation of Wu et al. 2016 as an option."""
+"""What `generate` must be told about several sources: beams share them; and length normalisation as an option."""
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
+from transformers import Cache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
 
 OPTION = "length_normalization"
+FOLD = "fold_beams"
 COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
+EXPANSION = "decoder_expansion"
 GONE = -1e9  # the score by which Transformers marks a beam that is none
 
 
@@ -35,13 +36,18 @@ class LengthNormalization(float):
 
 
 class MultiSourceGenerationMixin(GenerationMixin):
-    """`generate` for several sources, with one option more.
+    """`generate` for several sources, with two options more.
+
+    `fold_beams` (default True): encoder states, and the keys and values made of them, are kept once for each example;
+    its beams or returned sequences are folded into the query of the attention. False repeats them for every beam as
+    Transformers does, for decoding code that expects it: the same tokens, slower, in `num_beams` times the memory.
 
     `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
     the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
     and compete with the running ones at each step. The search stops when all that are left are finished. Without the
-    option it is Transformers' own, where finished hypotheses stand apart. The option may be stored in
-    `generation_config`; None switches a stored one off.
+    option it is Transformers' own, where finished hypotheses stand apart. None switches a stored one off.
+
+    Both may be stored in `generation_config`.
     """
 
     config: MultiSourceConfig
@@ -53,7 +59,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
         Args:
             *args: As [`GenerationMixin.generate`].
-            **kwargs: As [`GenerationMixin.generate`], every source's inputs among them, and `length_normalization`.
+            **kwargs: As [`GenerationMixin.generate`], every source's inputs among them, `length_normalization` and
+                `fold_beams`.
 
         Returns:
             Token ids; with `return_dict_in_generate` Transformers' output. If that has attentions, and there are
@@ -86,9 +93,40 @@ class MultiSourceGenerationMixin(GenerationMixin):
         self, generation_config: GenerationConfig | None, **kwargs: Any
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
-        if OPTION in model_kwargs:  # the configuration takes a value only for what it has already
-            setattr(prepared, OPTION, model_kwargs.pop(OPTION))
+        for name in (OPTION, FOLD):  # the configuration takes a value only for what it has already
+            if name in model_kwargs:
+                setattr(prepared, name, model_kwargs.pop(name))
+        fold = getattr(prepared, FOLD, True)
+        if not isinstance(fold, bool):
+            raise ValueError(f"{FOLD} is {fold!r}; it must be True or False.")
+        model_kwargs[EXPANSION] = max(prepared.num_beams or 1, prepared.num_return_sequences or 1) if fold else 1
         return prepared, model_kwargs
+
+    def _expand_inputs_for_generation(
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        if expand_size == 1:
+            return input_ids, model_kwargs
+        # By now the sources are encoded: what was given of them is read no more.
+        kept = {key: value for key, value in model_kwargs.items() if key not in self._source_keywords()}
+        shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
+        expand: Any = super()._expand_inputs_for_generation
+        input_ids, kept = expand(
+            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder and not shared, input_ids=input_ids, **kept
+        )
+        return input_ids, {**kept, **shared}
+
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
+        # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.
+        if isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        else:
+            past_key_values.reorder_cache(beam_idx)
+        return past_key_values
 
     def _validate_generation_mode(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: Any
@@ -115,7 +153,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
-        known = {COLLECTED, *self._source_keywords()}
+        known = {COLLECTED, EXPANSION, *self._source_keywords()}
         super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
 
     def _prepare_model_inputs(
@@ -124,8 +162,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
         # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
         encoder_outputs = model_kwargs.get("encoder_outputs")
         if encoder_outputs is not None:
-            self._check_present([getattr(encoder_outputs, "attention_mask", None)])
-            model_kwargs["encoder_outputs"] = copy.copy(encoder_outputs)  # it is repeated for the beams in place
+            # A copy: it may be repeated for the beams in place. Other encoders' lack the mask, which is given beside.
+            complete = self.model.complete_encoder_outputs(encoder_outputs, model_kwargs.get("attention_mask"))
+            self._check_present([complete.attention_mask])
+            model_kwargs["encoder_outputs"] = complete
         else:
             sources = self.config.source_inputs(
                 model_kwargs if inputs is None else {**model_kwargs, self.main_input_name: inputs}

@@ -384,6 +384,7 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
         encoder_hidden_states: Tensor,
         encoder_attention_mask: Tensor,
         source_lengths: tuple[int, ...],
+        decoder_expansion: int = 1,
         **kwargs: Any,
     ) -> MultiSourceDecoderOutput:
         """Decode the target's tokens, all of them or the new ones only.
@@ -397,14 +398,19 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
             encoder_hidden_states: The joined states of all sources.
             encoder_attention_mask: True at real states.
             source_lengths: How S divides into sources.
+            decoder_expansion: Rows of the decoder per example, K; those of an example follow one another and share its
+                sources.
             **kwargs: `output_attentions`, `output_hidden_states`, `output_source_weights`, and what the attention
                 implementation reads.
 
         Shape:
-            input_ids (B, T); encoder_hidden_states (B, S, D); encoder_attention_mask (B, S).
+            input_ids (B * K, T); encoder_hidden_states (B, S, D); encoder_attention_mask (B, S).
 
         Returns:
-            States (B, T, D) and what was asked for.
+            States (B * K, T, D) and what was asked for.
+
+        Raises:
+            ValueError: If there are not K rows for each example; the message gives the numbers.
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -416,7 +422,12 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
             attention_mask=attention_mask,
             past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
         )
-        memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths)
+        memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths, decoder_expansion)
+        if states.shape[0] != encoder_hidden_states.shape[0] * decoder_expansion:
+            raise ValueError(
+                f"the decoder is given {states.shape[0]} rows for {encoder_hidden_states.shape[0]} examples and "
+                f"decoder_expansion={decoder_expansion}; it needs so many rows for each example."
+            )
         for layer in self.layers:
             states = layer(
                 states, memory.states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs
@@ -509,6 +520,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        decoder_expansion: int = 1,
         **kwargs: Any,
     ) -> MultiSourceModelOutput:
         """Encode the sources (unless `encoder_outputs` holds them already) and decode the target.
@@ -523,11 +535,13 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             inputs_embeds: Embedded tokens of source 0 instead of ids.
             decoder_inputs_embeds: Embedded target tokens instead of ids.
             use_cache: Whether to return keys and values.
+            decoder_expansion: Rows of `decoder_input_ids` per example, K; those of an example follow one another and
+                share its sources, which are encoded and projected once. `generate` folds beams so.
             **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
                 implementation reads.
 
         Returns:
-            States (B, T, D) of the decoder and what was asked for.
+            States (B * K, T, D) of the decoder and what was asked for.
 
         Raises:
             ValueError: If no source is given or one that the model does not have.
@@ -541,7 +555,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
                 return_dict=True,  # whatever the configuration says: tuples are for users
                 **kwargs,
             )
-        encoded = self._complete(encoder_outputs, attention_mask)
+        encoded = self.complete_encoder_outputs(encoder_outputs, attention_mask)
         # With one source it is an ordinary model, which returns nothing more than those do.
         by_source = options.get("output_attentions", self.config.output_attentions) and len(self.config.sources) > 1
         decoded = self.decoder(
@@ -550,6 +564,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=encoded.attention_mask,
             source_lengths=encoded.source_lengths,
+            decoder_expansion=decoder_expansion,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -570,10 +585,24 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             source_lengths=encoded.source_lengths if by_source else None,
         )
 
-    def _complete(
+    def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
     ) -> MultiSourceEncoderOutput:
-        """Accept what other encoders return, too, where there is only one source."""
+        """Accept what other encoders return, too, where there is only one source.
+
+        Args:
+            encoder_outputs: What an encoder returned.
+            attention_mask: Of the one source, for an output that holds none; None: all its states are real.
+
+        Shape:
+            attention_mask (B, S).
+
+        Returns:
+            A new output, with mask and lengths.
+
+        Raises:
+            ValueError: If there are several sources and the output does not say how its states divide into them.
+        """
         if isinstance(encoder_outputs, ModelOutput):
             fields = dict(encoder_outputs)
         else:
@@ -698,8 +727,8 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
             use_cache: Whether to return keys and values.
             num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
             skip_logits: Return the loss of `labels` without logits: less memory, faster. [`MultiSourceTrainer`] does.
-            **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
-                implementation reads.
+            **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
+                `output_hidden_states`, and what the attention implementation reads.
 
         Shape:
             labels (B, T). Returns logits (B, T, V).
