@@ -17,6 +17,7 @@ OPTION = "length_normalization"
 FOLD = "fold_beams"
 COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
 EXPANSION = "decoder_expansion"
+BEST = "decoder_best_tokens"
 GONE = -1e9  # the score by which Transformers marks a beam that is none
 
 
@@ -33,6 +34,23 @@ class LengthNormalization(float):
 
     def __rpow__(self, length: Any, modulo: Any = None) -> Any:
         return ((5 + length) / 6) ** float(self)
+
+
+class BestTokens:
+    """Which tokens the columns of a beam search's scores are, where it looks at the likeliest ones only.
+
+    Transformers' loop hands `do_sample` on to what picks the continuations: this is given to it as a False that knows.
+
+    Args:
+        count: How many tokens of each beam.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.ids: Any = None
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class MultiSourceGenerationMixin(GenerationMixin):
@@ -81,6 +99,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
         collected = model_kwargs.get(COLLECTED, {})
         if outputs.get("source_lengths") is not None:
             collected["source_lengths"] = outputs["source_lengths"]
+        if BEST in model_kwargs:
+            model_kwargs[BEST].ids = outputs["best_token_ids"]
         if outputs.get("source_weights") is not None and "num_new_tokens" not in kwargs:  # not in assisted decoding
             collected.setdefault("source_weights", []).append(outputs["source_weights"])
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
@@ -153,7 +173,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
-        known = {COLLECTED, EXPANSION, *self._source_keywords()}
+        known = {COLLECTED, EXPANSION, BEST, *self._source_keywords()}
         super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
 
     def _prepare_model_inputs(
@@ -185,17 +205,60 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         kwargs.pop(COLLECTED, None)
+        best = kwargs.pop(BEST, None)
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        if best is not None:
+            inputs["num_best_tokens"] = best.count
         if inputs.get("encoder_outputs") is not None:
             for key in self._source_keywords():
                 inputs.pop(key, None)
         return inputs
 
-    def _beam_search(self, *args: Any, generation_config: GenerationConfig, **kwargs: Any) -> Any:  # type: ignore[override]
+    def _beam_search(  # type: ignore[override]
+        self, input_ids: Tensor, *, logits_processor: Any, generation_config: GenerationConfig, **kwargs: Any
+    ) -> Any:
+        # The configuration is a copy of this call's own.
         alpha = getattr(generation_config, OPTION, None)
         if alpha is not None:
-            generation_config.length_penalty = LengthNormalization(alpha)  # a copy of this call's own
-        return super()._beam_search(*args, generation_config=generation_config, **kwargs)  # type: ignore[misc]
+            generation_config.length_penalty = LengthNormalization(alpha)
+        asks = generation_config.return_dict_in_generate and (
+            generation_config.output_scores or generation_config.output_logits
+        )
+        if not (logits_processor or generation_config.do_sample or asks):  # nobody reads more than the best tokens
+            ends: Any = getattr(generation_config, "_eos_token_tensor", None)
+            width = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
+            kwargs[BEST] = generation_config.do_sample = BestTokens(width)
+        return super()._beam_search(  # type: ignore[misc]
+            input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs
+        )
+
+    def _get_top_k_continuations(  # type: ignore[override]
+        self,
+        *,
+        accumulated_log_probs: Tensor,
+        cur_len: int,
+        decoder_prompt_len: int,
+        do_sample: Any,
+        num_beams: int,
+        batch_size: int,
+        **state: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        best = do_sample if isinstance(do_sample, BestTokens) else None
+        if best is not None:  # nobody goes on with "all other tokens"
+            accumulated_log_probs.unflatten(1, (num_beams, -1))[:, :, -1] = -math.inf
+        scores, sequences, beams = super()._get_top_k_continuations(
+            accumulated_log_probs=accumulated_log_probs,
+            cur_len=cur_len,
+            decoder_prompt_len=decoder_prompt_len,
+            do_sample=do_sample,
+            num_beams=num_beams,
+            batch_size=batch_size,
+            **state,
+        )
+        if best is not None:
+            columns, rows = sequences[:, :, cur_len], beams[:, :, cur_len - decoder_prompt_len]
+            sequences[:, :, cur_len] = best.ids[rows, columns]
+        return scores, sequences, beams
 
     def _update_finished_beams(  # type: ignore[override]
         self,

@@ -27,8 +27,10 @@ from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
 from .encoders import ENCODERS, EncodedSource, drop_sources
 from .generation import MultiSourceGenerationMixin
+from .inference import InferenceMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
 from .loss import linear_cross_entropy
+from .vocabulary import best_tokens
 
 
 @dataclass
@@ -84,10 +86,12 @@ class MultiSourceLMOutput(Seq2SeqLMOutput):
         source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
             there are several sources.
         source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
+        best_token_ids: (B, C), if the C best tokens are asked for.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
     source_lengths: tuple[int, ...] | None = None
+    best_token_ids: Tensor | None = None
 
 
 class MultiSourceEncoder(MultiSourcePreTrainedModel):
@@ -621,7 +625,9 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         return MultiSourceEncoderOutput(**fields)
 
 
-class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourceGenerationMixin, FromSourcesMixin):
+class MultiSourceForConditionalGeneration(
+    MultiSourcePreTrainedModel, MultiSourceGenerationMixin, InferenceMixin, FromSourcesMixin
+):
     """The model with its output layer: trains on `labels`, and generates.
 
     Args:
@@ -710,6 +716,7 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool = False,
+        num_best_tokens: int = 0,
         **kwargs: Any,
     ) -> MultiSourceLMOutput:
         """Predict the target's tokens.
@@ -727,6 +734,9 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
             use_cache: Whether to return keys and values.
             num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
             skip_logits: Return the loss of `labels` without logits: less memory, faster. [`MultiSourceTrainer`] does.
+            num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C likeliest tokens
+                at the last position and of all others together, and `best_token_ids` says which. Beam search reads
+                no more.
             **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
                 `output_hidden_states`, and what the attention implementation reads.
 
@@ -756,8 +766,12 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
         )
         bias = self.final_logits_bias if self.config.final_logits_bias else None
         smoothing = self.config.label_smoothing if self.training else 0.0
-        logits = loss = None
-        if skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
+        logits = loss = best_ids = None
+        if num_best_tokens:
+            row = None if bias is None else bias[0]
+            scores, best_ids = best_tokens(self.lm_head, row, output.last_hidden_state[:, -1], num_best_tokens)
+            logits = scores[:, None]
+        elif skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
             states = output.last_hidden_state.flatten(0, 1)
             row = None if bias is None else bias[0]
             loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)
@@ -770,7 +784,7 @@ class MultiSourceForConditionalGeneration(MultiSourcePreTrainedModel, MultiSourc
         if loss is not None and labels is not None:
             loss = loss / (labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
         rest = {key: value for key, value in output.items() if key != "last_hidden_state"}
-        return MultiSourceLMOutput(loss=loss, logits=logits, **rest)
+        return MultiSourceLMOutput(loss=loss, logits=logits, best_token_ids=best_ids, **rest)
 
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

@@ -1,0 +1,79 @@
+"""The likeliest tokens of a large vocabulary, without a pass over its probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
+LOGITS_AT_ONCE_ON_DEVICE = 2**27
+BLOCK = 64  # tokens of which the highest logit is looked at first
+
+
+def best_tokens(
+    head: Callable[[Tensor], Tensor], bias: Tensor | None, states: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """Find the tokens to which an output layer gives the highest probabilities.
+
+    Beam search with K beams and one end token takes its 2 K continuations from the 2 K likeliest tokens of each beam:
+    no other token can be among them. All others are told of by what probability is left to them.
+
+    Args:
+        head: The output layer.
+        bias: Added to the logits, if there is one.
+        states: Last states of the decoder.
+        count: How many tokens, C; all of them, where there are no more.
+
+    Shape:
+        bias (V,), states (R, D).
+
+    Returns:
+        Log-probabilities (R, C + 1) in float32, highest first, the last column being that of all other tokens together;
+        and the ids of the C tokens (R, C).
+    """
+    size = head(states[:1]).shape[-1]
+    at_once = LOGITS_AT_ONCE if states.device.type == "cpu" else LOGITS_AT_ONCE_ON_DEVICE
+    parts = -(-len(states) * size // at_once)
+    found = []
+    for block in states.chunk(parts):
+        logits = head(block).float()
+        found.append(_best(logits if bias is None else logits + bias, min(count, size)))
+    values, ids = zip(*found, strict=True)
+    return torch.cat(values), torch.cat(ids)
+
+
+def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, ids = highest(logits, count)
+    # log_softmax is one fused pass over the vocabulary, logsumexp several.
+    at = ids[:, :1]
+    norm = logits.gather(1, at) - logits.log_softmax(dim=1).gather(1, at)
+    logs = values - norm
+    rest = (1.0 - logs.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
+    return torch.cat([logs, rest], dim=1), ids
+
+
+def highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest values of each row, as `topk` finds them, faster: it looks at blocks of 64 by their maxima first.
+
+    Args:
+        values: Rows.
+        count: How many, C.
+
+    Shape:
+        (R, V) to two of (R, C).
+
+    Returns:
+        The values, highest first, and where they stand.
+    """
+    blocks = values.shape[1] // BLOCK
+    if blocks < 2 * count:
+        return torch.topk(values, count)
+    whole = values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))
+    chosen = whole.amax(dim=2).topk(count, sorted=False).indices  # what is highest lies in these, or behind all blocks
+    inside = whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
+    places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=values.device)).flatten(1)
+    behind = torch.arange(blocks * BLOCK, values.shape[1], device=values.device).expand(len(values), -1)
+    best, at = torch.cat([inside, values[:, blocks * BLOCK :]], dim=1).topk(count)
+    return best, torch.cat([places, behind], dim=1).gather(1, at)
