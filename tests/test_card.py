@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from transformers import ViTConfig
 
 import card
+import results
 import score
 from card import card_of_row, combiner_text, recipe_of_command, subject_of_row, subject_of_run
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
-from recipe import Recipe, load_recipe
+from recipe import DataRecipe, Recipe, load_recipe
 from results import RESULTS, make_row
 from test_scoring import COLUMNS, OPTIONS, figures, made_up_row, make_run
 
@@ -198,6 +201,33 @@ def test_the_plot_beside_a_row_is_linked_from_where_the_card_lies(tmp_path: Path
     assert "](table/x.png)" in made_up_card(tmp_path).text
 
 
+@feature
+def test_the_card_of_a_row_needs_neither_the_run_nor_the_checkpoint_of_a_wrapped_encoder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    score.main([str(run), *OPTIONS])
+    ViTConfig(hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained("vit")
+    recipe = Recipe(DataRecipe("text", ["en", "de"], "cs"), training={"output_dir": "run"})
+    recipe.model["sources"] = [{"name": "de", "kind": "pretrained", "encoder": "vit", "freeze": True}]
+    recipe.save(tmp_path / "x.yaml")  # which the run's command names
+    recipe.save(run / "recipe.yaml")
+    config = recipe.model_config(280, {})
+    config.save_pretrained(run)
+    results.main(["row", str(run), "--table", "table", "--name", "x", "--results", str(tmp_path)])
+    shutil.rmtree("vit")
+    assert written(run).text.count("photo.jpg") == 1
+    shutil.rmtree(run)
+    card.main(["--row", "table/x.json", "--out", "card.md"])
+    text = ModelCard.load(tmp_path / "card.md").text
+    assert '    "en": "A dog runs across the meadow.",\n    "de": "photo.jpg",\n' in code(text, "python")
+    assert "encoder: vit\n" in code(text, "yaml"), "the settings are those that were given"
+    subject = subject_of_row(Path("table/x.json"))
+    made = subject.rebuilt.model_config(280, {})
+    assert [source.to_dict() for source in made.sources] == [source.to_dict() for source in config.sources]
+    assert len(subject.row["encoders"]["de"]) < len(config.sources[1].to_dict()["encoder"])
+
+
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
     text = combiner_text(combiner)
@@ -262,7 +292,7 @@ def test_the_recipe_of_a_committed_row_still_gives_the_model_that_was_scored(
     recipe: Recipe = subject.recipe
     assert (recipe.data.sources, recipe.data.target) == (subject.row["sources"], subject.row["target"])
     with torch.device("meta"):
-        model = MultiSourceForConditionalGeneration(recipe.model_config(recipe.tokenizer.vocab_size, {}))
+        model = MultiSourceForConditionalGeneration(subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}))
     assert sum(parameter.numel() for parameter in model.parameters()) == subject.row["parameters"]
 
 

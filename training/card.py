@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from results import (
     read_json,
     scored_splits,
     training_facts,
+    wrapped_encoders,
 )
 
 CARDS = Path("model_cards")
@@ -98,6 +99,14 @@ class Subject:
     published: bool
     ships_code: bool
 
+    @property
+    def rebuilt(self) -> Recipe:
+        """The recipe, with configurations of wrapped encoders, where the row holds them, in place of checkpoints."""
+        known = self.row.get("encoders", {})
+        entries = self.recipe.source_entries()
+        sources = [entry | ({"encoder": known[name]} if name in known else {}) for name, entry in entries.items()]
+        return replace(self.recipe, model={**self.recipe.model, "sources": sources})
+
 
 def subject_of_run(run: Path, split: str | None = None, address: str | None = None) -> Subject:
     """Read a run folder, whatever it has so far.
@@ -116,15 +125,17 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     """
     recipe = load_recipe(run / "recipe.yaml")
     data = recipe.data
-    if len(data.model_sources) > 1:
-        combiner = recipe.model_config(recipe.tokenizer.vocab_size, {}).combiner
-    else:
-        combiner = "concatenated" if len(data.sources) > 1 else ""
+    joined = "concatenated" if len(data.sources) > 1 else ""
     row: dict[str, Any] = {
         **dict.fromkeys(UNKNOWN),
-        **{"name": run.name, "run": run.name, "combiner": combiner, "sources": data.sources, "target": data.target},
+        **{"name": run.name, "run": run.name, "combiner": joined, "sources": data.sources, "target": data.target},
         **{"commands": [], "curve": [], "versions": {}},
     }
+    subject = Subject(row, recipe, address or run.as_posix(), None, True, (run / "modeling_multisource.py").exists())
+    if (run / "config.json").exists():
+        row["encoders"] = wrapped_encoders(read_json(run / "config.json"))
+    if len(data.model_sources) > 1:
+        row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).combiner
     if (run / "train_summary.json").exists():
         facts = training_facts(run)
         row |= {**facts, "commands": [facts["command"]]}
@@ -133,8 +144,8 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     if (run / "versions.json").exists():
         row["versions"] = {**read_json(run / "versions.json"), **row["versions"]}
     plots = attention_plots(run, row["split"]) if row["split"] else []
-    ships_code = (run / "modeling_multisource.py").exists()
-    return Subject(row, recipe, address or run.as_posix(), plots[0] if plots else None, True, ships_code)
+    subject.plot = plots[0] if plots else None
+    return subject
 
 
 def subject_of_row(path: Path) -> Subject:
@@ -191,7 +202,7 @@ def snippet(subject: Subject) -> str:
     sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
     if subject.recipe.data.concatenate:
         sources = {"all": SEPARATOR.join(sources.values())}
-    forms = subject.recipe.forms()
+    forms = subject.rebuilt.forms()
     values = {name: VALUES.get(forms.get(name, "text")) or quote(text) for name, text in sources.items()}
     texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""

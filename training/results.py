@@ -19,12 +19,13 @@ import argparse
 import glob
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data import read_lines
 from metrics import METRICS, paired_bootstrap
+from pretrained import encoder_config
 
 FLAT_GAIN = 0.3  # BLEU points
 RESULTS = Path("docs/results")
@@ -163,6 +164,23 @@ def training_facts(run: Path) -> dict[str, Any]:
     }
 
 
+def wrapped_encoders(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Configurations of the encoders that a model wraps: without them, its recipe means nothing where they are not.
+
+    Args:
+        config: The model's `config.json`.
+
+    Returns:
+        By source: what differs from the defaults of all models, and `model_type`.
+    """
+    about_the_file = ("transformers_version", "architectures", "dtype")
+    configs = {source["name"]: source["encoder"] for source in config["sources"] if "encoder" in source}
+    return {
+        name: {key: value for key, value in encoder_config(own).to_diff_dict().items() if key not in about_the_file}
+        for name, own in configs.items()
+    }
+
+
 def make_row(
     run: Path,
     table: str,
@@ -223,6 +241,8 @@ def make_row(
         "date": scores["date"],
         "versions": scores["versions"],
     }
+    if encoders := wrapped_encoders(config):
+        row["encoders"] = encoders
     if dedicated:
         row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]))
     return row
