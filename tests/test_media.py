@@ -21,7 +21,7 @@ import kinds
 from data import MixedExamples, Split, check_files, encode_rows, read_split, take_away
 from hf_multisource import DataCollatorForMultiSource
 from kinds import mixed_processor, picture, regions
-from media import digest, find_features, find_unreadable, forms_of, is_absent, read_features, read_sound
+from media import digest, find_features, find_unreadable, forms_of, is_absent, rates_of, read_features, read_sound
 from metrics.adversarial import make_absent, make_wrong
 
 FORMS = {"image": "picture", "speech": "sound", "regions": "features"}
@@ -314,3 +314,42 @@ def test_any_value_can_be_made_wrong_or_absent_and_has_a_digest() -> None:
 def test_a_recording_without_samples_is_unreadable() -> None:
     rows = [{"speech": {"array": np.zeros(3), "sampling_rate": 100}}, {"speech": {"array": [], "sampling_rate": 100}}]
     assert find_unreadable(rows, {"speech": "sound"}) == {"speech": {1: "the recording has no samples"}}
+
+
+def test_a_recording_at_another_rate_than_its_encoder_reads_is_found_with_the_unreadable_ones(folder: Path) -> None:
+    path = folder / "44.wav"
+    path.write_bytes(wav_bytes([1, 2, 3], rate=44_100))
+    array = {"array": np.zeros(3, np.float32), "sampling_rate": kinds.RATE}
+    values: list[Any] = [
+        str(folder / "0.wav"),
+        str(path),
+        array,
+        {**array, "sampling_rate": 7},
+        path.read_bytes(),
+        None,
+    ]
+    values += [str(path), {"array": array["array"]}]
+    rows = [{"speech": value, "en": "a", "noise": value, "cs": "b"} for value in values]
+    forms = {"speech": "sound", "noise": "sound", "en": "text"}
+    rates = rates_of(mixed_processor())
+    assert rates == {"speech": kinds.RATE}
+    other = f"has a sampling rate of 44100 Hz, but its encoder needs {kinds.RATE} Hz: resample it"
+    no_rate = "the recording is an array without a sampling_rate"
+    assert find_unreadable(rows, forms, rates=rates) == {
+        "speech": {
+            1: f"{path} {other}",
+            3: f"the recording {other}".replace("44100", "7"),
+            4: f"the recording {other}",
+            6: f"{path} {other}",
+            7: no_rate,
+        },
+        "noise": {7: no_rate},
+    }
+    split = Split(rows, [3, 5, 6, 7, 8, 9, 10, 11], {"dropped_no_source": 0})
+    with pytest.raises(
+        ValueError, match=rf"^6 files cannot be read .*: train, line 6, speech: .*44\.wav {other}; train"
+    ):
+        check_files(split, "train", ["en", "speech", "noise"], forms, "error", rates)
+    left, lines = check_files(split, "train", ["en", "speech", "noise"], forms, "absent", rates)
+    assert lines == {"speech": [5, 7, 8, 10, 11], "noise": [11]}
+    assert left.report["unreadable.speech"] == 5

@@ -11,13 +11,21 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
+from transformers import (
+    ResNetConfig,
+    ResNetModel,
+    ViTImageProcessorPil,
+    Wav2Vec2Config,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2Model,
+)
 
 import score
 import translate
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from kinds import picture
 from runs import RECIPE, SAVED, WORDS, losses_of, read_json, recipe_of, same, train_at, weights_of, write_lines
+from test_media import wav_bytes
 from test_resume import kill_at, killed
 from train import train
 
@@ -130,6 +138,35 @@ def test_pictures_that_cannot_be_read_stop_the_run_before_anything_is_built_or_a
         score.score(score.parse([str(run), "--split", "dev", "--unreadable", "error"]), "x")
     report = score.score(score.parse([str(run), "--split", "dev", "--num_beams", "1"]), "x")
     assert report["data"]["unreadable.image"] > 0
+
+
+def test_a_recording_at_a_wrong_rate_stops_training_scores_and_translations_before_they_begin(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, encoder = folder / "text", folder / "encoder"
+    layers: dict[str, Any] = {"num_hidden_layers": 1, "conv_dim": (4, 4), "conv_kernel": (4, 2), "conv_stride": (4, 2)}
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    Wav2Vec2Model(
+        Wav2Vec2Config(num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, **sizes, **layers)
+    ).save_pretrained(encoder)
+    Wav2Vec2FeatureExtractor(sampling_rate=8000).save_pretrained(encoder)
+    for rate in (8000, 11_025):
+        (text / f"{rate}.wav").write_bytes(wav_bytes(list(range(64)), rate=rate))
+    for split, lines in LINES.items():
+        write_lines(text / f"{split}.speech", ["8000.wav"] * (lines - 1) + ["11025.wav"])
+    entry = {"name": "speech", "kind": "pretrained", "encoder": str(encoder), "freeze": True}
+    changes: dict[str, Any] = {"data.sources": ["en", "speech"], "model.sources": [entry]}
+    wrong = r"speech: .*11025\.wav has a sampling rate of 11025 Hz, but its encoder needs 8000 Hz"
+    with pytest.raises(ValueError, match=rf"^1 files cannot be read .*: train, line 40, {wrong}"):
+        train_at(folder, **changes)
+    assert not (folder / "run").exists()
+    run = train_at(folder, unreadable="absent", max_steps=1, save_steps=1, **changes)
+    assert "unreadable.speech 1" in capsys.readouterr().out
+    assert read_json(run / "unreadable.json") == {"train": {"speech": [39]}, "dev": {"speech": [7]}}
+    with pytest.raises(ValueError, match=rf"dev, line 8, {wrong}"):
+        score.score(score.parse([str(run), "--split", "dev", "--unreadable", "error"]), "x")
+    with pytest.raises(SystemExit, match=f"line 8, {wrong}"):
+        translate.main([str(run), "--en", str(text / "dev.en"), "--speech", str(text / "dev.speech")])
 
 
 def test_an_encoder_of_settings_needs_a_processor_and_starts_anew(folder: Path) -> None:

@@ -215,7 +215,12 @@ def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequenc
 
 
 def check_files(
-    split: Split, name: str, sources: Sequence[str], forms: Mapping[str, str], unreadable: str
+    split: Split,
+    name: str,
+    sources: Sequence[str],
+    forms: Mapping[str, str],
+    unreadable: str,
+    rates: Mapping[str, int] | None = None,
 ) -> tuple[Split, dict[str, list[int]]]:
     """See to it that every picture and every recording can be read, or is absent; each is read once, and forgotten.
 
@@ -225,6 +230,8 @@ def check_files(
         sources: All sources.
         forms: Of the sources.
         unreadable: What one is that cannot be read: an "error" or "absent".
+        rates: Of the sources that are sound: the sampling rate, in Hz, without which a recording counts as one that
+            cannot be read; None: any will do.
 
     Returns:
         The split without what cannot be read, and by source the lines of that, counted from 0.
@@ -232,7 +239,7 @@ def check_files(
     Raises:
         ValueError: If something cannot be read and that is an error; the message gives lines and reasons.
     """
-    found = find_unreadable(split.rows, forms, name)
+    found = find_unreadable(split.rows, forms, name, rates)
     reasons = [
         f"{name}, line {split.kept[i] + 1}, {source}: {reason}"
         for source, rows in found.items()

@@ -53,6 +53,19 @@ def forms_of(processor: Any) -> dict[str, str]:
     }
 
 
+def rates_of(processor: Any) -> dict[str, int]:
+    """The sampling rates that the feature extractors of a model's sources need.
+
+    Args:
+        processor: Its `MultiSourceProcessor`.
+
+    Returns:
+        In Hz, by source that is sound.
+    """
+    sounds = [name for name, form in forms_of(processor).items() if form == "sound"]
+    return {name: processor.source_processors[name].sampling_rate for name in sounds}
+
+
 def find_features(folder: Path, split: str, name: str) -> Path:
     """Find what holds a source's features.
 
@@ -136,7 +149,7 @@ def read_sound(value: Any) -> Any:
         A dict of `array`, samples (S,) from -1 to 1, channels averaged, and `sampling_rate`, in Hz.
 
     Raises:
-        ValueError: If it cannot be read, or has no samples; the message gives the file.
+        ValueError: If it cannot be read, has no samples, or an array no sampling rate; the message gives the file.
         ImportError: If soundfile is needed and not there.
     """
     import numpy as np
@@ -145,6 +158,8 @@ def read_sound(value: Any) -> Any:
         if "array" in value:
             if not len(value["array"]):
                 raise ValueError("the recording has no samples")
+            if value.get("sampling_rate") is None:
+                raise ValueError("the recording is an array without a sampling_rate")
             return value
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     place = f"a string of {len(value)} bytes" if isinstance(value, bytes) else str(value)
@@ -174,7 +189,10 @@ def read_sound(value: Any) -> Any:
 
 
 def find_unreadable(
-    rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str], title: str = "files"
+    rows: Sequence[Mapping[str, Any]],
+    forms: Mapping[str, str],
+    title: str = "files",
+    rates: Mapping[str, int] | None = None,
 ) -> dict[str, dict[int, str]]:
     """Read every picture and every recording once, and forget it again.
 
@@ -182,15 +200,25 @@ def find_unreadable(
         rows: Rows of `data.read_split`.
         forms: Of the sources.
         title: Stands before the progress bar.
+        rates: Of the sources that are sound: the sampling rate, in Hz, that their recordings must have; None: any.
 
     Returns:
-        By source that has any: the places in `rows` of those that cannot be read, with the reason.
+        By source that has any: the places in `rows` of those that cannot be read, or have another sampling rate, with
+        the reason.
     """
     from tqdm import tqdm
 
     from hf_multisource import read_picture
 
-    readers = {"picture": read_picture, "sound": read_sound}
+    def read_at_its_rate(name: str, value: Any) -> None:
+        rate, needed = read_sound(value)["sampling_rate"], (rates or {}).get(name)
+        if needed is not None and rate != needed:
+            place = value if isinstance(value, str) else "the recording"
+            raise ValueError(
+                f"{place} has a sampling rate of {rate} Hz, but its encoder needs {needed} Hz: resample it"
+            )
+
+    readers = {"picture": lambda name, value: read_picture(value), "sound": read_at_its_rate}
     todo = [
         (i, name, row[name])
         for i, row in enumerate(rows)
@@ -198,16 +226,16 @@ def find_unreadable(
         if form in readers and not is_absent(row[name])
     ]
     unreadable: dict[str, dict[int, str]] = {}
-    seen: dict[str, str | None] = {}  # several sentences may have the same picture
+    seen: dict[tuple[str, str], str | None] = {}  # several sentences may have the same picture
     for i, name, value in tqdm(todo, desc=f"{title}: reading", unit="file", dynamic_ncols=True, disable=not todo):
-        reason = seen.get(value) if isinstance(value, str) else None
-        if not isinstance(value, str) or value not in seen:
+        reason = seen.get((name, value)) if isinstance(value, str) else None
+        if not isinstance(value, str) or (name, value) not in seen:
             try:
-                readers[forms[name]](value)
+                readers[forms[name]](name, value)
             except ValueError as error:
                 reason = str(error)
             if isinstance(value, str):
-                seen[value] = reason
+                seen[name, value] = reason
         if reason is not None:
             unreadable.setdefault(name, {})[i] = reason
     return unreadable

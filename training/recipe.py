@@ -65,8 +65,8 @@ class DataRecipe:
             and counted.
         concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
         limit: Read at most so many training lines; None: all.
-        unreadable: What a picture or a recording that cannot be read is: an "error" before anything is trained, or
-            "absent".
+        unreadable: What a picture or a recording that cannot be read, or has another sampling rate than its encoder's,
+            is: an "error" before anything is trained, or "absent".
         origin: Where the text is from and under what terms, for the model's card; the first address in it is where
             the terms are found. Another `path` on the command line forgets it.
     """

@@ -37,7 +37,7 @@ import torch
 
 from data import Row, check_files, read_split
 from decoding import Decoded, Search, add_length_options, decode, fingerprint, load_model, write_json
-from media import forms_of
+from media import forms_of, rates_of
 from metrics import METRICS, load_metric, paired_bootstrap
 from metrics.adversarial import make_absent, make_wrong
 from plots import INSTALL, measure_attention, write_plots
@@ -185,7 +185,7 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
     data = which_data(args, processor.source_names)
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
-    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable)
+    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, rates_of(processor))
     references = [row[data.target] or "" for row in split.rows]
     search = Search(
         num_beams=args.num_beams,

@@ -90,20 +90,22 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     with torch.device("meta"):  # an impossible model shows before anything takes time
         MultiSourceForConditionalGeneration(recipe.model_config(recipe.tokenizer.vocab_size, {}))
     sources, target = recipe.data.model_sources, recipe.data.target
+    known = args.process_index > 0 or begun
+    parts = {} if known else wrapped_parts(recipe)
     read = {}
     for role, limit in (("train", recipe.data.limit), ("dev", None)):
         name = getattr(recipe.data, role)
         read[role] = read_split(recipe.data.path, name, recipe.data.sources, target, limit=limit, forms=recipe.forms())
     with args.main_process_first(desc="files"):
-        read = read_files(recipe, read, folder, known=args.process_index > 0 or begun)
+        read = read_files(recipe, read, folder, parts, known)
     splits = {role: recipe.data.model_rows(split.rows) for role, split in read.items()}
     for role, split in read.items():
         say(args, role, split.report)
     with args.main_process_first(desc="tokenizer"):
-        if args.process_index > 0 or begun:
+        if known:
             processor = MultiSourceProcessor.from_pretrained(folder)
         else:
-            processor = make_processor(recipe, splits["train"])
+            processor = make_processor(recipe, splits["train"], parts)
             processor.save_pretrained(folder)
     encoded = {}
     for role, rows in splits.items():
@@ -239,13 +241,16 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         raise ValueError(f"{folder} holds a run of another recipe: {', '.join(changed)} differ; cannot resume it")
 
 
-def read_files(recipe: Recipe, splits: dict[str, Split], folder: Path, known: bool) -> dict[str, Split]:
-    """See to it that every picture and every recording can be read, or is absent.
+def read_files(
+    recipe: Recipe, splits: dict[str, Split], folder: Path, parts: dict[str, Any], known: bool
+) -> dict[str, Split]:
+    """See to it that every picture and every recording can be read and has its encoder's sampling rate, or is absent.
 
     Args:
         recipe: The run's recipe.
         splits: The splits by role.
         folder: The output folder. Its `unreadable.json` says which lines, counted from 0, cannot be read.
+        parts: What `wrapped_parts` gives.
         known: Whether that file tells it, if there is one; else everything is read, and the file written.
 
     Returns:
@@ -263,8 +268,10 @@ def read_files(recipe: Recipe, splits: dict[str, Split], folder: Path, known: bo
             role: take_away(split, lines[role], recipe.data.sources) if lines[role] else split
             for role, split in splits.items()
         }
+    data = recipe.data
+    rates = {name: part.sampling_rate for name, part in parts.items() if forms[name] == "sound"}
     checked = {
-        role: check_files(split, getattr(recipe.data, role), recipe.data.sources, forms, recipe.data.unreadable)
+        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)
         for role, split in splits.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -278,42 +285,52 @@ def own_encoders(recipe: Recipe) -> list[str]:
     return [name for name, form in recipe.forms().items() if form == "text" and not entries[name].get("encoder")]
 
 
-def make_processor(recipe: Recipe, rows: list[dict[str, Any]]) -> MultiSourceProcessor:
-    """Train or load the tokenizers, and load what wrapped encoders read with.
+def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
+    """Load what wrapped encoders read with.
 
     Args:
         recipe: The run's recipe.
-        rows: The training rows.
 
     Returns:
-        The processor.
+        A tokenizer, an image processor or a feature extractor by source that has such an encoder.
 
     Raises:
         ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
     """
-    sources, target = own_encoders(recipe), recipe.data.target
-    settings, forms, entries = recipe.tokenizer, recipe.forms(), recipe.source_entries()
+    entries = recipe.source_entries()
     parts: dict[str, Any] = {}
-    wrapped: dict[str, Any] = {}
-    for name, form in forms.items():
+    for name, form in recipe.forms().items():
         origin = entries.get(str(entries[name].get("share_encoder_with")), entries[name])
         place = origin.get("processor", origin.get("encoder"))
         if origin.get("kind") != "pretrained":
             continue
         if "processor" not in origin and not isinstance(place, str):
             raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
-        if form == "text":
-            wrapped[name] = AutoTokenizer.from_pretrained(place)
-        else:
-            parts[name] = load_part(place, form)
+        parts[name] = AutoTokenizer.from_pretrained(place) if form == "text" else load_part(place, form)
+    return parts
+
+
+def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, Any]) -> MultiSourceProcessor:
+    """Train or load the tokenizers, and put them together with what wrapped encoders read with.
+
+    Args:
+        recipe: The run's recipe.
+        rows: The training rows.
+        parts: What `wrapped_parts` gives.
+
+    Returns:
+        The processor.
+    """
+    sources, target = own_encoders(recipe), recipe.data.target
+    settings, forms = recipe.tokenizer, recipe.forms()
     features = [name for name, form in forms.items() if form == "features"]
 
     def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,
-            {**own, **wrapped},
-            source_processors=parts,
+            own | {name: part for name, part in parts.items() if forms[name] == "text"},
+            source_processors={name: part for name, part in parts.items() if forms[name] != "text"},
             feature_sources=features,
             null_token=settings.null_token,
         )

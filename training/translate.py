@@ -32,7 +32,7 @@ from typing import Any
 
 from data import Row, read_lines
 from decoding import Search, add_length_options, decode, decode_windows, format_lines, load_config, load_model
-from media import find_unreadable, forms_of, read_features
+from media import find_unreadable, forms_of, rates_of, read_features
 from recipe import UNREADABLE, DataRecipe, load_recipe
 
 FILES = ("picture", "sound")  # forms whose values are paths
@@ -95,8 +95,10 @@ def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) ->
     return rows
 
 
-def read_rows(args: argparse.Namespace, sources: Sequence[str], forms: Mapping[str, str]) -> list[Row]:
-    """The sentences that the command line names.
+def read_rows(
+    args: argparse.Namespace, sources: Sequence[str], forms: Mapping[str, str], rates: Mapping[str, int]
+) -> list[Row]:
+    """The sentences that the command line names; `rates`: of the sources that are sound, in Hz.
 
     Raises:
         ValueError: If both files and a table are named, the text is bad, or a file that is named in it.
@@ -119,7 +121,8 @@ def read_rows(args: argparse.Namespace, sources: Sequence[str], forms: Mapping[s
                     )
                 if value and forms.get(name) in FILES:
                     row[name] = str(Path(args.input or "").parent / value)
-    for name, places in find_unreadable([{**dict.fromkeys(sources), **row} for row in rows], forms).items():
+    whole = [{**dict.fromkeys(sources), **row} for row in rows]
+    for name, places in find_unreadable(whole, forms, rates=rates).items():
         for i, reason in places.items():
             if args.unreadable == "error":
                 raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
@@ -185,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         joined = joined_sources(args.model)
         model, processor = load_model(args.model, args.device)
-        rows = read_rows(args, sources, {} if joined else forms_of(processor))
+        rows = read_rows(args, sources, {} if joined else forms_of(processor), rates_of(processor))
         if joined:
             rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
         if args.out:
