@@ -23,7 +23,7 @@ LAYER_FIELDS = {"layers", "attention_heads", "ffn_dim", "dropout", "position_emb
 FIELDS_OF_KIND = {
     "text": {*LAYER_FIELDS, "vocab_size", "pad_token_id", "share_embeddings_with", "freeze"},
     "features": {*LAYER_FIELDS, "feature_size", "norm"},
-    "pretrained": {"encoder", "freeze", "norm", "dropout"},
+    "pretrained": {"encoder", "projection", "freeze", "norm", "dropout"},
 }
 FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout", "gated"}
 NORM_POSITIONS = ("pre", "post")
@@ -83,6 +83,8 @@ class SourceConfig:
         encoder: Of a pretrained source: configuration of a model that `AutoModel` knows, or a dict of its fields with
             `model_type`. Its output must be a sequence or a map; of an encoder-decoder it is the encoder.
         feature_size: Of features: width F of the vectors.
+        projection: Of pretrained sources: whether a linear map to D follows; None: only where the encoder's states are
+            of another width, which must be mapped. Features always have one.
         norm: Of features and pretrained sources: whether a layer norm follows; None: yes. The paper has none.
         freeze: Of text and pretrained sources: whether the encoder stays as it is: not trained, always in evaluation
             mode. Of a pretrained source that is the wrapped model; what maps its states to D is still trained.
@@ -108,6 +110,7 @@ class SourceConfig:
     kind: str = "text"
     encoder: Any = None
     feature_size: int | None = None
+    projection: bool | None = None
     norm: bool | None = None
     freeze: bool | None = None
     layers: int | None = None

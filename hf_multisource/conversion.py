@@ -649,8 +649,8 @@ def attach_encoder(model: Any, source: str, encoder: PreTrainedModel, *, freeze:
         A new model, whose source is of kind "pretrained".
 
     Raises:
-        ValueError: If the source is no such source, shares its encoder, or is of width D already, or the encoder's
-            states are of another width; the message names the source and both widths.
+        ValueError: If the source is no such source or shares its encoder, or the encoder's states are of another width;
+            the message names the source and both widths.
     """
     config = copy.deepcopy(model.config)
     entry = config.get_source(source)
@@ -660,13 +660,8 @@ def attach_encoder(model: Any, source: str, encoder: PreTrainedModel, *, freeze:
         raise ValueError(
             f"sources[{source}] must be of kind 'features', without layers, positions or a shared encoder; got {entry}."
         )
-    if entry.feature_size == config.d_model:
-        raise ValueError(
-            f"sources[{source}].feature_size is d_model={config.d_model}: an encoder of that width is wrapped without "
-            "a map to D, and the features have one."
-        )
     fields = {key: value for key, value in entry.to_dict().items() if key not in ("kind", *FIELDS_OF_KIND["features"])}
-    fields |= {"norm": entry.norm is not False, "dropout": entry.dropout, "freeze": freeze}
+    fields |= {"projection": True, "norm": entry.norm is not False, "dropout": entry.dropout, "freeze": freeze}
     wrapped = SourceConfig(kind="pretrained", encoder=copy.deepcopy(encoder.config), **fields)
     config.sources = [wrapped if other.name == source else other for other in config.sources]
     new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)

@@ -345,7 +345,8 @@ class FeatureEncoder(LayeredEncoder):
 class PretrainedEncoder(SourceEncoder):
     """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
 
-    Its last hidden state is mapped to D where it is of another width, normalised and dropped out. Only examples that
+    Its last hidden state is mapped to D where it is of another width or `SourceConfig.projection` says so, normalised
+    and dropped out. Only examples that
     have the source are encoded: those that lack it leave no trace, in batch statistics neither.
 
     Args:
@@ -369,7 +370,13 @@ class PretrainedEncoder(SourceEncoder):
         self.reads = set(inspect.signature(model.forward).parameters)
         self.paddable = ("input_ids", "inputs_embeds") if self.main_input_name == "input_ids" else ()
         self.width = output_width(model)
-        self.projection = nn.Linear(self.width, config.d_model) if self.width != config.d_model else None
+        differs = self.width != config.d_model
+        if differs and self.source.projection is False:
+            raise ValueError(
+                f"sources[{name}].projection must not be False: a {type(model).__name__} makes states of {self.width}, "
+                f"and d_model is {config.d_model}."
+            )
+        self.projection = nn.Linear(self.width, config.d_model) if differs or self.source.projection else None
         norm = self.source.norm is not False
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if norm else None
         self.post_init()

@@ -148,6 +148,13 @@ def test_a_wrapped_model_of_width_d_is_not_mapped_and_the_norm_can_be_left_out()
     encoder, inputs = model.model.encoder.sources["x"], inputs_of("vit")
     assert encoder.projection is None and encoder.layer_norm is None
     close(model.get_encoder()(**inputs).last_hidden_state, encoder.model(inputs["pixel_values"]).last_hidden_state)
+    mapped = make("serial", wrapped_source("vit", norm=False, projection=True), d_model=12)
+    encoder = mapped.model.encoder.sources["x"]
+    states = encoder.model(inputs["pixel_values"]).last_hidden_state
+    expected = states @ encoder.projection.weight.T + encoder.projection.bias
+    close(mapped.get_encoder()(**inputs).last_hidden_state, expected)
+    with pytest.raises(ValueError, match=r"\[x\].projection must not be False: a ViTModel makes states of 12, .* is 8"):
+        make("serial", wrapped_source("vit", projection=False), d_model=8)
 
 
 def convolved(length: int, kernels: tuple[int, ...], strides: tuple[int, ...], padding: int = 0) -> int:
@@ -499,6 +506,7 @@ def test_kinds_set_what_they_have_and_no_more() -> None:
         ({"kind": "pretrained", "encoder": {"model_type": "nope"}}, "model_type must be one that Transformers has"),
         ({"encoder": WRAPPED["vit"]}, "is of kind 'text' and so cannot set encoder"),
         ({"kind": "pretrained", "encoder": WRAPPED["vit"], "layers": 3}, "'pretrained' and so cannot set layers"),
+        ({"kind": "features", "feature_size": 8, "projection": False}, "'features' and so cannot set projection"),
         ({"kind": "features", "share_encoder_with": "en"}, r"sources\[x\].kind must be that of 'en', 'text'"),
         ({"kind": "sound"}, "must be one of 'text', 'features', 'pretrained'; got 'sound'"),
     ]
