@@ -20,6 +20,13 @@ from train_tokenizer import train_tokenizer
 
 SOURCES = ("en", "de", "fr", "es")
 WIDTH, HEADS, HIERARCHICAL_HEADS = 8, 2, 4
+SMALL: dict[str, Any] = {
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+"""Sizes of wrapped encoders that are named as BERT's."""
 
 
 PAPER_COMBINERS = ("serial", "parallel", "flat", "hierarchical")

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import Seq2SeqTrainingArguments, ViTConfig, ViTImageProcessorPil, Wav2Vec2Config
 from transformers import Wav2Vec2FeatureExtractor as SpeechExtractor
 
-from builders import randomise, three_source_processor, tiny_config
+from builders import SMALL, randomise, three_source_processor, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     MultiSourceForConditionalGeneration,
@@ -22,12 +22,6 @@ from hf_multisource import (
     attention_to_tokens,
 )
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
 VISION = ViTConfig(image_size=8, patch_size=4, **SMALL)
 CONVOLUTION: dict[str, Any] = {
     "conv_dim": (8,),

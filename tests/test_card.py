@@ -21,7 +21,7 @@ from card import card_of_row, combiner_text, recipe_of_command, subject_of_row, 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 from recipe import DataRecipe, Recipe, load_recipe
 from results import RESULTS, make_row
-from test_scoring import COLUMNS, OPTIONS, figures, made_up_row, make_run
+from test_scoring import OPTIONS, figures, made_up_row, make_run
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = sorted((ROOT / RESULTS).glob("*/*.json"))
@@ -30,8 +30,6 @@ feature = pytest.mark.feature("Hub", "Model card")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    for name, column in COLUMNS.items():
-        (tmp_path / f"test.{name}").write_text("".join(f"{text}\n" for text in column))
     return make_run(tmp_path / "run", tmp_path)
 
 

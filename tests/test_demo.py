@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import demo
+import demo_data
 from results import scored_splits
 from runs import RECIPE, files_of
 
@@ -25,7 +26,7 @@ def test_the_demo_trains_scores_and_shows_and_skips_what_is_done(
     (tmp_path / "demo.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "RECIPE", tmp_path / "demo.yaml")
-    monkeypatch.setattr("demo.demo_data.write", partial(demo.demo_data.write, train=40, dev=4, test=6))
+    monkeypatch.setattr(demo_data, "write", partial(demo_data.write, train=40, dev=4, test=6))
 
     with pytest.raises(SystemExit, match=r"^demo: BLEU \d+\.\d with all sources; at least 90\.0 was expected$"):
         demo.main()

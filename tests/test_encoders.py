@@ -25,16 +25,10 @@ from transformers import (
     WhisperConfig,
 )
 
-from builders import randomise, tiny_config
+from builders import SMALL, randomise, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
 from hf_multisource.encoders import flatten_map, output_width
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
 HALF: dict[str, Any] = {
     "d_model": 12,
     "encoder_layers": 1,

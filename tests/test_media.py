@@ -23,12 +23,9 @@ from hf_multisource import DataCollatorForMultiSource
 from kinds import mixed_processor, picture, regions
 from media import digest, find_features, find_unreadable, forms_of, is_absent, rates_of, read_features, read_sound
 from metrics.adversarial import make_absent, make_wrong
+from runs import write_lines
 
 FORMS = {"image": "picture", "speech": "sound", "regions": "features"}
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def wav_bytes(samples: list[int], rate: int = kinds.RATE, channels: int = 1) -> bytes:

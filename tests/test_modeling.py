@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import EVERY_COMBINER, randomise, three_source_model, tiny_config
+from builders import EVERY_COMBINER, NAMES, ROWS, randomise, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -33,13 +33,6 @@ from hf_multisource import (
 )
 
 FROZEN = Path(__file__).parent / "frozen" / "parameters.json"
-NAMES = ("en", "de", "fr")
-ROWS = {
-    "en": [[4, 5, 6, 1], [7, 1], [], [8, 9, 1], [4, 10, 1]],
-    "de": [[11, 1], [], [12, 13, 1], [14, 4, 1], []],
-    "fr": [[5, 7, 9, 11, 1], [6, 1], [], [], []],
-}
-"""Token ids of five examples; [] is an absent source."""
 LABELS = torch.tensor([[5, 9, 1], [6, 1, -100], [7, 1, -100], [8, 8, 1], [9, 1, -100]])
 
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)

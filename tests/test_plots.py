@@ -167,8 +167,6 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path: Path, mon
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    for name, column in COLUMNS.items():
-        (tmp_path / f"test.{name}").write_text("".join(f"{text}\n" for text in column))
     return make_run(tmp_path / "run", tmp_path)
 
 

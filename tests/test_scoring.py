@@ -32,6 +32,7 @@ from metrics import load_metric, paired_bootstrap
 from metrics.adversarial import derangement, make_absent, make_wrong
 from recipe import DataRecipe, Recipe
 from results import flattened, format_table, make_row, render
+from runs import write_lines
 from train_tokenizer import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -321,7 +322,9 @@ OPTIONS = ("--num_beams", "2", "--batch_size", "4", "--max_new_tokens", "6", "--
 
 
 def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
-    """A run folder as train.py leaves it, with a model that has learned nothing."""
+    """A run folder as train.py leaves it, with a model that has learned nothing; and the data it is tested on."""
+    for name, column in COLUMNS.items():
+        write_lines(data / f"test.{name}", column)
     recipe = Recipe(DataRecipe(str(data), ["en", "de"], "cs", max_length=16, concatenate=concatenate))
     recipe.training["output_dir"] = str(folder)
     tokenizer = train_tokenizer([text for column in COLUMNS.values() for text in column], "bpe", 280)
@@ -342,8 +345,6 @@ def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    for name, column in COLUMNS.items():
-        (tmp_path / f"test.{name}").write_text("".join(f"{text}\n" for text in column))
     return make_run(tmp_path / "run", tmp_path)
 
 
@@ -492,8 +493,8 @@ def test_a_row_of_an_unfinished_run_says_what_is_lacking(run: Path, tmp_path: Pa
 
 def test_runs_scored_on_other_references_are_not_compared(run: Path, tmp_path: Path) -> None:
     score.main([str(run), *OPTIONS])
-    (tmp_path / "test.cs").write_text("".join(f"{text}!\n" for text in COLUMNS["cs"]))
     other = make_run(tmp_path / "other", tmp_path)
+    write_lines(tmp_path / "test.cs", [f"{text}!" for text in COLUMNS["cs"]])
     score.main([str(other), *OPTIONS])
     with pytest.raises(ValueError, match="were scored on different references of test"):
         make_row(run, "t", "x", baseline=other)

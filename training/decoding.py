@@ -94,8 +94,9 @@ class Search:
         return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
 
 
-def add_length_options(parser: argparse.ArgumentParser) -> None:
-    """The two options of a command line that say how length counts."""
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a command line that say how wide the search is and how length counts."""
+    parser.add_argument("--num_beams", type=int, default=10, help="beam width (default: %(default)s)")
     parser.add_argument("--length_penalty", type=float, default=1.0, help=f"{LENGTH_PENALTY} (default: %(default)s)")
     text = f"instead of the length penalty: {LENGTH_NORMALIZATION}"
     parser.add_argument("--length_normalization", type=float, help=text)

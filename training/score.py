@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from data import Row, check_files, read_split
-from decoding import Decoded, Search, add_length_options, decode, fingerprint, load_model, write_json
+from decoding import Decoded, Search, add_search_options, decode, fingerprint, load_model, write_json
 from media import forms_of, rates_of
 from metrics import METRICS, load_metric, paired_bootstrap
 from metrics.adversarial import make_absent, make_wrong
@@ -127,8 +127,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", action="store_true", help="each source alone")
     plot = f"plot the attention of sentences, numbered from 0; none named: the first {PLOTS} with every source"
     parser.add_argument("--attention-plot", type=int, nargs="*", metavar="ROW", help=plot)
-    parser.add_argument("--num_beams", type=int, default=10, help="beam width (default: %(default)s)")
-    add_length_options(parser)
+    add_search_options(parser)
     parser.add_argument("--max_length", type=int, help="longest source, in tokens; default: the recipe's, or else 128")
     parser.add_argument("--max_new_tokens", type=int, help="longest hypothesis; default: as --max_length")
     parser.add_argument("--batch_size", type=int, default=64, help="sentences (default: %(default)s)")

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from data import Row, read_lines
-from decoding import Search, add_length_options, decode, decode_windows, format_lines, load_config, load_model
+from decoding import Search, add_search_options, decode, decode_windows, format_lines, load_config, load_model
 from media import find_unreadable, forms_of, rates_of, read_features
 from recipe import UNREADABLE, DataRecipe, load_recipe
 
@@ -141,8 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", help="table of all sources; default: standard input")
     parser.add_argument("--jsonl", action="store_true", help="the table holds JSON lines, not tabs")
     parser.add_argument("--out", help="file to write, or to go on with; default: standard output")
-    parser.add_argument("--num_beams", type=int, default=10, help="beam width (default: %(default)s)")
-    add_length_options(parser)
+    add_search_options(parser)
     parser.add_argument("--n_best", type=int, default=0, metavar="K", help="write K translations with their scores")
     parser.add_argument("--max_new_tokens", type=int, default=128, help="longest translation (default: %(default)s)")
     parser.add_argument("--max_length", type=int, help="cut longer sources, in tokens; default: nothing is cut")
