@@ -199,7 +199,6 @@ def test_the_plot_beside_a_row_is_linked_from_where_the_card_lies(tmp_path: Path
     assert "](table/x.png)" in made_up_card(tmp_path).text
 
 
-@feature
 def test_the_card_of_a_row_needs_neither_the_run_nor_the_checkpoint_of_a_wrapped_encoder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
