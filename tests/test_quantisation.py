@@ -127,7 +127,7 @@ def test_features_and_wrapped_encoders_may_be_absent_from_a_quantised_model(what
     assert ids.shape[0] == 3
 
 
-@pytest.mark.parametrize("what", ["weights", "8 bits"])  # the others' kernels take no keys of length 0
+@pytest.mark.parametrize("what", QUANTISED)
 def test_absent_is_left_out_in_a_quantised_model(what: str, tmp_path: Path) -> None:
     small = quantised(mixed_model(), tmp_path, QUANTISED[what])
     with torch.no_grad():
