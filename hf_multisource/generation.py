@@ -140,7 +140,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         )
         return input_ids, {**kept, **shared}
 
-    def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
         # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values.self_attention_cache.reorder_cache(beam_idx)

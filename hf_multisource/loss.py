@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Logits held at once: on CPUs what stays in the cache, elsewhere what keeps the device busy.
-CPU_BLOCK = 2**19
+# On CPUs, rows taken at once: fewer would read and write the gradient of the table too often. Elsewhere, logits held at
+# once: what keeps the device busy.
+CPU_ROWS = 128
 BLOCK = 2**25
 
 
@@ -55,7 +56,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             inputs, table = states.to(dtype), weight.to(dtype)
             grad_states = torch.empty_like(states) if train else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if train else None
-            size = max(1, (CPU_BLOCK if device == "cpu" else BLOCK) // len(weight))
+            size = CPU_ROWS if device == "cpu" else max(1, BLOCK // len(weight))
             total = torch.zeros((), dtype=wide, device=states.device)
             for start in range(0, len(labels), size):
                 ids, block = labels[start : start + size], inputs[start : start + size]
@@ -79,7 +80,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 gradient.masked_fill_(~real, 0.0)
                 gradient = gradient.to(narrow)
                 grad_states[start : start + size] = gradient @ table.to(narrow)
-                grad_weight += gradient.T @ block.to(narrow)
+                if narrow == wide:
+                    grad_weight.addmm_(gradient.T, block.to(narrow))
+                else:
+                    grad_weight += gradient.T @ block.to(narrow)
         if train:
             ctx.save_for_backward(grad_states, grad_weight)
             ctx.weight_dtype = weight.dtype

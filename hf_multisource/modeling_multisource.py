@@ -323,7 +323,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         Returns:
             The new states.
         """
-        memory = replace(memory, states=encoder_hidden_states)
+        if encoder_hidden_states is not memory.states:
+            memory = replace(memory, states=encoder_hidden_states)
         states = self.self_attn_layer_norm(hidden_states) if self.pre_norm else hidden_states
         states, _ = self.self_attn(states, mask, past_key_values, **kwargs)
         states = hidden_states + dropout(states, p=self.dropout, training=self.training)
@@ -769,7 +770,8 @@ class MultiSourceForConditionalGeneration(
         logits = loss = best_ids = None
         if num_best_tokens:
             row = None if bias is None else bias[0]
-            scores, best_ids = best_tokens(self.lm_head, row, output.last_hidden_state[:, -1], num_best_tokens)
+            states = output.last_hidden_state[:, -1]
+            scores, best_ids = best_tokens(self.lm_head, row, states, num_best_tokens, self.config.vocab_size)
             logits = scores[:, None]
         elif skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
             states = output.last_hidden_state.flatten(0, 1)

@@ -13,7 +13,7 @@ BLOCK = 64  # tokens of which the highest logit is looked at first
 
 
 def best_tokens(
-    head: Callable[[Tensor], Tensor], bias: Tensor | None, states: Tensor, count: int
+    head: Callable[[Tensor], Tensor], bias: Tensor | None, states: Tensor, count: int, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
     """Find the tokens to which an output layer gives the highest probabilities.
 
@@ -25,6 +25,7 @@ def best_tokens(
         bias: Added to the logits, if there is one.
         states: Last states of the decoder.
         count: How many tokens, C; all of them, where there are no more.
+        vocab_size: How many logits the output layer makes, V.
 
     Shape:
         bias (V,), states (R, D).
@@ -33,13 +34,14 @@ def best_tokens(
         Log-probabilities (R, C + 1) in float32, highest first, the last column being that of all other tokens together;
         and the ids of the C tokens (R, C).
     """
-    size = head(states[:1]).shape[-1]
     at_once = LOGITS_AT_ONCE if states.device.type == "cpu" else LOGITS_AT_ONCE_ON_DEVICE
-    parts = -(-len(states) * size // at_once)
+    parts = -(-len(states) * vocab_size // at_once)
     found = []
     for block in states.chunk(parts):
         logits = head(block).float()
-        found.append(_best(logits if bias is None else logits + bias, min(count, size)))
+        if bias is not None:
+            logits += bias
+        found.append(_best(logits, min(count, vocab_size)))
     values, ids = zip(*found, strict=True)
     return torch.cat(values), torch.cat(ids)
 

@@ -136,7 +136,7 @@ def test_what_is_kept_of_the_sources_is_never_reordered(fold: bool, monkeypatch:
     reordered: list[Cache] = []
     stock = Cache.reorder_cache
 
-    def reorder(cache: Cache, at: Tensor) -> None:
+    def reorder(cache: Cache, at: torch.LongTensor) -> None:
         reordered.append(cache)
         stock(cache, at)
 

@@ -48,7 +48,7 @@ def test_equals_torch_in_value_and_gradient(
     bias = torch.randn(vocab).double() if with_bias else None
     labels = torch.randint(0, vocab, (rows,)).masked_fill(torch.rand(rows) < 0.3, -100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CPU_BLOCK", block)
+        patch.setattr(module, "CPU_ROWS", block)
         ours, theirs = both_ways(states, weight, bias, labels, smoothing)
     torch.testing.assert_close(ours, theirs)
 
@@ -92,7 +92,7 @@ def test_huge_logits_do_not_overflow() -> None:
 
 
 def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CPU_BLOCK", 10 * 1000)
+    monkeypatch.setattr(module, "CPU_ROWS", 10)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

@@ -61,7 +61,7 @@ def test_best_tokens_are_those_of_a_softmax(
     states, bias = torch.randn(7, 8, dtype=dtype) * 9, torch.randn(999) * 3 if biased else None
     logits = head(states).float() + (0.0 if bias is None else bias)
     expected = logits.log_softmax(dim=1).topk(5)
-    logs, ids = best_tokens(head, bias, states, 5)
+    logs, ids = best_tokens(head, bias, states, 5, 999)
     torch.testing.assert_close(logs[:, :5], expected.values, atol=2e-6, rtol=1e-5)
     assert torch.equal(logits.gather(1, ids), logits.gather(1, expected.indices))  # in bfloat16 some are equal
     assert all(len(set(row)) == 5 for row in ids.tolist())
@@ -72,7 +72,7 @@ def test_best_tokens_are_those_of_a_softmax(
 def test_a_vocabulary_of_fewer_tokens_is_given_whole() -> None:
     head = nn.Linear(4, 6)
     states = torch.randn(3, 4)
-    logs, ids = best_tokens(head, None, states, 10)
+    logs, ids = best_tokens(head, None, states, 10, 6)
     assert logs.shape == (3, 7) and ids.sort(dim=1).values.tolist() == [list(range(6))] * 3
     assert logs[:, -1].exp().max() < 1e-6
     torch.testing.assert_close(logs[:, :6], head(states).log_softmax(dim=1).sort(dim=1, descending=True).values)
