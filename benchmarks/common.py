@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -40,20 +40,7 @@ EOS, FIRST = 0, 2  # Marian's end of a text; the first token of a text. 1 is the
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model and of its input.
-
-    Args:
-        d_model: Width D of all states.
-        ffn_dim: Width of the feed-forward layers.
-        heads: Of every attention.
-        encoder_layers: Of each encoder.
-        decoder_layers: Of the decoder.
-        vocab_size: Tokens.
-        texts: Sources that are texts.
-        features: Vectors of one more source, which has no encoder layers; 0: there is none.
-        length: Of every text, tokens.
-        steps: Of the target, tokens.
-    """
+    """The size of a model and its input; as it stands, that of Libovický et al. 2018 for several texts (sec. 5.2)."""
 
     d_model: int = 256
     ffn_dim: int = 2048
@@ -61,63 +48,46 @@ class Size:
     encoder_layers: int = 4
     decoder_layers: int = 6
     vocab_size: int = 48000
-    texts: int = 4
-    features: int = 0
-    length: int = 25
-    steps: int = 25
+    texts: int = 4  # sources that are texts
+    features: int = 0  # vectors of one more source, without encoder layers; 0: there is none
+    length: int = 25  # of every text, tokens
+    steps: int = 25  # of the target, tokens
 
     @property
     def positions(self) -> int:
         """Positions of all sources joined."""
         return self.texts * self.length + self.features
 
+    def fields(self) -> dict[str, Any]:
+        """What Marian's configuration and ours call it."""
+        ends = {"pad_token_id": self.vocab_size - 1, "decoder_start_token_id": self.vocab_size - 1, "eos_token_id": EOS}
+        sizes = {key: getattr(self, key) for key in ("d_model", "encoder_layers", "decoder_layers", "vocab_size")}
+        parts = {f"{part}_attention_heads": self.heads for part in ("encoder", "decoder")}
+        return {**ends, **sizes, **parts, **{f"{part}_ffn_dim": self.ffn_dim for part in ("encoder", "decoder")}}
 
-# Libovický et al. 2018, section 5.2 (four texts), and section 5.1 (a text and a picture of 7 x 7 vectors).
-SIZES = {
-    "msmt": Size(),
-    "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49),
-    "tiny": Size(16, 32, 2, 1, 1, 64, texts=2, length=5, steps=4),
-}
+
+SIZES = {"msmt": Size(), "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49)}  # mmt: sec. 5.1
 
 
 def our_model(size: Size, combiner: str, **fields: Any) -> Any:
-    """One of our models in evaluation mode, built as in the paper, that never ends a text by itself."""
+    """One of our models in evaluation mode, as in the paper, which never ends a text by itself."""
     torch.manual_seed(0)
     sources: list[Any] = [f"text{i}" for i in range(size.texts)]
     if size.features:
         sources.append({"name": "picture", "kind": "features", "feature_size": FEATURE_SIZE})
-    config = MultiSourceConfig.paper(
-        sources=sources,
-        combiner=combiner,
-        **{key: getattr(size, key) for key in ("vocab_size", "d_model", "encoder_layers", "decoder_layers")},
-        **{f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in _of_parts(size).items()},
-        **_tokens(size),
-        **{"bos_token_id": None, "final_logits_bias": True, "activation_dropout": 0.0, **fields},
-    )
+    fields = {"final_logits_bias": True, "bos_token_id": None, "activation_dropout": 0.0, **size.fields(), **fields}
+    config = MultiSourceConfig.paper(sources=sources, combiner=combiner, **fields)
     return _without_end(MultiSourceForConditionalGeneration(config).eval())
 
 
 def marian(size: Size) -> Any:
-    """Stock Marian of the same size, with one encoder, in evaluation mode, that never ends a text by itself."""
+    """Stock Marian of the same size, with one encoder, in evaluation mode, which never ends a text by itself."""
     torch.manual_seed(0)
+    longest = max(1024, size.positions)
     config = MarianConfig(
-        **{key: getattr(size, key) for key in ("vocab_size", "d_model", "encoder_layers", "decoder_layers")},
-        **{f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in _of_parts(size).items()},
-        **_tokens(size),
-        activation_function="relu",
-        forced_eos_token_id=None,
-        max_position_embeddings=max(1024, size.positions),
+        activation_function="relu", forced_eos_token_id=None, max_position_embeddings=longest, **size.fields()
     )
     return _without_end(MarianMTModel(config).eval())
-
-
-def _of_parts(size: Size) -> dict[str, int]:
-    return {"attention_heads": size.heads, "ffn_dim": size.ffn_dim}
-
-
-def _tokens(size: Size) -> dict[str, int]:
-    padding = size.vocab_size - 1
-    return {"pad_token_id": padding, "eos_token_id": EOS, "decoder_start_token_id": padding}
 
 
 def _without_end(model: Any) -> Any:
@@ -126,38 +96,25 @@ def _without_end(model: Any) -> Any:
     return model
 
 
-def sources_of(size: Size, rows: int, device: str) -> dict[str, Tensor]:
-    """Random sources for our models."""
+def sources_of(size: Size, rows: int, device: str, joined: bool = False) -> dict[str, Tensor]:
+    """Random sources; joined in one text, vectors are random tokens in it, as CTranslate2 reads nothing else."""
     generator = torch.Generator().manual_seed(1)
-    batch = {}
-    for i in range(size.texts):
+    lengths = [size.length] * size.texts + [size.features] * bool(size.features)
+    texts = [torch.randint(FIRST, size.vocab_size - 1, (rows, length), generator=generator) for length in lengths]
+    batch = {"picture_input_features": torch.rand(rows, size.features, FEATURE_SIZE, generator=generator)}
+    if joined or not size.features:
+        batch = {}
+    for i, ids in enumerate([torch.cat(texts, dim=1)] if joined else texts[: size.texts]):
         prefix = f"text{i}_" if i else ""
-        ids = torch.randint(FIRST, size.vocab_size - 1, (rows, size.length), generator=generator)
         batch |= {f"{prefix}input_ids": ids, f"{prefix}attention_mask": torch.ones_like(ids)}
-    if size.features:
-        batch["picture_input_features"] = torch.rand(rows, size.features, FEATURE_SIZE, generator=generator)
     return {key: tensor.to(device) for key, tensor in batch.items()}
 
 
-def concatenated(size: Size, rows: int, device: str) -> dict[str, Tensor]:
-    """The same sources as one text. Vectors are random tokens in it: CTranslate2 reads nothing else."""
-    given = sources_of(size, rows, "cpu")
-    generator = torch.Generator().manual_seed(2)
-    vectors = torch.randint(FIRST, size.vocab_size - 1, (rows, size.features), generator=generator)
-    ids = torch.cat([*(ids for key, ids in given.items() if key.endswith("input_ids")), vectors], dim=1).to(device)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
 def work(size: Size, combiner: str, beams: int) -> dict[str, float]:
-    """Arithmetic that cannot be avoided, with every product of matrices counted once.
+    """Arithmetic that cannot be avoided: 10^9 operations for a sentence, 10^9 parameters that a step reads.
 
-    Args:
-        size: Of model and input.
-        combiner: One of the paper's, or "concat": one encoder for all sources joined.
-        beams: Beam width; with 1 beam this is also the work of a forward pass in training.
-
-    Returns:
-        `gflop`, 10^9 additions and multiplications for a sentence; `weights`, 10^9 parameters that a step reads.
+    The combiner is one of the paper's, or "concat": one encoder for all sources joined. With one beam it is also the
+    work of a forward pass in training.
     """
     d, f, n = size.d_model, size.ffn_dim, size.texts + bool(size.features)
     square, feed_forward = 2 * d * d, 4 * d * f
@@ -187,44 +144,23 @@ def interleave(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Time runs in one process: in every round once in the order given, and once in the reverse order.
 
-    Args:
-        runs: What to run, by name.
-        rounds: How often.
-        device: Where they run.
-
     Returns:
-        What each returned in a first run that is not counted; and by name and clock ("cpu", "wall"), the seconds of
-        each round: the mean of the two.
+        What each returned in a first run that is not counted; and by name and clock ("cpu", "wall"), the mean seconds
+        of each round.
     """
     results = {name: run() for name, run in runs.items()}
     seconds: dict[str, Any] = {name: {"cpu": [], "wall": []} for name in runs}
     for _ in range(rounds):
-        passes: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
-        for name in [*runs, *reversed(runs)]:
+        for of_clocks in seconds.values():
+            for spent in of_clocks.values():
+                spent.append(0.0)
+        for name in [*runs, *reversed(list(runs))]:
             before = clocks(device)
             runs[name]()
             after = clocks(device)
-            passes[name].append({clock: after[clock] - before[clock] for clock in before})
-        for name, both in passes.items():
-            for clock in seconds[name]:
-                seconds[name][clock].append(statistics.fmean(one[clock] for one in both))
+            for clock, spent in seconds[name].items():
+                spent[-1] += (after[clock] - before[clock]) / 2
     return results, seconds
-
-
-def best_seconds(run: Callable[[], Any], device: str, clock: str, repeats: int = 5) -> float:
-    """The shortest time of a few."""
-    run()
-    found = []
-    for _ in range(repeats):
-        before = clocks(device)
-        run()
-        found.append(clocks(device)[clock] - before[clock])
-    return min(found)
-
-
-def main_clock(device: str, threads: int) -> str:
-    """The clock to judge by: with one thread the CPU's, which other processes disturb least; otherwise the wall's."""
-    return "cpu" if device == "cpu" and threads == 1 else "wall"
 
 
 def peak_memory(run: Callable[[], Any], device: str) -> float:
@@ -251,53 +187,41 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def parser(description: str | None, parts: Sequence[str]) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all that can be")
-    made.add_argument("--size", nargs="+", choices=SIZES, default=["msmt"], help="default: msmt")
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="float32 on the CPU, bfloat16 on cuda")
-    made.add_argument("--threads", type=int, default=1, help="of the CPU (default: %(default)s)")
-    made.add_argument("--rounds", type=int, default=3, help="of every timing (default: %(default)s)")
-    made.add_argument("--out", type=Path, default=RESULTS, help=f"default: {RESULTS}")
-    return made
+def parse(description: str | None, parts: Sequence[str], argv: Sequence[str] | None, **more: Any) -> Any:
+    """Read the command line, the options that all benchmarks have and more, and let torch use the threads it names."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; default: all")
+    options.add_argument("--size", nargs="+", choices=SIZES, default=["msmt"], help="default: msmt")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu in float32, cuda in bfloat16")
+    options.add_argument("--threads", type=int, default=1, help="of the CPU (default: 1)")
+    options.add_argument("--rounds", type=int, default=3, help="of every timing (default: 3)")
+    options.add_argument("--out", type=Path, default=RESULTS, help=f"default: {RESULTS}")
+    for name, settings in more.items():
+        options.add_argument(f"--{name}", **settings)
+    args = options.parse_args(argv)
+    if unknown := set(args.parts) - set(parts):
+        options.error(f"unknown PART {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    args.parts = args.parts or list(parts)
+    args.argv = list(sys.argv[1:] if argv is None else argv)
+    # One thread's CPU time is what other processes disturb least.
+    args.clock = "cpu" if args.device == "cpu" and args.threads == 1 else "wall"
+    torch.set_num_threads(args.threads)
+    return args
 
 
-def chosen_parts(args: argparse.Namespace, known: Iterable[str]) -> list[str]:
-    """The parts asked for, or all; an unknown one is an error."""
-    known = list(known)
-    for part in args.parts:
-        if part not in known:
-            raise SystemExit(f"unknown part {part!r}; the parts are {', '.join(known)}")
-    return args.parts or known
-
-
-def save(args: argparse.Namespace, script: str, part: str, name: str, **measured: Any) -> None:
-    """Write a record, and the page anew.
-
-    Args:
-        args: The command's.
-        script: The command.
-        part: What kind of measurement it is; `page.py` knows how to show each.
-        name: What distinguishes it from others of its kind.
-        **measured: What was measured.
-    """
+def save(args: Any, script: str, part: str, name: str, **measured: Any) -> None:
+    """Write a record, and the page anew; `name` tells it from others of its part."""
     from page import write_page
 
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    installed = [package for package in PACKAGES if find_spec(package.replace("-", "_"))]
     record = {
         "part": part,
         "device": args.device,
         "threads": args.threads,
-        "clock": main_clock(args.device, args.threads),
+        "clock": args.clock,
         **measured,
         "hardware": hardware(args.device),
-        "versions": versions,
+        "versions": {package: version(package) for package in installed},
         "command": shlex.join(["python", f"benchmarks/{script}.py", *args.argv]),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }

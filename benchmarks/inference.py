@@ -1,33 +1,31 @@
 """Decoding, ours and what one would use instead: time, memory, the distance from what the machine can do.
 
-    python benchmarks/inference.py [floor] [speed] [memory] [scaling] [--size msmt mmt] [--beams 10] [--batch 1 16 32]
-                                   [--combiners serial flat] [--device cuda] [--threads 2] [--rounds 3] [--full]
-    python benchmarks/inference.py trained --checkpoint RUN ... [--data FOLDER] [--limit 256]
+    python benchmarks/inference.py [floor] [speed] [memory] [scaling] [trained] [--size msmt mmt] [--beams 10]
+                                   [--batch 1 16 32] [--combiners serial flat] [--device cuda] [--threads 2]
+                                   [--rounds 3] [--full] [--checkpoint RUN ...] [--data FOLDER] [--limit 256]
 
     floor      the fastest product of matrices, and the bandwidth of the memory
-    speed      all models on the same random sources, 25 steps, in one process; whether they find the same
-    memory     the peak beyond the weights, each in a process of its own
+    speed      all models on the same random sources, in one process; whether they find the same
+    memory     the peak beyond the weights, each in a process of its own, at the largest batch
     scaling    cost against sources, their length, beams and batch; --full: more points, for a GPU or a long night
     trained    checkpoints on the sentences of their recipe's test set (or DATA's), with their real stops
 
 The opponents read the sources joined into one text: "HF", stock Marian; "HF tuned", the same with
 `torch.backends.mkldnn.matmul.fp32_precision = "bf16"` (on CPUs without AMX it computes in float32, by oneDNN); and
 CTranslate2 with Marian's very weights, if it is installed (`pip install ctranslate2`). "concat" is Marian's weights in
-our code. Of ours, NAME is plain `generate`, "NAME unfolded" has `fold_beams=False`, the slow path; "NAME optimised" and
-"NAME int8" ran `optimize_for_inference`. A run ends with an error if an exact one finds other tokens than the slow path
-(near-ties aside: scores within 1e-4).
+our code. Of ours, NAME is plain `generate`; "NAME unfolded" has `fold_beams=False`, the slow path; "NAME optimised" and
+"NAME int8" ran `optimize_for_inference`. On a CPU, the command ends with an error if one that is exact finds other
+tokens than the slow path, near-ties aside.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,41 +38,34 @@ from common import (
     PAPER,
     SIZES,
     Size,
-    best_seconds,
-    chosen_parts,
-    concatenated,
     in_child,
     interleave,
-    main_clock,
     marian,
     our_model,
-    parser,
+    parse,
     peak_memory,
     save,
     sources_of,
     work,
 )
-from data import encode_rows, read_split
-from decoding import load_model, longest
-from hf_multisource import DataCollatorForMultiSource, MultiSourceForConditionalGeneration
+from data import read_split
+from decoding import Search, decode_windows, load_model
+from hf_multisource import MultiSourceForConditionalGeneration
 from recipe import load_recipe
 
+Rows = list[list[int]]
+Scales = dict[str, tuple[int, ...]]
 PARTS = ("floor", "speed", "memory", "scaling", "trained")
+OURS = ("concat", *PAPER)
 NEAR = 1e-4  # difference of scores, nats a token, of hypotheses that count as equally good
 COMPUTE_TYPES = {"cpu": ("float32", "int8"), "cuda": ("bfloat16", "int8_bfloat16")}
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 VARIANTS = {"cpu": ("unfolded", "", "optimised", "int8"), "cuda": ("unfolded", "", "optimised")}
-# Values that each quantity takes while the others stay; the first line is for a CPU.
-SCALES: dict[bool, dict[str, tuple[int, ...]]] = {
-    False: {"texts": (1, 2, 4, 8), "length": (25, 100, 400), "beams": (1, 5, 10, 20), "batch": (1, 4, 16)},
-    True: {
-        "texts": tuple(range(1, 9)),
-        "length": (25, 50, 100, 200, 400, 800),
-        "beams": (1, 2, 5, 10, 20),
-        "batch": (1, 4, 16, 64, 256),
-    },
-}
-Rows = list[list[int]]
+FLOOR = {"cpu": 2048, "cuda": 8192}  # rows of the matrices
+# Values that one quantity takes while the others stay.
+FEW: Scales = {"texts": (1, 4, 8), "length": (25, 100, 400), "beams": (1, 10, 20), "batch": (1, 4, 16)}
+FULL: Scales = {"texts": tuple(range(1, 9)), "length": (25, 50, 100, 200, 400, 800)}
+FULL |= {"beams": (1, 2, 5, 10, 20), "batch": (1, 4, 16, 64, 256)}
 
 
 @dataclass(frozen=True)
@@ -88,25 +79,14 @@ class Cell:
     threads: int
 
 
-def has_ctranslate2(device: str) -> bool:
-    """Whether CTranslate2 can take part; says so where it cannot."""
-    if find_spec("ctranslate2") is None:
-        print("CTranslate2 is left out: pip install ctranslate2")
-        return False
-    import ctranslate2
-
-    if device == "cuda" and not ctranslate2.get_cuda_device_count():
-        print("CTranslate2 is left out: it sees no GPU")
-        return False
-    return True
-
-
 def competitors(combiners: Sequence[str], device: str) -> list[str]:
-    """Names of all that are compared."""
-    opponents = ["HF", "HF tuned"] if device == "cpu" else ["HF"]
-    if has_ctranslate2(device):
-        opponents += [f"CTranslate2 {kind}" for kind in COMPUTE_TYPES[device]]
-    return opponents + [f"{name} {variant}".strip() for name in combiners for variant in VARIANTS[device]]
+    """Names of all that are compared; says so where CTranslate2 is not among them."""
+    names = ["HF", "HF tuned"] if device == "cpu" else ["HF"]
+    if find_spec("ctranslate2"):
+        names += [f"CTranslate2 {kind}" for kind in COMPUTE_TYPES[device]]
+    else:
+        print("CTranslate2 is left out: pip install ctranslate2")
+    return names + [f"{name} {variant}".strip() for name in combiners for variant in VARIANTS[device]]
 
 
 def convert(size: Size, folder: Path) -> None:
@@ -154,7 +134,8 @@ def load(name: str, size: Size, device: str) -> tuple[Any, list[str]]:
 @contextmanager
 def tuned() -> Iterator[None]:
     """Products of float32 matrices by oneDNN, as a user of Transformers can ask for."""
-    matmul: Any = torch.backends.mkldnn.matmul
+    backend: Any = torch.backends.mkldnn
+    matmul = backend.matmul
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
     try:
         yield
@@ -164,8 +145,8 @@ def tuned() -> Iterator[None]:
 
 def batch_for(name: str, cell: Cell) -> dict[str, Tensor]:
     """The sources, as a model reads them."""
-    make = concatenated if name.startswith(("HF", "CTranslate2", "concat")) else sources_of
-    return make(cell.size, cell.batch, cell.device)
+    batch = sources_of(cell.size, cell.batch, cell.device, joined=not name.startswith(PAPER))
+    return {key: tensor.to(DTYPES[cell.device]) if "features" in key else tensor for key, tensor in batch.items()}
 
 
 def search(name: str, cell: Cell, folder: Path) -> Callable[[], Rows]:
@@ -197,87 +178,55 @@ def search(name: str, cell: Cell, folder: Path) -> Callable[[], Rows]:
 @torch.inference_mode()
 def scores(model: Any, batch: Mapping[str, Tensor], rows: Rows) -> Tensor:
     """Mean log-probability of the tokens of each hypothesis, nats."""
-    padding, width = model.config.pad_token_id, max(map(len, rows))
-    ids = torch.tensor([row + [padding] * (width - len(row)) for row in rows], device=model.device)
+    ids = torch.tensor(rows, device=model.device)
     start = torch.full_like(ids[:, :1], model.config.decoder_start_token_id)
     logits = model(**batch, decoder_input_ids=torch.cat([start, ids[:, :-1]], dim=1)).logits
-    logs = logits.float().log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]
-    real = torch.arange(width, device=ids.device) < torch.tensor([[len(row)] for row in rows], device=ids.device)
-    return (logs * real).sum(dim=1) / real.sum(dim=1)
+    return logits.float().log_softmax(dim=-1).gather(2, ids[..., None]).mean(dim=(1, 2))
 
 
-def compare(found: Rows, wanted: Rows, rate: Callable[[list[int], Rows], Tensor]) -> dict[str, int]:
-    """How many hypotheses are identical, and how many of the others are worth the same.
-
-    Args:
-        found: Token ids of every sentence.
-        wanted: What they should be.
-        rate: From numbers of sentences and their hypotheses to scores.
-
-    Returns:
-        Counts: `of`, `identical`, `near`.
-    """
-    other = [i for i, row in enumerate(found) if row != wanted[i]]
+def compare(name: str, found: Mapping[str, Rows], cell: Cell) -> dict[str, int]:
+    """Compare hypotheses with those of the slow path; an exact competitor that finds others is an error."""
+    kind, _, variant = name.partition(" ")
+    reference = f"{kind} unfolded" if kind in PAPER else "HF"
+    pairs = list(zip(found[name], found[reference], strict=True))
+    other = [i for i, (ours, theirs) in enumerate(pairs) if ours != theirs]
     near = 0
     if other:
-        gap = rate(other, [found[i] for i in other]) - rate(other, [wanted[i] for i in other])
-        near = int((gap.abs() < NEAR).sum())
-    return {"of": len(found), "identical": len(found) - len(other), "near": near}
-
-
-def slow_path(name: str) -> str:
-    """Whose hypotheses a competitor must find."""
-    kind = name.partition(" ")[0]
-    return f"{kind} unfolded" if kind in PAPER else "HF"
-
-
-def insist(same: Mapping[str, Mapping[str, int]]) -> None:
-    """End the run if one that is exact found something else."""
-    exact = {name: one for name, one in same.items() if not name.endswith((" int8", "tuned"))}
-    if wrong := [name for name, one in exact.items() if one["identical"] + one["near"] < one["of"]]:
-        raise SystemExit(f"other tokens than by the slow path: {', '.join(wrong)}; {same}")
+        model, _ = load(reference.partition(" ")[0], cell.size, cell.device)
+        batch = {key: tensor[other] for key, tensor in batch_for(reference, cell).items()}
+        ours, theirs = (scores(model, batch, [pairs[i][k] for i in other]) for k in (0, 1))
+        near = int(((ours - theirs).abs() < NEAR).sum())
+    if cell.device == "cpu" and variant not in ("int8", "tuned") and near < len(other):
+        raise SystemExit(f"{name}: {len(other) - near} of {len(pairs)} hypotheses are not those of {reference}")
+    return {"of": len(pairs), "identical": len(pairs) - len(other), "near": near}
 
 
 def measure_floor(device: str, clock: str) -> dict[str, Any]:
     """The fastest product of square matrices, GFLOP/s by kind, and of a copy in memory, GB/s."""
-    n = 2048 if device == "cpu" else 8192
-    a = torch.rand(n, n, device=device)
-    half = a.bfloat16()
-    runs: dict[str, Callable[[], Any]] = {"float32": lambda: a @ a, "bfloat16": lambda: half @ half}
+    n = FLOOR[device]
+    matrix, source = torch.rand(n, n, device=device), torch.rand(16 * n * n, device=device)
+    half, target = matrix.bfloat16(), torch.empty_like(source)
+    runs = {"float32": lambda: matrix @ matrix, "bfloat16": lambda: half @ half, "copy": lambda: target.copy_(source)}
+    if device == "cpu":
+        linear, packed = mkldnn.to_mkldnn(torch.nn.Linear(n, n)), matrix.to_mkldnn()
+        runs["float32, oneDNN"] = lambda: linear(packed)
     with torch.inference_mode():
-        if device == "cpu":
-            linear, packed = mkldnn.to_mkldnn(torch.nn.Linear(n, n)), a.to_mkldnn()
-            runs["float32, oneDNN"] = lambda: linear(packed)
-        gflops = {name: 2 * n**3 / best_seconds(run, device, clock) / 1e9 for name, run in runs.items()}
-        source = torch.rand(2**26, device=device)
-        target = torch.empty_like(source)
-        bandwidth = 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, clock) / 1e9
-    return {"gflops": gflops, "bandwidth": bandwidth}
+        _, seconds = interleave(runs, 3, device)
+    best = {name: min(of_clocks[clock]) for name, of_clocks in seconds.items()}
+    bandwidth = 2 * source.nbytes / best.pop("copy") / 1e9
+    return {"gflops": {name: 2 * n**3 / 1e9 / spent for name, spent in best.items()}, "bandwidth": bandwidth}
 
 
 def measure_speed(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
     """Time all competitors and compare what they find; by name, everything about them."""
     found, seconds = interleave({name: search(name, cell, folder) for name in names}, rounds, cell.device)
-    measured = {}
+    runs = {}
     for name in names:
-        wanted = slow_path(name)
-        model, _ = load(wanted.partition(" ")[0], cell.size, cell.device)
-        batch = batch_for(wanted, cell)
-        same = compare(
-            found[name],
-            found[wanted],
-            lambda picks, rows, model=model, batch=batch: scores(model, {k: v[picks] for k, v in batch.items()}, rows),
-        )
         kind, _, variant = name.partition(" ")
-        chose = load(name, cell.size, cell.device)[1] if variant in ("optimised", "int8") and kind in ALL else []
+        chose = load(name, cell.size, cell.device)[1] if variant in ("optimised", "int8") and kind in OURS else []
         needed = work(cell.size, kind if kind in PAPER else "concat", cell.beams)
-        measured[name] = {"seconds": seconds[name], "same": same, "chose": chose, **needed}
-    if cell.device == "cpu":
-        insist({name: one["same"] for name, one in measured.items()})
-    return measured
-
-
-ALL = ("concat", *PAPER)
+        runs[name] = {"seconds": seconds[name], "same": compare(name, found, cell), "chose": chose, **needed}
+    return runs
 
 
 def measure_memory(name: str, cell: Cell, folder: Path) -> float:
@@ -287,118 +236,98 @@ def measure_memory(name: str, cell: Cell, folder: Path) -> float:
     return peak_memory(search(name, cell, folder), cell.device)
 
 
-def measure_scaling(center: Cell, full: bool, rounds: int, folder: Path) -> list[dict[str, Any]]:
-    """Milliseconds for a sentence, one quantity varied at a time."""
-    points, names = [], ("HF", "flat", "serial", "serial optimised")
-    clock = main_clock(center.device, center.threads)
-    for quantity, values in SCALES[full].items():
-        for value in values:
-            change: Any = {quantity: value}
-            of_size = quantity in ("texts", "length")
-            cell = replace(center, **({"size": replace(center.size, **change)} if of_size else change))
+def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
+    """Time some of the competitors, once forwards and once backwards, with one quantity varied at a time."""
+    names = ("HF", "flat", "serial", "serial optimised")
+    points: list[Any] = []
+    known: dict[Cell, Any] = {}
+    for quantity, value in ((quantity, value) for quantity, values in scales.items() for value in values):
+        change: Any = {quantity: value}
+        of_size = quantity in ("texts", "length")
+        cell = replace(center, **({"size": replace(center.size, **change)} if of_size else change))
+        if cell not in known:
             load.cache_clear()
-            _, seconds = interleave({name: search(name, cell, folder) for name in names}, rounds, cell.device)
-            cost = {name: 1000 * min(both[clock]) / cell.batch for name, both in seconds.items()}
-            points.append({"quantity": quantity, "value": value, "milliseconds": cost})
-            print(quantity, value, {name: round(one, 1) for name, one in cost.items()})
+            _, seconds = interleave({name: search(name, cell, folder) for name in names}, 1, cell.device)
+            known[cell] = {name: {"seconds": spent} for name, spent in seconds.items()}
+        points.append({"quantity": quantity, "value": value, "batch": cell.batch, "runs": known[cell]})
     return points
 
 
-def measure_trained(run: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Decode real sentences with one checkpoint, in all our ways; by name, seconds and sameness."""
-    recipe = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
-    split = read_split(recipe.path, recipe.test, recipe.sources, recipe.target, limit=args.limit)
-    rows = recipe.model_rows(split.rows)
-    models = {variant: load_model(run, args.device) for variant in ("", *VARIANTS[args.device][2:])}
-    processor = models[""][1]
-    encoded, _ = encode_rows(processor, rows, None, recipe.max_length)
-    by_length = sorted(range(len(rows)), key=longest(encoded).__getitem__)
-    collate = DataCollatorForMultiSource(processor)
+def measure_trained(run: str, args: Any) -> dict[str, Any]:
+    """Decode real sentences with one checkpoint, in all our ways; by name, seconds and whether the text is the same."""
+    data = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
+    split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
+    rows = data.model_rows(split.rows)
+    how = Search(args.beams[0], max_new_tokens=data.max_length, max_length=data.max_length, n_best=1)
 
-    def batch_of(picks: Sequence[int], model: Any) -> dict[str, Tensor]:
-        return {key: value.to(model.device) for key, value in collate([encoded[i] for i in picks]).items()}
-
-    def decode(model: Any, order: Sequence[int], **options: Any) -> Rows:
-        found: Rows = [[] for _ in rows]
-        for start in range(0, len(order), args.batch[0]):
-            picks = order[start : start + args.batch[0]]
-            with torch.inference_mode():
-                ids = model.generate(
-                    **batch_of(picks, model),
-                    num_beams=args.beams[0],
-                    max_new_tokens=recipe.max_length,
-                    do_sample=False,
-                    **options,
-                )
-            for i, row in zip(picks, ids[:, 1:].tolist(), strict=True):
-                end = row.index(model.config.eos_token_id) + 1 if model.config.eos_token_id in row else len(row)
-                found[i] = row[:end]
-        return found
-
-    for variant, (model, _) in models.items():
+    def decode(variant: str) -> Callable[[], list[Any]]:
+        model, processor = load_model(run, args.device)
         model.to(DTYPES[args.device])
-        if variant:
+        if variant == "unfolded":
+            model.generate = partial(model.generate, fold_beams=False)
+        elif variant:
             model.optimize_for_inference(int8=variant == "int8")
-    plain = models[""][0]
-    runs: dict[str, Callable[[], Rows]] = {
-        "unfolded": lambda: decode(plain, range(len(rows)), fold_beams=False),
-        "folded": lambda: decode(plain, range(len(rows))),
-        "folded, sorted": lambda: decode(plain, by_length),
-    }
-    for variant in VARIANTS[args.device][2:]:
-        runs[f"{variant}, sorted"] = lambda model=models[variant][0]: decode(model, by_length)  # type: ignore[misc]
-    found, seconds = interleave(runs, args.rounds, args.device)
-    rate = lambda picks, hypotheses: scores(plain, batch_of(picks, plain), hypotheses)  # noqa: E731
-    return {name: {"seconds": seconds[name], "same": compare(found[name], found["unfolded"], rate)} for name in runs}
+        windows = partial(decode_windows, model, processor, rows, how, batch_size=max(args.batch), title=variant)
+        return lambda: [hypotheses[0] for window in windows() for hypotheses in window]
+
+    found, seconds = interleave({one: decode(one) for one in VARIANTS[args.device]}, args.rounds, args.device)
+    measured = {}
+    for variant, hypotheses in found.items():
+        pairs = zip(hypotheses, found["unfolded"], strict=True)
+        gaps = [abs(one.score - other.score) for one, other in pairs if one.text != other.text]
+        same = {"of": len(rows), "identical": len(rows) - len(gaps), "near": sum(gap < NEAR for gap in gaps)}
+        measured[variant or "folded"] = {"seconds": seconds[variant], "same": same}
+    return measured
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; see the module's docstring."""
-    options = parser(__doc__, PARTS)
-    options.add_argument("--beams", type=int, nargs="+", default=[10], help="beam widths; 1 is greedy (default: 10)")
-    options.add_argument("--batch", type=int, nargs="+", help="sentences; default: 1 16 32, on a GPU 1 64 512")
-    options.add_argument("--combiners", nargs="+", choices=ALL, default=ALL, help="default: all")
-    options.add_argument("--full", action="store_true", help="scaling: all points")
-    options.add_argument("--checkpoint", nargs="+", default=[], help="run folders; the first is what others are over")
-    options.add_argument("--data", help="folder of the sentences; default: the recipe's")
-    options.add_argument("--limit", type=int, default=256, help="sentences of the test set (default: %(default)s)")
-    args = options.parse_args(argv)
-    args.argv = list(sys.argv[1:] if argv is None else argv)
-    args.batch = args.batch or ([1, 16, 32] if args.device == "cpu" else [1, 64, 512])
-    parts = chosen_parts(args, PARTS if args.checkpoint else PARTS[:-1])
-    torch.set_num_threads(args.threads)
-    if "floor" in parts:
-        save(args, "inference", "floor", "", **measure_floor(args.device, main_clock(args.device, args.threads)))
-    for name in args.size if {"speed", "memory", "scaling"} & set(parts) else ():
-        with tempfile.TemporaryDirectory() as temporary:
-            measure_size(name, Path(temporary), parts, args)
-    if "trained" in parts:
-        runs = {Path(run).name: measure_trained(run, args) for run in args.checkpoint}
-        facts = {"beams": args.beams[0], "batch": args.batch[0], "limit": args.limit}
-        save(args, "inference", "trained", "", **facts, runs=runs)
-
-
-def measure_size(name: str, folder: Path, parts: Sequence[str], args: argparse.Namespace) -> None:
+def measure_size(name: str, folder: Path, args: Any) -> None:
     """Everything that is measured at one size."""
     size, names = SIZES[name], competitors(args.combiners, args.device)
-    if any(one.startswith("CTranslate2") for one in names):
+    if find_spec("ctranslate2"):
         convert(size, folder)
     for beams, batch in itertools.product(args.beams, args.batch):
         cell = Cell(size, beams, batch, args.device, args.threads)
         facts = {"size": name, "beams": beams, "batch": batch, "steps": size.steps}
         label = f"{name}-beams{beams}-batch{batch}"
-        if "speed" in parts:
+        if "speed" in args.parts:
             save(args, "inference", "speed", label, **facts, runs=measure_speed(cell, names, args.rounds, folder))
-        if "memory" in parts and batch == max(args.batch):
+        if "memory" in args.parts and batch == max(args.batch):
             load.cache_clear()
-            found = {one: in_child(measure_memory, one, cell, folder) for one in names if one != "HF tuned"}
+            seen = [one for one in names if args.device == "cpu" or not one.startswith("CTranslate2")]  # by torch
+            found = {one: in_child(measure_memory, one, cell, folder) for one in seen if one != "HF tuned"}
             save(args, "inference", "memory", label, **facts, mebibytes=found)
     load.cache_clear()
     load_translator.cache_clear()
-    if "scaling" in parts:
+    if "scaling" in args.parts:
         cell = Cell(size, args.beams[0], {"cpu": 4, "cuda": 64}[args.device], args.device, args.threads)
-        points = measure_scaling(cell, args.full, args.rounds, folder)
+        points = measure_scaling(cell, FULL if args.full else FEW, folder)
         save(args, "inference", "scaling", name, size=name, beams=cell.beams, batch=cell.batch, points=points)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure; see the module's docstring."""
+    args = parse(
+        __doc__,
+        PARTS,
+        argv,
+        beams={"type": int, "nargs": "+", "default": [10], "help": "beam widths; 1 is greedy (default: 10)"},
+        batch={"type": int, "nargs": "+", "help": "sentences; default: 1 16 32, on a GPU 1 64 512"},
+        combiners={"nargs": "+", "choices": OURS, "default": OURS, "help": "default: all"},
+        full={"action": "store_true", "help": "scaling: all points"},
+        checkpoint={"nargs": "+", "default": [], "help": "trained: run folders"},
+        data={"help": "trained: folder of the sentences; default: the recipe's"},
+        limit={"type": int, "default": 256, "help": "trained: sentences (default: 256)"},
+    )
+    args.batch = args.batch or {"cpu": [1, 16, 32], "cuda": [1, 64, 512]}[args.device]
+    if "floor" in args.parts:
+        save(args, "inference", "floor", "", **measure_floor(args.device, args.clock))
+    if {"speed", "memory", "scaling"} & set(args.parts):
+        for name in args.size:
+            with tempfile.TemporaryDirectory() as folder:
+                measure_size(name, Path(folder), args)
+    for run in args.checkpoint if "trained" in args.parts else ():
+        facts = {"run": Path(run).name, "beams": args.beams[0], "batch": max(args.batch), "limit": args.limit}
+        save(args, "inference", "trained", facts["run"], **facts, runs=measure_trained(run, args))
 
 
 if __name__ == "__main__":

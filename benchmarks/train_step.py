@@ -13,7 +13,6 @@ Marian's encoder reads as many positions as all our encoders, each with weights 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -26,13 +25,11 @@ from common import (
     FIRST,
     SIZES,
     Size,
-    chosen_parts,
-    concatenated,
     in_child,
     interleave,
     marian,
     our_model,
-    parser,
+    parse,
     peak_memory,
     save,
     sources_of,
@@ -70,13 +67,13 @@ def training_step(name: str, size: Size, batch: int, device: str) -> Callable[[]
     labels = torch.randint(FIRST, size.vocab_size - 1, (batch, size.steps), generator=generator).to(device)
     inputs: dict[str, Any]
     if kind == "HF":
-        model, inputs = marian(size), concatenated(size, batch, device)
+        model, inputs = marian(size), sources_of(size, batch, device, joined=True)
         start = torch.full_like(labels[:, :1], model.config.decoder_start_token_id)
         inputs["decoder_input_ids"] = torch.cat([start, labels[:, :-1]], dim=1)
     else:
         model = our_model(size, kind, label_smoothing=SMOOTHING)
         inputs = {**sources_of(size, batch, device), "labels": labels, "skip_logits": True}
-    model.to(device).train()
+    model.to(device).train().final_logits_bias.zero_()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def step() -> None:
@@ -155,27 +152,27 @@ def measure_steps(size: Size, batch: int, rounds: int, device: str) -> dict[str,
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure; see the module's docstring."""
-    options = parser(__doc__, PARTS)
-    options.add_argument("--batch", type=int, help="sentences of a step; default: the paper's 24, on a GPU 512")
-    options.add_argument("--data", default="data/multi30k", help="folder of the text (default: %(default)s)")
-    args = options.parse_args(argv)
-    args.argv = list(sys.argv[1:] if argv is None else argv)
-    parts = chosen_parts(args, PARTS)
+    args = parse(
+        __doc__,
+        PARTS,
+        argv,
+        batch={"type": int, "help": "sentences of a step; default: the paper's 24, on a GPU 512"},
+        data={"default": "data/multi30k", "help": "padding: folder of the text (default: data/multi30k)"},
+    )
     batch = args.batch or {"cpu": 24, "cuda": 512}[args.device]
-    torch.set_num_threads(args.threads)
     for name in args.size:
         size = SIZES[name]
-        if "step" in parts:
+        if "step" in args.parts:
             runs = measure_steps(size, batch, args.rounds, args.device)
             save(args, "train_step", "step", name, size=name, batch=batch, target=size.steps, runs=runs)
-        if "loss" in parts:
+        if "loss" in args.parts:
             shape = (100 * batch, size.d_model, size.vocab_size)
             memory = {loss: in_child(loss_memory, loss, *shape, args.device, args.threads) for loss in LOSSES}
             steps = {loss: loss_step(loss, *shape, args.device) for loss in LOSSES}
             _, seconds = interleave(steps, args.rounds, args.device)
             runs = {loss: {"seconds": seconds[loss], "mebibytes": memory[loss]} for loss in LOSSES}
             save(args, "train_step", "loss", name, size=name, rows=shape[0], vocab_size=shape[2], runs=runs)
-    if "padding" in parts:
+    if "padding" in args.parts:
         save(args, "train_step", "padding", "", **measure_padding(args.data))
 
 
