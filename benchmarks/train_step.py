@@ -44,20 +44,15 @@ SMOOTHING = 0.1
 COMBINERS = ("flat", "serial")
 LANGUAGES = ("en", "de", "fr", "cs")
 BATCH = 32  # sentences whose padding is counted
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def full_logits(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The loss as stock code has it."""
-    return cross_entropy(linear(states, weight).float(), labels, label_smoothing=SMOOTHING, reduction="sum")
-
-
-def in_blocks(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The same loss by `linear_cross_entropy`."""
-    return linear_cross_entropy(states, weight, None, labels, SMOOTHING)
-
-
-LOSSES: dict[str, Loss] = {"full logits": full_logits, "linear_cross_entropy": in_blocks}
+LONG = 100  # tokens to predict for every sentence of a batch, where the loss is measured alone
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "full logits": lambda states, weight, labels: cross_entropy(
+        linear(states, weight).float(), labels, label_smoothing=SMOOTHING, reduction="sum"
+    ),
+    "linear_cross_entropy": lambda states, weight, labels: linear_cross_entropy(
+        states, weight, None, labels, SMOOTHING
+    ),
+}
 
 
 def training_step(name: str, size: Size, batch: int, device: str) -> Callable[[], None]:
@@ -166,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs = measure_steps(size, batch, args.rounds, args.device)
             save(args, "train_step", "step", name, size=name, batch=batch, target=size.steps, runs=runs)
         if "loss" in args.parts:
-            shape = (100 * batch, size.d_model, size.vocab_size)
+            shape = (LONG * batch, size.d_model, size.vocab_size)
             memory = {loss: in_child(loss_memory, loss, *shape, args.device, args.threads) for loss in LOSSES}
             steps = {loss: loss_step(loss, *shape, args.device) for loss in LOSSES}
             _, seconds = interleave(steps, args.rounds, args.device)
