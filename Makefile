@@ -9,7 +9,7 @@ PIP_INSTALL := $(PYTHON) -m pip install --disable-pip-version-check --constraint
 INSTALLED := $(VENV)/.installed
 WHEEL_DIR := build/wheel-under-test
 WHEEL := $(WHEEL_DIR)/.installed
-SOURCES := hf_multisource $(shell find hf_multisource training tests -type f -not -name '*.pyc' 2>/dev/null) \
+SOURCES := hf_multisource $(shell find hf_multisource training benchmarks tests -type f -not -name '*.pyc' 2>/dev/null) \
 	pyproject.toml MANIFEST.in README.md LICENSE
 
 .DELETE_ON_ERROR:
@@ -66,7 +66,7 @@ install: $(INSTALLED)  ## the environment in .venv, with the package editable
 
 clean:  ## remove build products and caches; .venv stays
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find hf_multisource training tests -name __pycache__ -prune -exec rm -rf {} +
+	find hf_multisource training benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
 missing = { echo "$(1) is missing: sudo apt-get install $(2)" >&2; exit 1; }
 

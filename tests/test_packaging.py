@@ -72,7 +72,7 @@ def test_the_sdist_holds_what_make_test_needs(distributions: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     tools = {".ci/run", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
     needed = tools | on_disk("hf_multisource") | on_disk("tests")
-    needed |= on_disk("training", "*.py") | on_disk("training", "*.yaml")
+    needed |= on_disk("training", "*.py") | on_disk("training", "*.yaml") | on_disk("benchmarks", "*.py")
     assert needed - names == set()
 
 
