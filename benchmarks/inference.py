@@ -254,11 +254,11 @@ def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
 
 
 def measure_trained(run: str, args: Any) -> dict[str, Any]:
-    """Decode real sentences with one checkpoint, in all our ways; by name, seconds and whether the text is the same."""
+    """Decode real sentences with one checkpoint, in all our ways; by name, seconds and how many texts are the same."""
     data = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
     rows = data.model_rows(split.rows)
-    how = Search(args.beams[0], max_new_tokens=data.max_length, max_length=data.max_length, n_best=1)
+    how = Search(args.beams[0], max_new_tokens=data.max_length, max_length=data.max_length)
 
     def decode(variant: str) -> Callable[[], list[Any]]:
         model, processor = load_model(run, args.device)
@@ -268,15 +268,13 @@ def measure_trained(run: str, args: Any) -> dict[str, Any]:
         elif variant:
             model.optimize_for_inference(int8=variant == "int8")
         windows = partial(decode_windows, model, processor, rows, how, batch_size=max(args.batch), title=variant)
-        return lambda: [hypotheses[0] for window in windows() for hypotheses in window]
+        return lambda: [hypotheses[0].text for window in windows() for hypotheses in window]
 
     found, seconds = interleave({one: decode(one) for one in VARIANTS[args.device]}, args.rounds, args.device)
     measured = {}
-    for variant, hypotheses in found.items():
-        pairs = zip(hypotheses, found["unfolded"], strict=True)
-        gaps = [abs(one.score - other.score) for one, other in pairs if one.text != other.text]
-        same = {"of": len(rows), "identical": len(rows) - len(gaps), "near": sum(gap < NEAR for gap in gaps)}
-        measured[variant or "folded"] = {"seconds": seconds[variant], "same": same}
+    for variant, texts in found.items():
+        identical = sum(one == other for one, other in zip(texts, found["unfolded"], strict=True))
+        measured[variant or "folded"] = {"seconds": seconds[variant], "same": {"of": len(rows), "identical": identical}}
     return measured
 
 

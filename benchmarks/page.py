@@ -1,4 +1,6 @@
-"""docs/results/performance.md, made from the records in docs/results/performance/. No figure is typed by hand.
+"""docs/results/performance.md, made from the records in docs/results/performance/ and the notes.md there.
+
+No figure of a table is typed by hand.
 
 python benchmarks/page.py
 """
@@ -134,7 +136,7 @@ def of_padding(record: Record, floor: Record) -> Table:
 
 def sameness(same: Record) -> str:
     """How many hypotheses are those of the slow path."""
-    return f"{same['identical']} of {same['of']}" + (f" + {same['near']} as good" if same["near"] else "")
+    return f"{same['identical']} of {same['of']}" + (f" + {same['near']} as good" if same.get("near") else "")
 
 
 def plural(threads: int) -> str:
@@ -155,9 +157,9 @@ PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
 }
 
 
-def render(records: Sequence[Record]) -> str:
-    """The page, from records as `common.save` writes them."""
-    page = [INTRODUCTION]
+def render(records: Sequence[Record], notes: str = "") -> str:
+    """The page, from records as `common.save` writes them, and what there is to say of them."""
+    page = [INTRODUCTION, *([f"## What the figures say\n\n{notes}"] if notes else [])]
     for device, (title, maker) in DEVICES.items():
         of_device = [record for record in records if record["device"] == device]
         floors = {record["threads"]: record for record in of_device if record["part"] == "floor"}
@@ -183,8 +185,9 @@ def render(records: Sequence[Record]) -> str:
 
 def write_page(folder: Path) -> Path:
     """Make the page anew from all records in a folder; it stands beside the folder."""
-    page = folder.with_suffix(".md")
-    page.write_text(render([read_json(path) for path in sorted(folder.glob("*/*.json"))]), encoding="utf-8")
+    page, notes = folder.with_suffix(".md"), folder / "notes.md"
+    records = [read_json(path) for path in sorted(folder.glob("*/*.json"))]
+    page.write_text(render(records, notes.read_text("utf-8") if notes.exists() else ""), encoding="utf-8")
     return page
 
 

@@ -122,7 +122,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         model_kwargs[EXPANSION] = max(prepared.num_beams or 1, prepared.num_return_sequences or 1) if fold else 1
         return prepared, model_kwargs
 
-    def _expand_inputs_for_generation(
+    def _expand_inputs_for_generation(  # type: ignore[override]
         self,
         expand_size: int = 1,
         is_encoder_decoder: bool = False,
@@ -134,7 +134,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         # By now the sources are encoded: what was given of them is read no more.
         kept = {key: value for key, value in model_kwargs.items() if key not in self._source_keywords()}
         shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
-        expand: Any = super()._expand_inputs_for_generation
+        expand: Any = super()._expand_inputs_for_generation  # type: ignore[misc]
         input_ids, kept = expand(
             expand_size=expand_size, is_encoder_decoder=is_encoder_decoder and not shared, input_ids=input_ids, **kept
         )
@@ -215,7 +215,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return inputs
 
     def _beam_search(  # type: ignore[override]
-        self, input_ids: Tensor, *, logits_processor: Any, generation_config: GenerationConfig, **kwargs: Any
+        self, input_ids: torch.LongTensor, *, logits_processor: Any, generation_config: GenerationConfig, **kwargs: Any
     ) -> Any:
         # The configuration is a copy of this call's own.
         alpha = getattr(generation_config, OPTION, None)

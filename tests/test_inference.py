@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,7 @@ def test_where_gradients_or_other_types_are_wanted_it_is_a_plain_layer(kind: str
     assert torch.equal(other(states), plain(states))
     other(states).sum().backward()
     plain(states).sum().backward()
+    assert other.weight.grad is not None and plain.weight.grad is not None
     assert torch.equal(other.weight.grad, plain.weight.grad)
     with torch.no_grad():
         assert torch.equal(other(states[:0]), plain(states[:0]))
@@ -146,9 +148,10 @@ def test_an_optimised_model_is_saved_and_trained_as_before(tmp_path: Path) -> No
     model(**batch(), labels=torch.tensor([[4, 5, 1]] * 5)).loss.backward()
     optimizer.step()
     trained = copy.deepcopy(model).eval()
+    module: Any
     for module in trained.modules():
-        if isinstance(module, OneDNNLinear):
-            module.__class__ = nn.Linear
+        if type(module) is OneDNNLinear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
     model.eval()
     now = model.generate(**batch(), num_beams=3, max_new_tokens=6)
     assert torch.equal(now, trained.generate(**batch(), num_beams=3, max_new_tokens=6))
