@@ -16,7 +16,7 @@ import decoding
 from builders import three_source_batch, three_source_model, tiny_config
 from data import Row
 from decoding import Decoded, Hypothesis, Search, decode, decode_batch, decode_windows, load_model
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, inference
 from results import length_rule
 from searches import generate
 from translate import rows_from_files, rows_from_jsonl, rows_from_tsv
@@ -270,6 +270,27 @@ def test_the_search_says_which_rule_of_length_holds_whatever_the_model_has_store
     loaded, processor = load_model(str(tmp_path), "cpu")
     found = decode_batch(loaded, processor, inputs, Search(num_beams=4, max_new_tokens=6, n_best=4, **rule))
     assert [hypothesis.score for row in found for hypothesis in row] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("optimize", [None, "best", "int8"])
+def test_a_model_is_optimised_as_the_search_says(
+    optimize: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the search remembers it: what was decoded with other numbers is not gone on with."""
+    monkeypatch.setattr(MultiSourceProcessor, "from_pretrained", lambda name: Processor())
+    monkeypatch.setattr(inference, "onednn_gain", lambda layer: 2.0)
+    three_source_model("flat").save_pretrained(tmp_path)
+    with caplog.at_level("INFO"):
+        model, _ = load_model(str(tmp_path), "cpu", optimize)
+    kind = {None: torch.nn.Linear, "best": inference.OneDNNLinear, "int8": inference.Int8Linear}[optimize]
+    assert {type(module) for module in model.modules() if isinstance(module, torch.nn.Linear)} == {kind}
+    assert [line.split(":")[0] for line in caplog.messages if "linear layers" in line] == {
+        None: [],
+        "best": ["oneDNN"],
+        "int8": ["int8"],
+    }[optimize]
+    assert Search(optimize=optimize).settings().get("optimize") == optimize
+    assert ("optimize" in Search(optimize=optimize).settings()) == (optimize is not None)
 
 
 # What translate.py reads.

@@ -180,7 +180,7 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
 
 def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
     """Decode and measure every condition, writing as it goes; returns the report."""
-    model, processor = load_model(args.run, args.device)
+    model, processor = load_model(args.run, args.device, args.optimize)
     data = which_data(args, processor.source_names)
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
@@ -192,6 +192,7 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
         length_normalization=args.length_normalization,
         max_new_tokens=args.max_new_tokens or data.max_length,
         max_length=data.max_length,
+        optimize=args.optimize,
     )
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     path = args.out / f"{data.test}.json"

@@ -184,9 +184,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             max_new_tokens=args.max_new_tokens,
             max_length=args.max_length,
             n_best=args.n_best,
+            optimize=args.optimize,
         )
         joined = joined_sources(args.model)
-        model, processor = load_model(args.model, args.device)
+        model, processor = load_model(args.model, args.device, args.optimize)
         rows = read_rows(args, sources, {} if joined else forms_of(processor), rates_of(processor))
         if joined:
             rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
