@@ -12,12 +12,14 @@ from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
+from .vocabulary import Shortlist
 
 OPTION = "length_normalization"
 FOLD = "fold_beams"
 COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
 EXPANSION = "decoder_expansion"
 BEST = "decoder_best_tokens"
+SHORTLIST = "decoder_shortlist"
 GONE = -1e9  # the score by which Transformers marks a beam that is none
 
 
@@ -54,7 +56,7 @@ class BestTokens:
 
 
 class MultiSourceGenerationMixin(GenerationMixin):
-    """`generate` for several sources, with two options more.
+    """`generate` for several sources, with three options more.
 
     `fold_beams` (default True): encoder states, and the keys and values made of them, are kept once for each example;
     its beams or returned sequences are folded into the query of the attention. False repeats them for every beam as
@@ -66,6 +68,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
     option it is Transformers' own, where finished hypotheses stand apart. None switches a stored one off.
 
     Both may be stored in `generation_config`.
+
+    `shortlist` holds the ids of the only tokens that may come, (V',): the others are as if they had no probability, and
+    their rows of the output layer, the larger part of the work with a large vocabulary, are not computed. Of a model of
+    many languages, say, those that texts of the target's language have. It should hold the end token.
     """
 
     config: MultiSourceConfig
@@ -78,7 +84,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         Args:
             *args: As [`GenerationMixin.generate`].
             **kwargs: As [`GenerationMixin.generate`], every source's inputs among them, `length_normalization` and
-                `fold_beams`.
+                `fold_beams`, and `shortlist`.
 
         Returns:
             Token ids; with `return_dict_in_generate` Transformers' output. If that has attentions, and there are
@@ -87,6 +93,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
             Assisted decoding gives no `source_weights`: stock code takes rejected tokens out of fields it knows only.
         """
         collected: dict[str, Any] = {}
+        if (ids := kwargs.pop("shortlist", None)) is not None:
+            bias = self.final_logits_bias[0] if self.config.final_logits_bias else None
+            kwargs[SHORTLIST] = Shortlist(ids, self.get_output_embeddings(), bias)
         output: Any = super().generate(*args, **{**kwargs, COLLECTED: collected})  # type: ignore[misc]
         if isinstance(output, ModelOutput):
             for name, value in collected.items():
@@ -173,7 +182,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
-        known = {COLLECTED, EXPANSION, BEST, *self._source_keywords()}
+        known = {COLLECTED, EXPANSION, BEST, SHORTLIST, *self._source_keywords()}
         super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
 
     def _prepare_model_inputs(

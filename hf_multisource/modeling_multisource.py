@@ -30,7 +30,7 @@ from .generation import MultiSourceGenerationMixin
 from .inference import InferenceMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
 from .loss import linear_cross_entropy
-from .vocabulary import best_tokens
+from .vocabulary import Shortlist, best_tokens
 
 
 @dataclass
@@ -718,6 +718,7 @@ class MultiSourceForConditionalGeneration(
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool = False,
         num_best_tokens: int = 0,
+        decoder_shortlist: Shortlist | None = None,
         **kwargs: Any,
     ) -> MultiSourceLMOutput:
         """Predict the target's tokens.
@@ -738,6 +739,7 @@ class MultiSourceForConditionalGeneration(
             num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C likeliest tokens
                 at the last position and of all others together, and `best_token_ids` says which. Beam search reads
                 no more.
+            decoder_shortlist: Which tokens can be predicted, if not all; `generate` makes it of `shortlist`.
             **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
                 `output_hidden_states`, and what the attention implementation reads.
 
@@ -771,8 +773,13 @@ class MultiSourceForConditionalGeneration(
         if num_best_tokens:
             row = None if bias is None else bias[0]
             states = output.last_hidden_state[:, -1]
-            scores, best_ids = best_tokens(self.lm_head, row, states, num_best_tokens, self.config.vocab_size)
+            if decoder_shortlist is not None:
+                scores, best_ids = decoder_shortlist.best_tokens(states, num_best_tokens)
+            else:
+                scores, best_ids = best_tokens(self.lm_head, row, states, num_best_tokens, self.config.vocab_size)
             logits = scores[:, None]
+        elif decoder_shortlist is not None:
+            logits = decoder_shortlist.logits(output.last_hidden_state)
         elif skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
             states = output.last_hidden_state.flatten(0, 1)
             row = None if bias is None else bias[0]

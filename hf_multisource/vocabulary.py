@@ -1,11 +1,13 @@
-"""The likeliest tokens of a large vocabulary, without a pass over its probabilities."""
+"""Output layers of large vocabularies: the likeliest tokens only, or some tokens only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from .inference import Int8Linear, OneDNNLinear
 
 LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
@@ -79,3 +81,71 @@ def highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     behind = torch.arange(blocks * BLOCK, values.shape[1], device=values.device).expand(len(values), -1)
     best, at = torch.cat([inside, values[:, blocks * BLOCK :]], dim=1).topk(count)
     return best, torch.cat([places, behind], dim=1).gather(1, at)
+
+
+class Shortlist:
+    """An output layer for some tokens of the vocabulary only.
+
+    Args:
+        ids: The tokens.
+        layer: The whole output layer.
+        bias: Added to the logits, if there is one.
+
+    Shape:
+        ids (V',), bias (V,).
+
+    Raises:
+        ValueError: If `ids` are no token ids of the layer, each once; the message says what is wrong.
+        TypeError: If the output layer is not a linear layer, but quantised or wrapped by another.
+    """
+
+    def __init__(self, ids: Tensor, layer: nn.Module, bias: Tensor | None) -> None:
+        if type(layer) not in (nn.Linear, OneDNNLinear, Int8Linear):
+            raise TypeError(f"a shortlist takes rows of the output layer, which is a {type(layer).__name__}.")
+        if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
+            raise ValueError("shortlist must be a tensor of token ids, of one dimension.")
+        ids = ids.to(layer.weight.device, torch.long)
+        if not 0 <= ids.min() <= ids.max() < layer.out_features or len(ids.unique()) < len(ids):
+            raise ValueError(
+                f"shortlist must hold ids from 0 to {layer.out_features - 1}, each once; it holds {len(ids)} from "
+                f"{ids.min()} to {ids.max()}, {len(ids.unique())} of them different."
+            )
+        self.ids = ids
+        self.vocab_size = layer.out_features
+        self.bias = None if bias is None else bias[ids]
+        self.layer = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
+        self.layer.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
+        self.layer.__class__ = type(layer)  # with its kernels
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of the whole vocabulary: minus infinity for what is not on the list.
+
+        Args:
+            states: Last states of the decoder.
+
+        Shape:
+            (..., D) to (..., V).
+
+        Returns:
+            The logits.
+        """
+        found = self.layer(states)
+        whole = found.new_full((*found.shape[:-1], self.vocab_size), -torch.inf)
+        whole[..., self.ids] = found if self.bias is None else found + self.bias
+        return whole
+
+    def best_tokens(self, states: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """As [`best_tokens`], among the tokens of the list.
+
+        Args:
+            states: Last states of the decoder.
+            count: How many tokens, C.
+
+        Shape:
+            (R, D) to (R, C + 1) and (R, C).
+
+        Returns:
+            Log-probabilities and ids.
+        """
+        scores, places = best_tokens(self.layer, self.bias, states, count, len(self.ids))
+        return scores, self.ids[places]

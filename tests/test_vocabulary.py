@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from builders import EVERY_COMBINER
 from builders import three_source_batch as batch
 from builders import three_source_model as make
-from hf_multisource import vocabulary
+from hf_multisource import inference, vocabulary
 from hf_multisource.vocabulary import best_tokens, highest
 
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -147,3 +147,60 @@ def test_two_searches_at_once_do_not_meet() -> None:
 
     assert torch.equal(model.generate(**batch(), **inputs, stopping_criteria=[Begin()]), expected[0])
     assert torch.equal(within[0], expected[1])
+
+
+LISTED = torch.tensor([13, 3, 4, 7, 1, 8, 9, 11])
+SHORT_SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "samples": {"do_sample": True, "num_return_sequences": 3},
+    "beam": {"num_beams": 4},
+    "beam with scores": {"num_beams": 4, "output_scores": True},
+    "normalised": {"num_beams": 3, "length_normalization": 1.0},
+    "more beams than tokens": {"num_beams": 12},
+}
+
+
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@pytest.mark.parametrize("search", SHORT_SEARCHES)
+def test_a_shortlist_is_no_probability_for_all_other_tokens(combiner: str, search: str) -> None:
+    """Two roads: the list, and a bias that leaves the others nothing."""
+    model = make(combiner)
+    options = {"max_new_tokens": 6, "return_dict_in_generate": True, **SHORT_SEARCHES[search]}
+    found = []
+    for shortlist in (None, LISTED, None):
+        torch.manual_seed(3)
+        found.append(model.generate(**batch(), **options, shortlist=shortlist))
+        if shortlist is not None:
+            model.final_logits_bias[:, [i for i in range(16) if i not in LISTED.tolist()]] = -1e9
+    whole, short, barred = found
+    assert torch.equal(short.sequences, barred.sequences)
+    assert not torch.equal(short.sequences, whole.sequences)
+    if "output_scores" in options:
+        torch.testing.assert_close(short.sequences_scores, barred.sequences_scores, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_shortlist_is_computed_as_the_whole_layer_is(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "onednn_gain", lambda layer: 2.0)
+    model = make()
+    expected = model.generate(**batch(), num_beams=3, max_new_tokens=6, shortlist=LISTED)
+    model.optimize_for_inference(int8=int8)
+    short = vocabulary.Shortlist(LISTED, model.lm_head, None)
+    assert type(short.layer) is type(model.lm_head) is (inference.Int8Linear if int8 else inference.OneDNNLinear)
+    found = model.generate(**batch(), num_beams=3, max_new_tokens=6, shortlist=LISTED)
+    assert int8 or torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("ids", [[16, 1], [-1, 1], [1, 1, 2], []])
+def test_what_is_no_list_of_tokens_is_refused(ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="shortlist must"):
+        make().generate(**batch(), shortlist=torch.tensor(ids, dtype=torch.long))
+    with pytest.raises(ValueError, match="shortlist must be a tensor of token ids"):
+        make().generate(**batch(), shortlist=[1, 2])
+
+
+def test_a_shortlist_needs_a_plain_output_layer() -> None:
+    model = make()
+    model.lm_head = nn.Sequential(model.lm_head)
+    with pytest.raises(TypeError, match="which is a Sequential"):
+        model.generate(**batch(), shortlist=LISTED)

@@ -58,7 +58,7 @@ class Search:
         max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
         n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
         length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
-        optimize: How the model's numbers are computed: "best" or "int8" as `optimize_for_inference` does; None: plainly.
+        optimize: How numbers are computed: "best" or "int8" as `optimize_for_inference` does; None: plainly.
 
     Raises:
         ValueError: If `n_best` is more than the beam can give, or the rules of length do not go together.
