@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sou
 EXPANSION = "decoder_expansion"
 BEST = "decoder_best_tokens"
 SHORTLIST = "decoder_shortlist"
+# The loop of older releases takes the number of scores from the output layer: it must be given all.
+TAKES_THE_BEST = "vocab_size" not in signature(GenerationMixin._get_top_k_continuations).parameters
 GONE = -1e9  # the score by which Transformers marks a beam that is none
 
 
@@ -233,7 +236,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
         asks = generation_config.return_dict_in_generate and (
             generation_config.output_scores or generation_config.output_logits
         )
-        if not (logits_processor or generation_config.do_sample or asks):  # nobody reads more than the best tokens
+        reads_all = logits_processor or generation_config.do_sample or asks
+        if TAKES_THE_BEST and not reads_all:
             ends: Any = getattr(generation_config, "_eos_token_tensor", None)
             width = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
             kwargs[BEST] = generation_config.do_sample = BestTokens(width)
