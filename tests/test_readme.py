@@ -69,7 +69,7 @@ def demo(tmp_path: Path) -> Path:
 def test_python_examples_run(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     names: dict[str, Any] = {}
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     for example in EXAMPLES:
         exec(compile(example, "README.md", "exec"), names)
     assert names["loss"].isfinite()
