@@ -12,7 +12,7 @@ from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSour
 from .pictures import read_picture
 from .pipeline_multisource import TASK, MultiSourcePipeline
 from .processing_multisource import MultiSourceProcessor
-from .sampling import LengthBucketSampler, MultiSourceTrainer
+from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
 
 AutoConfig.register("multisource", MultiSourceConfig)
 AutoModel.register(MultiSourceConfig, MultiSourceModel)
@@ -39,6 +39,7 @@ __all__ = [
     "MultiSourceTrainer",
     "SourceConfig",
     "TokenAttention",
+    "TokenBatchSampler",
     "attach_encoder",
     "attention_to_tokens",
     "convert_combiner",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.trainer_utils import seed_worker
 
 from .collation import source_key
 from .configuration_multisource import SOURCE_KEYS
@@ -36,6 +39,24 @@ def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, in
     keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
     lengths = [[_length(example, of_source) for of_source in keys] for example in dataset]
     return [(max(row), row[0]) for row in lengths]
+
+
+def token_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int, int]]:
+    """What batches by tokens are made by: an example's longest sequence, then what `length_keys` gives.
+
+    Args:
+        dataset: As in `length_keys`. One with `text_lengths` should have `label_lengths`, too, the lengths of every
+            example's labels, or it is read.
+        source_names: The model's sources, in order.
+
+    Returns:
+        Per example, the lengths of its longest sequence, sources and labels, of its longest source, and of source 0.
+    """
+    labels = getattr(dataset, "label_lengths", None)
+    if labels is None:
+        labels = [_length(example, ["labels"]) for example in dataset]
+    keys = length_keys(dataset, source_names)
+    return [(max(longest, label), longest, first) for (longest, first), label in zip(keys, labels, strict=True)]
 
 
 def _length(example: Mapping[str, Any], keys: Sequence[str]) -> int:
@@ -87,6 +108,71 @@ class LengthBucketSampler(Sampler[int]):
             yield from batch
 
 
+class TokenBatchSampler(Sampler[list[int]]):
+    """Gives batches, as lists of indices, that a number of tokens limits: many short examples, or few long ones.
+
+    The size of a batch is its number of examples times the longest of all their sequences, as with fairseq's
+    `--max-tokens` (Ott et al. 2019, https://doi.org/10.18653/v1/N19-4009). All examples are sorted by length, those of
+    equal length in random order, and cut into batches, which come in random order. The order depends on seed and epoch
+    alone, so that a resumed run sees the same batches, and their number is the same in every epoch.
+
+    Processes take batches in turn. What they take together are neighbours in length, with equal numbers of examples
+    give or take one, and there are batches for all of them: none is left out, and no process waits. Only where every
+    example is a batch of its own may some processes lack one in the end; Accelerate then repeats some.
+
+    Args:
+        lengths: Sort key of every example; its first number is the one that counts, the longest sequence.
+        max_tokens: Largest size of a batch, on one process.
+        processes: How many take batches in turn.
+        seed: Of the shuffling.
+
+    Raises:
+        ValueError: If an example alone is larger than `max_tokens`.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, ...]], max_tokens: int, processes: int = 1, seed: int = 0) -> None:
+        self.lengths = lengths
+        self.processes = processes
+        self.seed = seed
+        self.epoch = 0
+        longest = max(range(len(lengths)), key=lambda i: lengths[i][0], default=None)
+        if longest is not None and lengths[longest][0] > max_tokens:
+            raise ValueError(
+                f"max_tokens_per_batch is {max_tokens}, but example {longest} has a sequence of {lengths[longest][0]}."
+            )
+        counted = sorted((max(1, key[0]) for key in lengths), reverse=True)
+        self.together: list[int] = []  # examples that the processes take together, from the longest to the shortest
+        start = 0
+        while start < len(counted):
+            self.together.append(min(processes * (max_tokens // counted[start]), len(counted) - start))
+            start += self.together[-1]
+        if len(self.together) > 1 and self.together[-1] < self.together[-2]:  # the rest, maybe too few for all
+            both = sum(self.together[-2:])
+            self.together[-2:] = [both - both // 2, both // 2]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches come next.
+
+        Args:
+            epoch: Counted from 0.
+        """
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return sum(min(number, self.processes) for number in self.together)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        order.sort(key=self.lengths.__getitem__, reverse=True)
+        ends = list(accumulate(self.together))
+        for k in torch.randperm(len(ends), generator=generator).tolist():
+            part = order[ends[k] - self.together[k] : ends[k]]
+            batches = min(self.processes, len(part))
+            for i in range(batches):
+                yield part[len(part) * i // batches : len(part) * (i + 1) // batches]
+
+
 def own_parameters(model: Any, name: str) -> list[torch.nn.Parameter]:
     """What is trained in one source's encoder, and in nothing else.
 
@@ -130,15 +216,25 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         source_learning_rates: Learning rates of sources' encoders, by name, where they are not that of the arguments: a
             pretrained encoder beside new parts wants a smaller one. The schedule scales them like all others. What a
             source shares, such as embeddings tied to the decoder's, keeps the rate of the arguments.
+        max_tokens_per_batch: Training batches of at most so many tokens on each process, padding included, instead of
+            `per_device_train_batch_size` examples: number of examples x longest sequence, sources and labels; see
+            [`TokenBatchSampler`]. Every label weighs the same in an update, whatever batch it is in.
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
         ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it; if
             `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
-            rate below 0.
+            rate below 0; if `max_tokens_per_batch` is below 1, or given without `group_by_length` or for a dataset
+            without a length.
     """
 
-    def __init__(self, *args: Any, source_learning_rates: Mapping[str, float] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        source_learning_rates: Mapping[str, float] | None = None,
+        max_tokens_per_batch: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:
@@ -152,6 +248,17 @@ class MultiSourceTrainer(Seq2SeqTrainer):
                 raise ValueError(f"source_learning_rates[{name!r}] must be 0 or more; got {rate}.")
             if not own_parameters(self.model, name):
                 raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
+        self.max_tokens_per_batch = max_tokens_per_batch
+        if max_tokens_per_batch is not None:
+            strategy = self.args.train_sampling_strategy
+            if max_tokens_per_batch < 1:
+                raise ValueError(f"max_tokens_per_batch must be 1 or more; got {max_tokens_per_batch}.")
+            if strategy != "group_by_length":
+                raise ValueError(
+                    f"max_tokens_per_batch needs train_sampling_strategy='group_by_length'; got {str(strategy)!r}."
+                )
+            if isinstance(self.train_dataset, IterableDataset):
+                raise ValueError("max_tokens_per_batch needs a train_dataset with a length; got an IterableDataset.")
 
     @property
     def _config(self) -> Any:
@@ -217,14 +324,49 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             state_dict = {key: tensor for key, tensor in state_dict.items() if key not in tied}
         super()._save(output_dir, state_dict)
 
+    def get_train_dataloader(self) -> Any:
+        """As stock, or of batches by tokens.
+
+        Returns:
+            The batches that this process takes.
+        """
+        dataset, limit = self.train_dataset, self.max_tokens_per_batch
+        stock = dataset is None or limit is None
+        loader: Any = super().get_train_dataloader() if stock else self._token_loader(dataset, limit)
+        if self.args.train_sampling_strategy == "group_by_length":
+            # With several processes, no epoch would reach the sampler of a resumed run but for this.
+            whole = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
+            loader.set_sampler(getattr(whole, "sampler", whole))
+        return loader
+
+    def _token_loader(self, dataset: Any, limit: Any) -> Any:
+        keys, args = token_keys(dataset, self._config.source_names), self.args
+        sampler = TokenBatchSampler(keys, limit, args.world_size, self._seed)
+        workers = args.dataloader_num_workers
+        return self.accelerator.prepare(
+            DataLoader(
+                dataset,
+                batch_sampler=sampler,
+                collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+                num_workers=workers,
+                pin_memory=args.dataloader_pin_memory,
+                persistent_workers=args.dataloader_persistent_workers,
+                prefetch_factor=args.dataloader_prefetch_factor,
+                worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+            )
+        )
+
+    @property
+    def _seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length" or dataset is None:
             return super()._get_train_sampler(train_dataset)
         lengths = length_keys(dataset, self._config.source_names)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         # Processes take batches in turn: what they take together should be alike, or all wait for the longest.
-        return LengthBucketSampler(lengths, self.args.train_batch_size * self.args.world_size, seed)
+        return LengthBucketSampler(lengths, self.args.train_batch_size * self.args.world_size, self._seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         # Stock grouping would shuffle the evaluation, too: predictions would not come in the order of the examples.

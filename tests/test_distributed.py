@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from builders import EVERY_COMBINER, one_by_default, three_source_batch, three_s
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 from hf_multisource.sharding import shard
 from runs import losses_of, make_folder, read_json, train_at, weights_of
+from test_sampling import made_up_examples, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "training" / "accelerate"
 TRAIN = ROOT / "training" / "train.py"
 FSDP_ON_CPU = ROOT / "tests" / "fsdp_on_cpu.py"
+BATCHES = ROOT / "tests" / "batches_of_two.py"
 # Sequential, and as many lines as whole batches: two batches of 8, one for each process, are one of 16.
 SAME_BATCHES: dict[str, Any] = {
     "sources": ["en", "de", "fr"],
@@ -43,11 +46,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def launch(folder: Path, config: str, script: Path, settings: dict[str, Any], *flags: str) -> str:
-    """Run a script on two processes, with half of the batch each; returns what it prints."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", f"--config_file={CONFIGS / config}"]
-    command += ["--main_process_port=0", "--dynamo_backend=no", str(script), "recipe.yaml", *flags]
+    """Train as the recipe says on two processes, with half of the batch each; returns what they print."""
+    command = ["recipe.yaml", *flags]
     for key, value in {**settings, "per_device_train_batch_size": 8, "output_dir": "two"}.items():
         command += [f"--{key}", *map(str, value if isinstance(value, list) else ["null" if value is None else value])]
+    return run_on_two(folder, config, script, *command)
+
+
+def run_on_two(folder: Path, config: str, script: Path, *arguments: str) -> str:
+    """Run a script on two processes; returns what they print."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", f"--config_file={CONFIGS / config}"]
+    command += ["--main_process_port=0", "--dynamo_backend=no", str(script), *arguments]
     environment = {**os.environ, **({"ACCELERATE_TORCH_DEVICE": "cpu"} if script == FSDP_ON_CPU else {})}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -71,6 +80,31 @@ def test_two_processes_train_as_one_with_twice_the_batch(combiner: str, folder: 
     assert max((tensor - start[name]).abs().max() for name, tensor in weights_of(one).items()) > 1e-1
     written = read_json(folder / "two" / "checkpoint-20" / "complete.json")["files"]
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= set(written), "a checkpoint is complete when all have written"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_tokens_per_batch": 36, "gradient_accumulation_steps": 2},
+        pytest.param({"per_device_train_batch_size": 4}, marks=pytest.mark.slow),
+    ],
+    ids=["tokens", "sentences"],
+)
+def test_two_processes_divide_the_examples_of_an_epoch_also_when_resumed(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {"train_sampling_strategy": "group_by_length", **settings}
+    run_on_two(tmp_path, "ddp.yaml", BATCHES, str(tmp_path), json.dumps(settings))
+    processes = [read_json(tmp_path / f"process_{index}.json") for index in range(2)]
+    number = len(processes[0]["batches"])
+    assert number == len(processes[1]["batches"]) and number % 3 == 0
+    for start in range(0, number, number // 3):
+        taken = [name for own in processes for batch in own["batches"][start : start + number // 3] for name in batch]
+        assert {tuple(name) for name in taken} == set(map(name_of, made_up_examples(26)))
+        assert len(taken) == 26 or "max_tokens_per_batch" not in settings, "by sentences, the last batch is filled up"
+    for own in processes:
+        left = len(own["resumed"])
+        assert number // 3 < left < number * 2 // 3 and own["resumed"] == own["batches"][-left:]
 
 
 FSDP: dict[str, Any] = {**SAME_BATCHES, "use_cpu": False, "learning_rate": 0.02, "adam_epsilon": 1e-3, "save_steps": 3}

@@ -253,6 +253,7 @@ def test_examples_are_what_the_processor_makes_of_each_row_and_nothing_is_read_b
     assert isinstance(examples, MixedExamples)
     assert report == {"truncated.en": 0, "truncated.cs": 0}
     assert examples.text_lengths == [[len(processor.tokenizer(text)["input_ids"])] for text in kinds.TEXTS] + [[0]] * 2
+    assert examples.label_lengths == [len(processor.tokenizer(row["cs"])["input_ids"]) for row in split.rows]
     batch = DataCollatorForMultiSource(processor)(examples)
     sounds = [read_sound(row["speech"]) if row["speech"] else None for row in split.rows]
     columns: dict[str, Any] = {name: [row[name] for row in split.rows] for name in kinds.NAMES}

@@ -154,6 +154,13 @@ def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: 
             {"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 9, "learning_rate": 0.1}},
             "noam_scale decides training.learning_rate; give one of them",
         ),
+        *(
+            (
+                {"training": {"output_dir": "x", "max_tokens_per_batch": tokens}},
+                rf"max_tokens_per_batch must be a whole number, data.max_length \(128\) or more, .* got {tokens}",
+            )
+            for tokens in (0, 127, 4096.5)
+        ),
     ],
 )
 def test_a_bad_recipe_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import RandomSampler
+from torch.utils.data import IterableDataset, RandomSampler
 from transformers import EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from builders import SOURCES, tiny_config
@@ -20,8 +21,9 @@ from hf_multisource import (
     MultiSourceForConditionalGeneration,
     MultiSourceProcessor,
     MultiSourceTrainer,
+    TokenBatchSampler,
 )
-from hf_multisource.sampling import POOL_BATCHES, length_keys
+from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
 from kinds import mixed_processor, picture, recording, regions
 from train_tokenizer import train_tokenizer
 
@@ -69,6 +71,7 @@ def trainer_of(
     kind: type[Seq2SeqTrainer] = MultiSourceTrainer,
     model_fields: dict[str, Any] | None = None,
     compute_metrics: Any = None,
+    max_tokens_per_batch: int | None = None,
     **settings: Any,
 ) -> Seq2SeqTrainer:
     """A trainer of a tiny model whose weights are always the same."""
@@ -83,6 +86,7 @@ def trainer_of(
     quiet: dict[str, Any] = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
     quiet |= {"logging_steps": 1, "remove_unused_columns": False}
     args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**quiet, **settings})
+    own: dict[str, Any] = {} if max_tokens_per_batch is None else {"max_tokens_per_batch": max_tokens_per_batch}
     return kind(
         model=model,
         args=args,
@@ -91,6 +95,7 @@ def trainer_of(
         data_collator=Recorder(),
         processing_class=processor(),
         compute_metrics=compute_metrics,
+        **own,
     )
 
 
@@ -169,30 +174,212 @@ def test_a_batch_holds_neighbours_in_length_and_the_smaller_one_comes_last(numbe
         assert tops[:-1] != sorted(tops[:-1]), "batches come in random order"
 
 
-def test_padding_falls_far_below_that_of_a_random_order() -> None:
-    # Sentence lengths as in news text: log-normal, mean about 25; the sources of one line differ by about a fifth.
+def news(number: int = 5000) -> list[list[int]]:
+    """Lengths as in news text: log-normal, mean about 25; a line's three sources and its target, which is last, differ
+    by about a fifth, and every tenth source is absent."""
     rng = random.Random(0)
     rows = []
-    for _ in range(5000):
+    for _ in range(number):
         length = rng.lognormvariate(3, 0.6)
-        rows.append([max(1, round(length * rng.lognormvariate(0, 0.2))) if rng.random() < 0.9 else 0 for _ in range(3)])
-    names = ["en", "de", "fr"]
-    keys = ["input_ids", "de_input_ids", "fr_input_ids"]
-    examples = [{key: [1] * length for key, length in zip(keys, row, strict=True)} for row in rows]
-    size = 32
+        row = [max(1, round(length * rng.lognormvariate(0, 0.2))) if rng.random() < 0.9 else 0 for _ in range(3)]
+        rows.append([*row, max(1, round(length * rng.lognormvariate(0, 0.2)))])
+    return rows
 
-    def waste(order: Sequence[int]) -> float:
-        real = padded = 0
-        for i in range(0, len(order), size):
-            batch = [rows[k] for k in order[i : i + size]]
-            real += sum(map(sum, batch))
-            padded += sum(max(1, *column) * len(batch) for column in zip(*batch, strict=True))
-        return 1 - real / padded
 
-    grouped = waste(order_of(LengthBucketSampler(length_keys(examples, names), size), 0))
-    at_random = waste(rng.sample(range(5000), 5000))
-    assert at_random > 0.45
-    assert grouped < at_random / 2
+def with_lengths(rows: list[list[int]]) -> list[dict[str, list[int]]]:
+    keys = ["input_ids", "de_input_ids", "fr_input_ids", "labels"]
+    return [{key: [1] * length for key, length in zip(keys, row, strict=True)} for row in rows]
+
+
+def waste(rows: list[list[int]], batches: Sequence[Sequence[int]]) -> float:
+    """The share of padding among all positions."""
+    real = padded = 0
+    for batch in batches:
+        lengths = [rows[k] for k in batch]
+        real += sum(map(sum, lengths))
+        padded += sum(max(1, *column) * len(lengths) for column in zip(*lengths, strict=True))
+    return 1 - real / padded
+
+
+def test_padding_falls_far_below_that_of_a_random_order() -> None:
+    rows = news()
+    keys = length_keys(with_lengths(rows), ["en", "de", "fr"])
+    order, at_random = order_of(LengthBucketSampler(keys, 32), 0), random.Random(0).sample(range(5000), 5000)
+    shares = [waste(rows, [some[i : i + 32] for i in range(0, 5000, 32)]) for some in (order, at_random)]
+    assert shares[1] > 0.45
+    assert shares[0] < shares[1] / 2
+
+
+# Batches by tokens.
+
+
+def batches_of(sampler: TokenBatchSampler, epoch: int = 0) -> list[list[int]]:
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def padded_size(lengths: Sequence[tuple[int, ...]], batch: Sequence[int]) -> int:
+    return len(batch) * max(lengths[k][0] for k in batch)
+
+
+token_cases = given(
+    lengths=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=120),
+    max_tokens=st.integers(12, 60),
+    processes=st.integers(1, 4),
+    seed=st.integers(0, 3),
+    epoch=st.integers(0, 3),
+)
+
+
+@token_cases
+def test_no_batch_exceeds_the_tokens_and_every_example_comes_once(
+    lengths: list[tuple[int, int]], max_tokens: int, processes: int, seed: int, epoch: int
+) -> None:
+    sampler = TokenBatchSampler(lengths, max_tokens, processes, seed)
+    batches = batches_of(sampler, epoch)
+    assert all(batch and padded_size(lengths, batch) <= max_tokens for batch in batches)
+    assert sorted(k for batch in batches for k in batch) == list(range(len(lengths)))
+    assert len(sampler) == len(batches)
+    assert batches_of(TokenBatchSampler(lengths, max_tokens, processes, seed), epoch) == batches, "of seed and epoch"
+
+
+@token_cases
+def test_processes_take_equal_numbers_of_batches_and_what_they_take_together_is_alike(
+    lengths: list[tuple[int, int]], max_tokens: int, processes: int, seed: int, epoch: int
+) -> None:
+    sampler = TokenBatchSampler(lengths, max_tokens, processes, seed)
+    batches = batches_of(sampler, epoch)
+    shards = [BatchSamplerShard(sampler, processes, index) for index in range(processes)]
+    taken = [list(shard) for shard in shards]
+    assert {len(own) for own in taken} == {len(shard) for shard in shards} == {-(-len(batches) // processes)}
+    if len(batches) % processes:  # nothing can be divided, so some come twice
+        assert all(len(batch) == 1 for batch in batches)
+        return
+    assert sorted(k for own in taken for batch in own for k in batch) == list(range(len(lengths)))
+    for together in zip(*taken, strict=True):
+        assert max(map(len, together)) - min(map(len, together)) <= 1
+        low, high = (edge(lengths[k] for batch in together for k in batch) for edge in (min, max))
+        inside = {k for batch in together for k in batch}
+        assert not [k for k in range(len(lengths)) if k not in inside and low < lengths[k] < high]
+
+
+def test_batches_by_tokens_differ_between_epochs_and_between_seeds() -> None:
+    lengths = [(1 + i % 9, i % 2) for i in range(400)]
+    runs = [batches_of(TokenBatchSampler(lengths, 50, 2, seed), epoch) for seed in range(3) for epoch in range(3)]
+    assert len({str(batches) for batches in runs}) == 9
+    made = [{frozenset(batch) for batch in batches} for batches in runs]
+    assert all(one != other for i, one in enumerate(made) for other in made[:i]), "not only the batches' order"
+    assert len({len(batches) for batches in runs}) == 1, "the Trainer counts epochs by the number of batches"
+    longest = [max(lengths[k] for k in batch) for batch in runs[0]]
+    assert longest not in (sorted(longest), sorted(longest, reverse=True))
+
+
+def test_batches_by_tokens_have_little_padding_and_use_what_they_may() -> None:
+    rows = news()
+    keys = token_keys(with_lengths(rows), ["en", "de", "fr"])
+    batches = batches_of(TokenBatchSampler(keys, 4096, 2))
+    shuffled = random.Random(0).sample(range(5000), 5000)
+    share = len(shuffled) // len(batches)
+    at_random = waste(rows, [shuffled[i : i + share] for i in range(0, 5000, share)])
+    assert at_random > 0.5
+    assert waste(rows, batches) < at_random / 2
+    sizes = sorted(padded_size(keys, batch) for batch in batches)
+    assert sizes[len(sizes) // 4] > 0.9 * 4096
+
+
+def test_the_longest_sequence_of_an_example_may_be_its_labels() -> None:
+    examples: list[dict[str, Any]] = [
+        {"input_ids": [1] * 3, "de_input_ids": [1] * 5, "labels": [1] * 9},
+        {"input_ids": [1] * 4, "de_input_ids": None, "labels": [1] * 2},
+        {"de_input_ids": [1] * 6},
+    ]
+    assert token_keys(examples, NAMES) == [(9, 5, 3), (4, 4, 4), (6, 6, 0)]
+
+    class Lazy:
+        text_lengths = [[3, 5], [0]]
+        label_lengths = [4, 7]
+
+        def __iter__(self) -> Any:
+            raise AssertionError("an example was read")
+
+    assert token_keys(Lazy(), NAMES) == [(5, 5, 3), (7, 0, 0)]
+
+
+def test_an_example_that_fits_in_no_batch_is_named() -> None:
+    with pytest.raises(ValueError, match=r"max_tokens_per_batch is 7, but example 1 has a sequence of 8\."):
+        TokenBatchSampler([(3, 3), (8, 2), (7, 7)], 7)
+    assert batches_of(TokenBatchSampler([(7, 7)], 7)) == [[0]]
+
+
+TOKENS: dict[str, Any] = {"train_sampling_strategy": "group_by_length", "max_tokens_per_batch": 30}
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_trainer_makes_batches_by_tokens(removed: bool, tmp_path: Path) -> None:
+    examples = made_up_examples(100)
+    data = Dataset.from_list([{**example, "note": [0]} for example in examples]) if removed else examples
+    settings: dict[str, Any] = {"num_train_epochs": 2, "data_seed": 5, "remove_unused_columns": removed}
+    trainer = trainer_of(tmp_path, data, **TOKENS, **settings)
+    trainer.train()
+    keys = token_keys(examples, NAMES)
+    expected = [
+        [name_of(examples[k]) for k in batch]
+        for epoch in (0, 1)
+        for batch in batches_of(TokenBatchSampler(keys, 30, 1, 5), epoch)
+    ]
+    collator: Any = trainer.data_collator
+    assert collator.batches == expected
+    assert trainer.state.global_step == len(expected), "one update each"
+
+
+def test_a_resumed_run_sees_the_batches_that_an_undisturbed_one_does(tmp_path: Path) -> None:
+    examples = made_up_examples(26)
+    settings: dict[str, Any] = {**TOKENS, "num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    settings |= {"save_strategy": "steps"}
+    whole = trainer_of(tmp_path, examples, save_steps=1000, **settings)
+    whole.train()
+    updates = whole.state.global_step
+    begun = trainer_of(tmp_path / "run", examples, save_steps=updates // 2, **settings)  # within the second epoch
+    begun.train()
+    resumed = trainer_of(tmp_path / "run", examples, save_steps=1000, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{updates // 2}"))
+    seen: list[Any] = [trainer.data_collator for trainer in (whole, resumed)]
+    left = len(seen[1].batches)
+    assert updates % 3 == 0 and len(seen[0].batches) // 3 < left < len(seen[0].batches) * 2 // 3
+    assert seen[1].batches == seen[0].batches[-left:]
+    for name, weights in weights_of(whole).items():
+        assert torch.equal(weights_of(resumed)[name], weights), name
+
+
+def test_every_label_weighs_the_same_whatever_batch_it_is_in(tmp_path: Path) -> None:
+    examples = made_up_examples(40)
+    settings: dict[str, Any] = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1, "max_grad_norm": 0.0}
+    number = len(TokenBatchSampler(token_keys(examples, NAMES), 30))
+    one = trainer_of(tmp_path, examples, per_device_train_batch_size=40, **settings)
+    parts = trainer_of(tmp_path, examples, **TOKENS, gradient_accumulation_steps=number, **settings)
+    before = weights_of(one)
+    one.train()
+    parts.train()
+    collator: Any = parts.data_collator
+    assert len({len(batch) for batch in collator.batches}) > 1
+    torch.testing.assert_close(weights_of(parts), weights_of(one), rtol=0, atol=1e-5)
+    assert max((before[name] - after).abs().max() for name, after in weights_of(one).items()) > 1e-2
+    assert losses_of(parts) == pytest.approx(losses_of(one), abs=1e-5)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("an example was read")
+
+
+def test_batches_by_tokens_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    examples = made_up_examples(4)
+    with pytest.raises(ValueError, match=r"max_tokens_per_batch must be 1 or more; got 0\."):
+        trainer_of(tmp_path, examples, **{**TOKENS, "max_tokens_per_batch": 0})
+    with pytest.raises(ValueError, match="needs train_sampling_strategy='group_by_length'; got 'random'"):
+        trainer_of(tmp_path, examples, max_tokens_per_batch=30)
+    with pytest.raises(ValueError, match="a train_dataset with a length; got an IterableDataset"):
+        trainer_of(tmp_path, Stream(), max_steps=1, **TOKENS)
 
 
 def test_the_trainer_groups_by_length_when_asked(tmp_path: Path) -> None:

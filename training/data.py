@@ -262,6 +262,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
 
     Attributes:
         text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
+        label_lengths: Of each row, the tokens of its target.
     """
 
     def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, list[int]]]) -> None:
@@ -271,6 +272,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
         self.forms = {name: form for name, form in forms_of(processor).items() if form != "text"}
         texts = [key for name, key in _input_keys(processor).items() if name not in self.forms]
         self.text_lengths = [[len(example.get(key, ())) for key in texts] for example in encoded]
+        self.label_lengths = [len(example.get("labels", ())) for example in encoded]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -3,7 +3,8 @@
 data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
 tokenizer:  how text becomes ids                                                (TokenizerRecipe)
 model:      fields of MultiSourceConfig, and `preset: paper`
-training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`, `source_learning_rates`
+training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`, `source_learning_rates`,
+            `max_tokens_per_batch`
 
 An entry of `model.sources` has the fields of SourceConfig; `encoder` may also be a folder or Hub id, whose weights and
 preprocessing are taken, and `processor` says where the preprocessing is from if that is another place.
@@ -29,7 +30,8 @@ from pretrained import encoder_config, form_of
 GIVEN_BY_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
-OF_THE_TRAINER = {"noam_scale", "patience", "source_learning_rates"}  # what is no training argument of Transformers
+# What is no training argument of Transformers.
+OF_THE_TRAINER = {"noam_scale", "patience", "source_learning_rates", "max_tokens_per_batch"}
 SEPARATOR = " | "
 GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}  # what train.py needs as it is
 
@@ -135,7 +137,8 @@ class Recipe:
         model: Fields of MultiSourceConfig, and `preset`.
         training: Fields of Seq2SeqTrainingArguments; `noam_scale`, the paper's "learning rate", which gives the peak
             noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping;
-            `source_learning_rates`, peaks for the encoders of sources, by name.
+            `source_learning_rates`, peaks for the encoders of sources, by name; `max_tokens_per_batch`, number of
+            examples x longest sequence, on each process, which limits batches instead of `per_device_train_batch_size`.
     """
 
     data: DataRecipe
@@ -345,9 +348,16 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
                 raise ValueError(f"{path}: training.noam_scale decides training.{key}; give one of them")
         if (sections["training"].get("warmup_steps") or 0) < 1:  # below 1 Transformers takes it for a share
             raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
-    return Recipe(
+    recipe = Recipe(
         data=DataRecipe(**sections["data"]),
         tokenizer=TokenizerRecipe(**sections["tokenizer"]),
         model=sections["model"],
         training=sections["training"],
     )
+    tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
+    if tokens is not None and (not isinstance(tokens, int) or tokens < longest):
+        raise ValueError(
+            f"training.max_tokens_per_batch must be a whole number, data.max_length ({longest}) or more, so that every "
+            f"example fits; got {tokens!r}"
+        )
+    return recipe

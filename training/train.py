@@ -149,6 +149,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         compute_metrics=bleu,
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
         source_learning_rates=recipe.training.get("source_learning_rates"),
+        max_tokens_per_batch=recipe.training.get("max_tokens_per_batch"),
     )
     if args.process_index == 0 and not begun:  # now that nothing is wrong with it
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
