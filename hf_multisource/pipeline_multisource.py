@@ -40,7 +40,7 @@ class MultiSourcePipeline(Pipeline):
         Args:
             inputs: An example, source name -> text (or picture, speech, features: whatever the processor takes as one
                 value), or a list, a generator or a torch dataset of examples. A source that is left out, None or empty
-                is absent.
+                is absent. With a `batch_size`, those of a list are batched by length, the longest first.
             *args: Nothing: they would be left out with a warning.
             **kwargs: `batch_size` and `num_workers` as in every pipeline; `max_source_length`, in tokens, to cut longer
                 text sources; `unreadable="absent"` to go on where a picture cannot be read; `return_scores=True` for a
@@ -49,13 +49,26 @@ class MultiSourcePipeline(Pipeline):
 
         Returns:
             For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list:
-            a list of these. For a generator or dataset: an iterator over these, made as it is consumed.
+            a list of these, in its order. For a generator or dataset: an iterator over these, made as it is consumed.
 
         Raises:
             ValueError: If an example is no mapping, names an unknown source, has a source that is not what it should
                 be, or has no source at all; the message names the source.
         """
-        return [] if isinstance(inputs, list) and not inputs else super().__call__(inputs, *args, **kwargs)
+        size = kwargs.get("batch_size") or self._batch_size or 1
+        if not isinstance(inputs, list) or (inputs and size == 1):
+            return super().__call__(inputs, *args, **kwargs)
+        # The longest first: batches have little padding, and one that memory cannot hold shows at once.
+        order = sorted(range(len(inputs)), key=self._lengths(inputs).__getitem__, reverse=True)
+        results = super().__call__([inputs[i] for i in order], *args, **kwargs) if inputs else []
+        return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+    def _lengths(self, examples: list[Any]) -> list[int]:
+        """Characters of the longest text of each; what is no example has none, and `preprocess` will say so."""
+        processor: Any = self.processor
+        texts = [name for name in processor.source_names if processor.main_input(name) == "input_ids"]
+        values = [[x.get(name) for name in texts] if isinstance(x, Mapping) else [] for x in examples]
+        return [max((len(value) for value in row if isinstance(value, str)), default=0) for row in values]
 
     def _sanitize_parameters(
         self,

@@ -76,6 +76,47 @@ def test_a_list_gives_what_its_examples_give(
     assert together == [pipes[combiner](example, **search) for example in TEXTS]
 
 
+MIXED_UP: list[dict[str, str | None]] = [
+    {"en": " ".join(["a dog runs", "a dog"][i % 2] for _ in range(i * 5 % 8 + 1)), "de": "ein Hund" if i % 3 else None}
+    for i in range(8)
+]
+"""Examples of lengths 1 to 8, in no order."""
+
+
+@pytest.mark.parametrize("how", ["for one call", "for all calls"])
+def test_a_list_is_batched_by_length_and_comes_back_in_its_order(how: str, pipes: dict[str, Any]) -> None:
+    search: dict[str, Any] = {"num_beams": 2, "return_scores": True, "max_new_tokens": 6}
+    one = pipes["parallel"]
+    pipe = pipeline(TASK, model=one.model, processor=one.processor, device="cpu", batch_size=2)
+    call: dict[str, Any] = {**search, "batch_size": 3} if how == "for one call" else search
+    padding: list[int] = []
+
+    def count(_: Any, args: Any, given: dict[str, Any]) -> None:
+        padding.append(sum(int((mask == 0).sum()) for key, mask in given.items() if key.endswith("attention_mask")))
+
+    with pipe.model.get_encoder().register_forward_pre_hook(count, with_kwargs=True):
+        results = pipe(MIXED_UP, **call)
+        by_length, padding = padding, []
+        streamed = list(pipe((example for example in MIXED_UP), **call))
+    expected = [one(example, **search)[0] for example in MIXED_UP]
+    for found in (results, streamed):
+        assert [item["generated_text"] for [item] in found] == [item["generated_text"] for item in expected]
+        assert [item["score"] for [item] in found] == pytest.approx([item["score"] for item in expected], abs=1e-5)
+    assert len({round(item["score"], 3) for item in expected}) == len(MIXED_UP), "scores tell the examples apart"
+    assert len(by_length) == len(padding) == (3 if how == "for one call" else 4)
+    assert 4 * sum(by_length) < 3 * sum(padding)
+
+
+def test_the_longest_examples_of_a_list_come_first(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    rows: list[dict[str, Any]] = [{"en": "A"}, {"en": "A dog runs."}, {"image": picture(0)}, {"en": "A dog."}]
+    mixed_pipe(rows, batch_size=1)
+    one_by_one = [int(batch["attention_mask"].sum()) for batch in batches]
+    batches.clear()
+    mixed_pipe(rows, batch_size=2)
+    taken = [int(number) for batch in batches for number in batch["attention_mask"].sum(1)]
+    assert taken == sorted(one_by_one, reverse=True) and one_by_one != taken
+
+
 def test_an_empty_list_gives_an_empty_list(pipe: Any) -> None:
     assert pipe([]) == []
 
@@ -191,6 +232,10 @@ def test_a_bad_example_is_named(pipe: Any, example: Any, message: str) -> None:
 def test_a_bad_example_in_a_list_is_named(pipe: Any) -> None:
     with pytest.raises(ValueError, match="unknown source 'es'"):
         pipe([TEXTS[0], {"es": "un"}], batch_size=2)
+    with pytest.raises(ValueError, match="source 'de' of an example must be a text or None; got 3"):
+        pipe([{"en": "a"}, {"en": "a dog", "de": 3}, TEXTS[0]], batch_size=2)
+    with pytest.raises(ValueError, match=r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"):
+        pipe([TEXTS[1], "a dog", TEXTS[0]], batch_size=2)
 
 
 @pytest.mark.feature("Pipeline", "save_pretrained, and loading from a folder")
@@ -242,7 +287,7 @@ def mixed_pipe(batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -
 def test_sources_of_every_kind_reach_the_model_as_the_collator_batches_them(
     batch_size: int, mixed_pipe: Any, batches: list[dict[str, Any]]
 ) -> None:
-    rows = mixed_rows()
+    rows = sorted(mixed_rows(), key=lambda row: -len(row.get("en") or ""))
     assert len(mixed_pipe(rows, batch_size=batch_size)) == 4
     collate = DataCollatorForMultiSource(mixed_pipe.processor)
     encoded = [dict(mixed_pipe.processor(**row)) for row in rows]
