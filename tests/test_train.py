@@ -245,6 +245,15 @@ def test_dev_bleu_compares_each_translation_with_its_own_reference(
     assert summary["best_dev_bleu"] == pytest.approx(100)
 
 
+def test_a_recipe_may_ask_for_batches_by_tokens(folder: Path) -> None:
+    run = train_at(folder, max_tokens_per_batch=10_000, max_steps=2, save_steps=2)
+    state = read_json(run / "checkpoint-2" / "trainer_state.json")
+    assert state["epoch"] == 2, "all lines in one batch, where 16 lines each would be three"
+    with pytest.raises(ValueError, match="needs train_sampling_strategy='group_by_length'; got 'random'"):
+        train_at(folder, "other", max_tokens_per_batch=10_000, train_sampling_strategy="random")
+    assert not (folder / "other" / "recipe.yaml").exists()
+
+
 def remove(*paths: Path) -> None:
     for path in paths:
         path.unlink()
