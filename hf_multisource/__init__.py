@@ -5,28 +5,37 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
 from .collation import DataCollatorForMultiSource
+from .combinations import COMBINATIONS
 from .combiners import COMBINERS, Combiner
 from .configuration_multisource import MultiSourceConfig, SourceConfig
+from .configuration_multisource_rnn import MultiSourceRNNConfig
 from .conversion import attach_encoder, convert_combiner
 from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
+from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
 from .pictures import read_picture
 from .pipeline_multisource import TASK, MultiSourcePipeline
 from .processing_multisource import MultiSourceProcessor
+from .rnn_attention import RNNSourceAttention
 from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
 
-AutoConfig.register("multisource", MultiSourceConfig)
-AutoModel.register(MultiSourceConfig, MultiSourceModel)
-AutoModelForSeq2SeqLM.register(MultiSourceConfig, MultiSourceForConditionalGeneration)
-AutoProcessor.register(MultiSourceConfig, MultiSourceProcessor)
 PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=MultiSourcePipeline, pt_model=AutoModelForSeq2SeqLM)
 
-# `save_pretrained` and `push_to_hub` put the code beside the weights, for those who load them without the package.
-MultiSourceConfig.register_for_auto_class()
-MultiSourceModel.register_for_auto_class("AutoModel")
-MultiSourceForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+for _config, _body, _model in (
+    (MultiSourceConfig, MultiSourceModel, MultiSourceForConditionalGeneration),
+    (MultiSourceRNNConfig, MultiSourceRNNModel, MultiSourceRNNForConditionalGeneration),
+):
+    AutoConfig.register(_config.model_type, _config)
+    AutoModel.register(_config, _body)
+    AutoModelForSeq2SeqLM.register(_config, _model)
+    AutoProcessor.register(_config, MultiSourceProcessor)
+    # `save_pretrained` and `push_to_hub` put the code beside the weights, for those who load them without the package.
+    _config.register_for_auto_class()
+    _body.register_for_auto_class("AutoModel")
+    _model.register_for_auto_class("AutoModelForSeq2SeqLM")
 MultiSourceProcessor.register_for_auto_class()
 
 __all__ = [
+    "COMBINATIONS",
     "COMBINERS",
     "Combiner",
     "DataCollatorForMultiSource",
@@ -36,7 +45,11 @@ __all__ = [
     "MultiSourceModel",
     "MultiSourcePipeline",
     "MultiSourceProcessor",
+    "MultiSourceRNNConfig",
+    "MultiSourceRNNForConditionalGeneration",
+    "MultiSourceRNNModel",
     "MultiSourceTrainer",
+    "RNNSourceAttention",
     "SourceConfig",
     "TokenAttention",
     "TokenBatchSampler",

@@ -13,16 +13,22 @@ from safetensors import SafetensorError, safe_open
 from .configuration_multisource import RESERVED_NAMES
 from .pipeline_multisource import TASK, MultiSourcePipeline
 
-# Where a checkpoint of either model finds both models and the pipeline, though it is only one of them that is saved.
-AUTO_MAP = {
-    "AutoModel": "modeling_multisource.MultiSourceModel",
-    "AutoModelForSeq2SeqLM": "modeling_multisource.MultiSourceForConditionalGeneration",
-}
+# Where a checkpoint finds both models of its family and the pipeline, though it is only one of them that is saved.
+AUTO_MAPS = tuple(
+    {
+        "AutoModel": f"{module}.{prefix}Model",
+        "AutoModelForSeq2SeqLM": f"{module}.{prefix}ForConditionalGeneration",
+    }
+    for module, prefix in (
+        ("modeling_multisource", "MultiSource"),
+        ("modeling_multisource_rnn", "MultiSourceRNN"),
+    )
+)
 PIPELINES = {
     TASK: {"impl": f"pipeline_multisource.{MultiSourcePipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"]},
 }
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-SOURCE_OF_KEY = re.compile(r"(?:encoder\.sources|cross_attn)\.(\w+)\.")
+SOURCE_OF_KEY = re.compile(r"(?:sources|cross_attn)\.(\w+)\.")
 
 
 def add_code_references(model: Any) -> None:
@@ -32,9 +38,11 @@ def add_code_references(model: Any) -> None:
         model: The model, about to be saved.
     """
     kind = type(model)
-    if f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" in AUTO_MAP.values():
-        model.config.auto_map = {**(getattr(model.config, "auto_map", None) or {}), **AUTO_MAP}
-        model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` writes into it
+    name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+    for places in AUTO_MAPS:
+        if name in places.values():
+            model.config.auto_map = {**(getattr(model.config, "auto_map", None) or {}), **places}
+            model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` writes into it
 
 
 def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -16,7 +16,6 @@ KEYS_OF_KIND = {
     "features": ("input_features", "attention_mask"),
     "pretrained": ("input_ids", "attention_mask", "inputs_embeds", "pixel_values", "input_values", "input_features"),
 }
-SOURCE_KINDS = tuple(KEYS_OF_KIND)
 SOURCE_KEYS = tuple(dict.fromkeys(key for keys in KEYS_OF_KIND.values() for key in keys))
 # What a source of each kind can set, beside what every source can.
 LAYER_FIELDS = {"layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"}
@@ -25,7 +24,7 @@ FIELDS_OF_KIND = {
     "features": {*LAYER_FIELDS, "feature_size", "norm"},
     "pretrained": {"encoder", "projection", "freeze", "norm", "dropout"},
 }
-FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout", "gated"}
+FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}
 NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
@@ -36,6 +35,7 @@ INITIALIZERS = ("normal", "xavier_uniform")
 LIBRARY_KEYWORDS = ("return_dict", "position_ids", "logits_to_keep", "num_items_in_batch", "cu_seq_lens_q")
 
 SIZES = ("vocab_size", "d_model", "decoder_layers", "decoder_ffn_dim", "max_position_embeddings")
+PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing")
 SOURCE_SIZES = ("ffn_dim", "vocab_size", "max_position_embeddings")
 
 # Words of the processor's call and of the combiners' own sub-modules.
@@ -191,107 +191,83 @@ def _source(i: int, item: Any) -> Any:
     return item
 
 
-def _choose(field: str, value: str, allowed: tuple[str, ...]) -> None:
+def _pick(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is none of those allowed.
+
+    Args:
+        field: Name of the setting.
+        value: Its value.
+        allowed: All values that it can have.
+
+    Raises:
+        ValueError: If it has another; the message names the field, the value and what is allowed.
+    """
     if value not in allowed:
         raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
 
 
-@strict
-class MultiSourceConfig(PreTrainedConfig):
-    """Configuration of a model with several source encoders and one decoder.
+def check_sizes(sizes: Mapping[str, int]) -> None:
+    """Refuse sizes below 1.
 
-    Flat like BART's, plus `sources`, a list whose order is the order of the sources everywhere.
+    Args:
+        sizes: By the name of the setting.
+
+    Raises:
+        ValueError: If there is one; the message names field and value.
+    """
+    for field, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{field} must be at least 1; got {size}.")
+
+
+def check_probabilities(probabilities: Mapping[str, float]) -> None:
+    """Refuse what is no probability of zeroing.
+
+    Args:
+        probabilities: By the name of the setting.
+
+    Raises:
+        ValueError: If one is below 0, or 1 or more; the message names field and value.
+    """
+    for field, value in probabilities.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{field} must be in [0, 1); got {value}.")
+
+
+class SourcesConfig(PreTrainedConfig):
+    """What the configurations of all families have: the sources and the target's tokens.
 
     Args:
         sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 is fed by bare keywords (`input_ids`),
             every other by keywords with its name in front (`de_input_ids`).
-        combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
-        hierarchical_heads: Heads of the hierarchical combiner's second attention; None: `decoder_attention_heads`.
-        query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one each.
-            Read, with `norm_position="pre"`, by the combiners that attend to all sources at once: all but serial and
-            gated_serial, which have one each by nature, and flat and flat_normed, which have a single query.
-        norm_position: "pre": x + f(LN(x)), with a final layer norm after encoder and decoder; "post": LN(x + f(x)).
         vocab_size: Size of the target's vocabulary, in tokens.
-        d_model: Width D of all states.
-        encoder_layers: Layers of every encoder that does not set its own.
-        encoder_attention_heads: Heads in every encoder that does not set its own.
-        encoder_ffn_dim: Feed-forward width in every encoder that does not set its own.
-        decoder_layers: Decoder layers.
-        decoder_attention_heads: Heads of the decoder's self-attention and of each cross-attention.
-        decoder_ffn_dim: Feed-forward width of the decoder.
-        activation_function: Between the two maps of the feed-forward layers, by its name in Transformers.
-        attention_bias: Whether the four projections of every attention have a bias.
-        dropout: Probability of zeroing after embeddings and sub-layers, in [0, 1); not a keep-probability.
-        attention_dropout: Probability of zeroing an attention weight.
-        activation_dropout: Probability of zeroing inside the feed-forward layers.
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
             set their own; of the sources that an example has, one at least stays.
-        layer_norm_eps: Added to the variance.
-        position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
-            paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".
-        position_offset: Number of the first position.
-        max_position_embeddings: Rows of learned position tables, in tokens; sinusoids have no limit.
-        scale_embedding: Whether token embeddings are multiplied by sqrt(D).
-        embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
-        final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
-        initializer: "xavier_uniform" for all matrices (the paper), or "normal" with standard deviation `init_std`.
-        init_std: Standard deviation of the normal initializer.
+        final_logits_bias: Whether logits get a stored bias that is not trained.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
-        use_cache: Whether the decoder returns its keys and values.
+        use_cache: Whether the decoder returns what the next step needs.
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
         eos_token_id: Id that ends a text.
         decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
         is_encoder_decoder: Always True.
-
-    Raises:
-        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
-            the value and what is allowed.
-
-    Example:
-        >>> from hf_multisource import MultiSourceConfig
-        >>> config = MultiSourceConfig(sources=["en", {"name": "de", "layers": 2}], combiner="hierarchical")
-        >>> config.source_names
-        ['en', 'de']
     """
 
-    model_type = "multisource"
     keys_to_ignore_at_inference = ["past_key_values", "source_lengths"]
-    attribute_map = {
-        "hidden_size": "d_model",
-        "num_hidden_layers": "encoder_layers",
-        "num_attention_heads": "encoder_attention_heads",
-    }
+    #: The kinds of sources that the family has, with what each can set beside `fields_of_all`.
+    fields_of_kind: ClassVar[Mapping[str, set[str]]] = FIELDS_OF_KIND
+    #: What sources of every kind can set.
+    fields_of_all: ClassVar[set[str]] = FIELDS_OF_ALL
 
     sources: Any = None
-    combiner: str = "serial"
-    hierarchical_heads: int | None = None
-    query_norm: str = "shared"
-    norm_position: str = "pre"
     vocab_size: int = 8000
-    d_model: int = 512
-    encoder_layers: int = 6
-    encoder_attention_heads: int = 8
-    encoder_ffn_dim: int = 2048
-    decoder_layers: int = 6
-    decoder_attention_heads: int = 8
-    decoder_ffn_dim: int = 2048
-    activation_function: str = "relu"
-    attention_bias: bool = True
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
     source_dropout: float | int = 0.0
-    layer_norm_eps: float | int = 1e-5
-    position_embedding: str = "sinusoidal"
-    position_offset: int = 0
-    max_position_embeddings: int = 1024
-    scale_embedding: bool = True
-    embedding_norm: bool = False
     final_logits_bias: bool = False
-    initializer: str = "xavier_uniform"
-    init_std: float | int = 0.02
     label_smoothing: float | int = 0.0
     use_cache: bool = True
     tie_word_embeddings: bool = True
@@ -312,38 +288,6 @@ class MultiSourceConfig(PreTrainedConfig):
             # Where the package is imported, so is its pipeline: one named here would ask for trust_remote_code.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
-
-    @classmethod
-    def paper(cls, **fields: Any) -> "MultiSourceConfig":
-        """The computation of Libovický, Helcl & Mareček 2018, as in the authors' code.
-
-        Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
-        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. Sizes, dropout and
-        label smoothing stay the caller's: the paper leaves the last two unstated.
-
-        Args:
-            fields: Any field of the configuration; they win over the preset.
-
-        Returns:
-            The configuration.
-        """
-        preset: dict[str, Any] = {
-            "norm_position": "pre",
-            "query_norm": "shared",
-            "attention_bias": False,
-            "position_embedding": "sinusoidal",
-            "scale_embedding": False,
-            "activation_function": "relu",
-            "layer_norm_eps": 1e-6,
-            "initializer": "xavier_uniform",
-            "tie_word_embeddings": True,
-        }
-        preset["activation_dropout"] = fields.get("dropout", cls.dropout)
-        config = cls(**{**preset, **fields})
-        for source in config.sources:
-            if source.kind != "text" and source.norm is None and source.share_encoder_with is None:
-                source.norm = False
-        return config
 
     @classmethod
     def get_config_dict(
@@ -370,17 +314,14 @@ class MultiSourceConfig(PreTrainedConfig):
             )
         return fields, unused
 
-    @property
-    def sub_configs(self) -> dict[str, Any]:
-        """Classes of the wrapped encoders' configurations, by the name under which `getattr` gives them."""
-        wrapped = [source for source in self.__dict__.get("sources") or () if source.encoder is not None]
-        return {f"sources.{source.name}": type(source.encoder) for source in wrapped}
+    @classmethod
+    def setting_names(cls) -> set[str]:
+        """Names of the family's own settings.
 
-    def __getattr__(self, name: str) -> Any:
-        # Transformers sets what reaches all parts of a model, such as the attention, on `getattr(config, part)`.
-        if name.startswith("sources."):
-            return self.get_source(name.removeprefix("sources.")).encoder
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        Returns:
+            Those of all fields that not every configuration of Transformers has.
+        """
+        return {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
 
     @property
     def source_names(self) -> list[str]:
@@ -404,14 +345,14 @@ class MultiSourceConfig(PreTrainedConfig):
                 return source
         raise ValueError(f"unknown source {name!r}; the model's sources are {', '.join(self.source_names)}.")
 
-    def encoder_settings(self, name: str) -> EncoderSettings:
-        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
+    def encoder_owner(self, name: str) -> SourceConfig:
+        """The source whose encoder reads a source: itself, unless it shares another's.
 
         Args:
             name: The source's name.
 
         Returns:
-            The settings, complete.
+            That source's configuration.
 
         Raises:
             ValueError: If there is no such source; the message lists the names.
@@ -419,37 +360,30 @@ class MultiSourceConfig(PreTrainedConfig):
         source = self.get_source(name)
         while source.share_encoder_with is not None:
             source = self.get_source(source.share_encoder_with)
-        owner = source
-        while (other := owner.share_embeddings_with or owner.share_encoder_with) is not None:
+        return source
+
+    def source_vocabulary(self, name: str) -> tuple[int, int | None]:
+        """The vocabulary in which a source is written.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            Its size, in tokens, and its padding id.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        owner = self.get_source(name)
+        while (other := owner.share_encoder_with or owner.share_embeddings_with) is not None:
             owner = self.get_source(other)
-
-        def pick(value: Any, default: Any) -> Any:
-            return default if value is None else value
-
-        return EncoderSettings(
-            name=name,
-            layers=pick(source.layers, self.encoder_layers if source.kind == "text" else 0),
-            attention_heads=pick(source.attention_heads, self.encoder_attention_heads),
-            ffn_dim=pick(source.ffn_dim, self.encoder_ffn_dim),
-            dropout=pick(source.dropout, self.dropout),
-            vocab_size=pick(owner.vocab_size, self.vocab_size),
-            pad_token_id=pick(owner.pad_token_id, self.pad_token_id),
-            position_embedding=pick(
-                source.position_embedding, self.position_embedding if source.kind == "text" else "none"
-            ),
-            max_position_embeddings=pick(source.max_position_embeddings, self.max_position_embeddings),
-        )
+        return _pick(owner.vocab_size, self.vocab_size), _pick(owner.pad_token_id, self.pad_token_id)
 
     @property
     def source_dropouts(self) -> tuple[float, ...]:
         """Probability of losing each source in training, in order."""
         own = (source.source_dropout for source in self.sources)
         return tuple(self.source_dropout if probability is None else probability for probability in own)
-
-    @property
-    def gated_sources(self) -> tuple[bool, ...]:
-        """Whether each source, in order, is gated if the combiner is "gated_serial"."""
-        return tuple(i > 0 if source.gated is None else source.gated for i, source in enumerate(self.sources))
 
     def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
@@ -518,22 +452,15 @@ class MultiSourceConfig(PreTrainedConfig):
                     raise ValueError(
                         f"source name {name!r} is a prefix of {other!r}: their keywords could be confused."
                     )
-            _choose(f"sources[{name}].kind", source.kind, SOURCE_KINDS)
+            check_choice(f"sources[{name}].kind", source.kind, tuple(self.fields_of_kind))
             for field in ("share_encoder_with", "share_embeddings_with"):
                 other = getattr(source, field)
                 if other is not None and other not in names[:i]:
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
             self._check_kind(source)
-            if source.gated is not None and self.combiner != "gated_serial":
-                raise ValueError(
-                    f"sources[{name}].gated may only be set with combiner='gated_serial'; got {source.gated} with "
-                    f"combiner={self.combiner!r}."
-                )
-            for field in ("dropout", "source_dropout"):
-                probability = getattr(source, field)
-                if probability is not None and not 0 <= probability < 1:
-                    raise ValueError(f"sources[{name}].{field} must be in [0, 1); got {probability}.")
+            own = {f"sources[{name}].{field}": getattr(source, field) for field in ("dropout", "source_dropout")}
+            check_probabilities({field: value for field, value in own.items() if value is not None})
             if source.share_embeddings_with is not None:
                 if self.get_source(source.share_embeddings_with).kind != "text":
                     raise ValueError(
@@ -550,15 +477,15 @@ class MultiSourceConfig(PreTrainedConfig):
     def _check_kind(self, source: SourceConfig) -> None:
         """A source sets what its kind has, and no more."""
         place, kind = f"sources[{source.name}]", source.kind
-        own = source.to_dict().keys() - FIELDS_OF_ALL
+        own = source.to_dict().keys() - self.fields_of_all
         if source.share_encoder_with is not None:
             if own:
                 raise ValueError(f"{place} has share_encoder_with and so cannot set {', '.join(sorted(own))}.")
             if (other := self.get_source(source.share_encoder_with)).kind != kind:
                 raise ValueError(f"{place}.kind must be that of {other.name!r}, {other.kind!r}; got {kind!r}.")
             return
-        if foreign := sorted(own - FIELDS_OF_KIND[kind]):
-            allowed = ", ".join(sorted(FIELDS_OF_KIND[kind]))
+        if foreign := sorted(own - self.fields_of_kind[kind]):
+            allowed = ", ".join(sorted(self.fields_of_kind[kind]))
             raise ValueError(f"{place} is of kind {kind!r} and so cannot set {foreign[0]}; it can set {allowed}.")
         if kind == "features" and (source.feature_size is None or source.feature_size < 1):
             raise ValueError(f"{place}.feature_size must be at least 1; got {source.feature_size}.")
@@ -574,16 +501,208 @@ class MultiSourceConfig(PreTrainedConfig):
                 "it a vocab_size of its own, or the model tie_word_embeddings=False."
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain JSON values.
+
+        Returns:
+            A dict; `sources` is a list of dicts.
+        """
+        output: dict[str, Any] = super().to_dict()
+        output["sources"] = [source.to_dict() for source in self.sources]
+        return output
+
+
+@strict
+class MultiSourceConfig(SourcesConfig):
+    """Configuration of a model with several source encoders and one decoder.
+
+    Flat like BART's, plus `sources`, a list whose order is the order of the sources everywhere.
+
+    Args:
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 is fed by bare keywords (`input_ids`),
+            every other by keywords with its name in front (`de_input_ids`).
+        combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
+        hierarchical_heads: Heads of the hierarchical combiner's second attention; None: `decoder_attention_heads`.
+        query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one each.
+            Read, with `norm_position="pre"`, by the combiners that attend to all sources at once: all but serial and
+            gated_serial, which have one each by nature, and flat and flat_normed, which have a single query.
+        norm_position: "pre": x + f(LN(x)), with a final layer norm after encoder and decoder; "post": LN(x + f(x)).
+        vocab_size: Size of the target's vocabulary, in tokens.
+        d_model: Width D of all states.
+        encoder_layers: Layers of every encoder that does not set its own.
+        encoder_attention_heads: Heads in every encoder that does not set its own.
+        encoder_ffn_dim: Feed-forward width in every encoder that does not set its own.
+        decoder_layers: Decoder layers.
+        decoder_attention_heads: Heads of the decoder's self-attention and of each cross-attention.
+        decoder_ffn_dim: Feed-forward width of the decoder.
+        activation_function: Between the two maps of the feed-forward layers, by its name in Transformers.
+        attention_bias: Whether the four projections of every attention have a bias.
+        dropout: Probability of zeroing after embeddings and sub-layers, in [0, 1); not a keep-probability.
+        attention_dropout: Probability of zeroing an attention weight.
+        activation_dropout: Probability of zeroing inside the feed-forward layers.
+        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
+            set their own; of the sources that an example has, one at least stays.
+        layer_norm_eps: Added to the variance.
+        position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
+            paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".
+        position_offset: Number of the first position.
+        max_position_embeddings: Rows of learned position tables, in tokens; sinusoids have no limit.
+        scale_embedding: Whether token embeddings are multiplied by sqrt(D).
+        embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
+        final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
+        initializer: "xavier_uniform" for all matrices (the paper), or "normal" with standard deviation `init_std`.
+        init_std: Standard deviation of the normal initializer.
+        label_smoothing: Probability mass spread over the whole vocabulary, in training only.
+        use_cache: Whether the decoder returns its keys and values.
+        tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
+        pad_token_id: Padding id.
+        bos_token_id: Id that begins the decoder's input.
+        eos_token_id: Id that ends a text.
+        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        is_encoder_decoder: Always True.
+
+    Raises:
+        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
+            the value and what is allowed.
+
+    Example:
+        >>> from hf_multisource import MultiSourceConfig
+        >>> config = MultiSourceConfig(sources=["en", {"name": "de", "layers": 2}], combiner="hierarchical")
+        >>> config.source_names
+        ['en', 'de']
+    """
+
+    model_type = "multisource"
+    fields_of_all: ClassVar[set[str]] = {*FIELDS_OF_ALL, "gated"}
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    combiner: str = "serial"
+    hierarchical_heads: int | None = None
+    query_norm: str = "shared"
+    norm_position: str = "pre"
+    d_model: int = 512
+    encoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_layers: int = 6
+    decoder_attention_heads: int = 8
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    attention_bias: bool = True
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    layer_norm_eps: float | int = 1e-5
+    position_embedding: str = "sinusoidal"
+    position_offset: int = 0
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    embedding_norm: bool = False
+    initializer: str = "xavier_uniform"
+    init_std: float | int = 0.02
+
+    @property
+    def strategy(self) -> str:
+        """How the sources are combined, in a word, for reports: the combiner."""
+        return self.combiner
+
+    @classmethod
+    def paper(cls, **fields: Any) -> "MultiSourceConfig":
+        """The computation of Libovický, Helcl & Mareček 2018, as in the authors' code.
+
+        Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
+        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. Sizes, dropout and
+        label smoothing stay the caller's: the paper leaves the last two unstated.
+
+        Args:
+            fields: Any field of the configuration; they win over the preset.
+
+        Returns:
+            The configuration.
+        """
+        preset: dict[str, Any] = {
+            "norm_position": "pre",
+            "query_norm": "shared",
+            "attention_bias": False,
+            "position_embedding": "sinusoidal",
+            "scale_embedding": False,
+            "activation_function": "relu",
+            "layer_norm_eps": 1e-6,
+            "initializer": "xavier_uniform",
+            "tie_word_embeddings": True,
+        }
+        preset["activation_dropout"] = fields.get("dropout", cls.dropout)
+        config = cls(**{**preset, **fields})
+        for source in config.sources:
+            if source.kind != "text" and source.norm is None and source.share_encoder_with is None:
+                source.norm = False
+        return config
+
+    @property
+    def sub_configs(self) -> dict[str, Any]:
+        """Classes of the wrapped encoders' configurations, by the name under which `getattr` gives them."""
+        wrapped = [source for source in self.__dict__.get("sources") or () if source.encoder is not None]
+        return {f"sources.{source.name}": type(source.encoder) for source in wrapped}
+
+    def __getattr__(self, name: str) -> Any:
+        # Transformers sets what reaches all parts of a model, such as the attention, on `getattr(config, part)`.
+        if name.startswith("sources."):
+            return self.get_source(name.removeprefix("sources.")).encoder
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def encoder_settings(self, name: str) -> EncoderSettings:
+        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            The settings, complete.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        source = self.encoder_owner(name)
+        vocab_size, pad_token_id = self.source_vocabulary(name)
+
+        return EncoderSettings(
+            name=name,
+            layers=_pick(source.layers, self.encoder_layers if source.kind == "text" else 0),
+            attention_heads=_pick(source.attention_heads, self.encoder_attention_heads),
+            ffn_dim=_pick(source.ffn_dim, self.encoder_ffn_dim),
+            dropout=_pick(source.dropout, self.dropout),
+            vocab_size=vocab_size,
+            pad_token_id=pad_token_id,
+            position_embedding=_pick(
+                source.position_embedding, self.position_embedding if source.kind == "text" else "none"
+            ),
+            max_position_embeddings=_pick(source.max_position_embeddings, self.max_position_embeddings),
+        )
+
+    @property
+    def gated_sources(self) -> tuple[bool, ...]:
+        """Whether each source, in order, is gated if the combiner is "gated_serial"."""
+        return tuple(i > 0 if source.gated is None else source.gated for i, source in enumerate(self.sources))
+
     def validate_choices(self) -> None:
         """Fields with a fixed set of values hold one of them."""
-        _choose("norm_position", self.norm_position, NORM_POSITIONS)
-        _choose("query_norm", self.query_norm, QUERY_NORMS)
-        _choose("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        _choose("initializer", self.initializer, INITIALIZERS)
+        check_choice("norm_position", self.norm_position, NORM_POSITIONS)
+        check_choice("query_norm", self.query_norm, QUERY_NORMS)
+        check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        check_choice("initializer", self.initializer, INITIALIZERS)
         for source in self.sources:
+            if source.gated is not None and self.combiner != "gated_serial":
+                raise ValueError(
+                    f"sources[{source.name}].gated may only be set with combiner='gated_serial'; got {source.gated} "
+                    f"with combiner={self.combiner!r}."
+                )
             if source.position_embedding is not None:
                 field = f"sources[{source.name}].position_embedding"
-                _choose(field, source.position_embedding, SOURCE_POSITION_EMBEDDINGS)
+                check_choice(field, source.position_embedding, SOURCE_POSITION_EMBEDDINGS)
         if self.query_norm == "per_source" and self.norm_position == "post":
             raise ValueError(
                 'query_norm="per_source" needs norm_position="pre": with post-norm queries are not normalised.'
@@ -597,9 +716,7 @@ class MultiSourceConfig(PreTrainedConfig):
             sizes |= {f"{field} of source {name!r}": settings[field] for field in SOURCE_SIZES}
             if settings["layers"] < 0:
                 raise ValueError(f"layers of source {name!r} must be at least 0; got {settings['layers']}.")
-        for field, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{field} must be at least 1; got {size}.")
+        check_sizes(sizes)
         heads = {"decoder_attention_heads": self.decoder_attention_heads}
         if self.hierarchical_heads is not None:
             heads["hierarchical_heads"] = self.hierarchical_heads
@@ -610,20 +727,7 @@ class MultiSourceConfig(PreTrainedConfig):
                 raise ValueError(f"{field} must divide d_model={self.d_model}; got {number}.")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (positions have two halves); got {self.d_model}.")
-        for field in ("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing"):
-            value = getattr(self, field)
-            if not 0 <= value < 1:
-                raise ValueError(f"{field} must be in [0, 1); got {value}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain JSON values.
-
-        Returns:
-            A dict; `sources` is a list of dicts.
-        """
-        output: dict[str, Any] = super().to_dict()
-        output["sources"] = [source.to_dict() for source in self.sources]
-        return output
+        check_probabilities({field: getattr(self, field) for field in PROBABILITIES})
 
 
-__all__ = ["MultiSourceConfig", "SourceConfig"]
+__all__ = ["MultiSourceConfig", "SourceConfig", "SourcesConfig"]

@@ -251,8 +251,8 @@ class FromSourcesMixin:
             for source in listed:
                 if "dropout" not in source_fields.get(source["name"], {}):
                     source.pop("dropout", None)
-        kept = {field: getattr(origin.config, field) for field in MultiSourceConfig.__annotations__}
-        del kept["sources"], kept["combiner"]
+        chosen = MultiSourceConfig.setting_names() - {"sources", "combiner"}
+        kept = {field: getattr(origin.config, field) for field in chosen}
         config = MultiSourceConfig(**{**kept, **config_fields}, sources=listed, combiner=combiner)
         model: Any = cls(config).to(origin.dtype).eval()  # type: ignore[call-arg, attr-defined]
         weights.update(_decoder_weights(origin))

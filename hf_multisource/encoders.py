@@ -214,7 +214,34 @@ class LayeredEncoder(SourceEncoder):
         return EncodedSource(last_hidden_state=states, attention_mask=mask)
 
 
-class TextEncoder(LayeredEncoder):
+class TextSourceEncoder(SourceEncoder):
+    """Base of the encoders that read text with embeddings of their own.
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+    """
+
+    paddable = ("input_ids", "inputs_embeds")
+
+    embeddings: TextEmbeddings
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embeddings.tokens = value
+
+    def input_mask(self, **inputs: Tensor) -> Tensor:
+        padding = self.settings.pad_token_id
+        if "input_ids" in inputs and "attention_mask" not in inputs and padding is not None:
+            return inputs["input_ids"].ne(padding)
+        if "input_ids" in inputs and "attention_mask" not in inputs:
+            return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
+        return super().input_mask(**inputs)
+
+
+class TextEncoder(TextSourceEncoder, LayeredEncoder):
     """Transformer encoder of one text source.
 
     Args:
@@ -224,8 +251,6 @@ class TextEncoder(LayeredEncoder):
     Shape:
         input_ids (B, S), attention_mask (B, S) bool to states (B, S, D).
     """
-
-    paddable = ("input_ids", "inputs_embeds")
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
         super().__init__(config, name)
@@ -241,20 +266,6 @@ class TextEncoder(LayeredEncoder):
         self.add_layers(norm=config.norm_position == "pre")
         self.post_init()
         self.freeze()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.tokens
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self.embeddings.tokens = value
-
-    def input_mask(self, **inputs: Tensor) -> Tensor:
-        padding = self.settings.pad_token_id
-        if "input_ids" in inputs and "attention_mask" not in inputs and padding is not None:
-            return inputs["input_ids"].ne(padding)
-        if "input_ids" in inputs and "attention_mask" not in inputs:
-            return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
-        return super().input_mask(**inputs)
 
     @merge_with_config_defaults
     @capture_outputs

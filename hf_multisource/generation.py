@@ -97,8 +97,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
         """
         collected: dict[str, Any] = {}
         if (ids := kwargs.pop("shortlist", None)) is not None:
-            bias = self.final_logits_bias[0] if self.config.final_logits_bias else None
-            kwargs[SHORTLIST] = Shortlist(ids, self.get_output_embeddings(), bias)
+            model: Any = self
+            bias = model.final_logits_bias[0] if self.config.final_logits_bias else None
+            kwargs[SHORTLIST] = Shortlist(ids, model.get_output_embeddings(), bias)
         output: Any = super().generate(*args, **{**kwargs, COLLECTED: collected})  # type: ignore[misc]
         if isinstance(output, ModelOutput):
             for name, value in collected.items():

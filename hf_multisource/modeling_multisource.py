@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,9 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
         config: The model's configuration.
     """
 
+    #: Encoder classes by `SourceConfig.kind`.
+    encoder_types: ClassVar[Mapping[str, Any]] = ENCODERS
+
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
         self.owners: dict[str, str] = {}
@@ -112,7 +116,7 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             self.owners[source.name] = source.name
             if hasattr(self.sources, source.name):
                 raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
-            self.sources[source.name] = ENCODERS[source.kind](config, source.name)
+            self.sources[source.name] = self.encoder_types[source.kind](config, source.name)
         self.main_input_name = self._first.main_input_name
         self.post_init()
 
@@ -170,6 +174,17 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
                 encoder = self.sources[self.owners[name]]
                 encoded[name] = encoder.absent(next(iter(masks.values())).new_zeros(len(next(iter(masks.values()))), 0))
             encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
+        return self.join(encoded)
+
+    def join(self, encoded: Mapping[str, Any]) -> MultiSourceEncoderOutput:
+        """Join encoded sources on the time axis.
+
+        Args:
+            encoded: What the encoders returned, by the names of those sources that were given, in order.
+
+        Returns:
+            The joined states, their mask and the lengths of the sources.
+        """
         first = encoded.get(self.config.source_names[0], EncodedSource())
         state_masks = {name: output.attention_mask for name, output in encoded.items()}
         return MultiSourceEncoderOutput(
@@ -413,9 +428,6 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
 
         Returns:
             States (B * K, T, D) and what was asked for.
-
-        Raises:
-            ValueError: If there are not K rows for each example; the message gives the numbers.
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -428,11 +440,6 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
             past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
         )
         memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths, decoder_expansion)
-        if states.shape[0] != encoder_hidden_states.shape[0] * decoder_expansion:
-            raise ValueError(
-                f"the decoder is given {states.shape[0]} rows for {encoder_hidden_states.shape[0]} examples and "
-                f"decoder_expansion={decoder_expansion}; it needs so many rows for each example."
-            )
         for layer in self.layers:
             states = layer(
                 states, memory.states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs
@@ -449,10 +456,13 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
         config: The model's configuration.
     """
 
+    encoder_type: ClassVar[type[MultiSourceEncoder]] = MultiSourceEncoder
+    decoder_type: ClassVar[Any] = MultiSourceDecoder
+
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
-        self.encoder = MultiSourceEncoder(config)
-        self.decoder = MultiSourceDecoder(config)
+        self.encoder = self.encoder_type(config)
+        self.decoder = self.decoder_type(config)
         self.main_input_name = self.encoder.main_input_name
         self._tied_weights_keys = {
             f"encoder.sources.{name}.embeddings.tokens.weight": table
@@ -549,7 +559,8 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             States (B * K, T, D) of the decoder and what was asked for.
 
         Raises:
-            ValueError: If no source is given or one that the model does not have.
+            ValueError: If no source is given or one that the model does not have, or if there are not K rows for each
+                example.
         """
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         if encoder_outputs is None:
@@ -560,7 +571,14 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
                 return_dict=True,  # whatever the configuration says: tuples are for users
                 **kwargs,
             )
-        encoded = self.complete_encoder_outputs(encoder_outputs, attention_mask)
+        encoded: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
+        target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+        examples = encoded.last_hidden_state.shape[0]
+        if target.shape[0] != examples * decoder_expansion:
+            raise ValueError(
+                f"the decoder is given {target.shape[0]} rows for {examples} examples and "
+                f"decoder_expansion={decoder_expansion}; it needs so many rows for each example."
+            )
         # With one source it is an ordinary model, which returns nothing more than those do.
         by_source = options.get("output_attentions", self.config.output_attentions) and len(self.config.sources) > 1
         decoded = self.decoder(
@@ -575,6 +593,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             use_cache=use_cache,
             output_source_weights=by_source,
             return_dict=True,
+            **self._decoder_extras(encoded),
             **options,
         )
         return MultiSourceModelOutput(
@@ -589,6 +608,10 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             source_weights=decoded.source_weights or None,
             source_lengths=encoded.source_lengths if by_source else None,
         )
+
+    def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
+        """What else the decoder of the family reads of the encoded sources."""
+        return {}
 
     def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
@@ -642,10 +665,11 @@ class MultiSourceForConditionalGeneration(
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
+    body_type: ClassVar[type[MultiSourceModel]] = MultiSourceModel
 
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
-        self.model = MultiSourceModel(config)
+        self.model = self.body_type(config)
         self.main_input_name = self.model.main_input_name
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.final_logits_bias:

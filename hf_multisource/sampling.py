@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -216,6 +217,10 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         source_learning_rates: Learning rates of sources' encoders, by name, where they are not that of the arguments: a
             pretrained encoder beside new parts wants a smaller one. The schedule scales them like all others. What a
             source shares, such as embeddings tied to the decoder's, keeps the rate of the arguments.
+        halve_after_epoch: In place of the arguments' schedule: the learning rate is theirs for so many epochs, half of
+            it in the next one, a quarter in the one after, and so on (Zoph & Knight 2016: 10).
+        loss_per_sentence: Whether the training loss is the mean over sentences of the sum over their tokens, as in the
+            code of Zoph & Knight 2016, whose learning rates and bound of the gradient go with it; stock: over tokens.
         max_tokens_per_batch: Training batches of at most so many tokens on each process, padding included, instead of
             `per_device_train_batch_size` examples: number of examples x longest sequence, sources and labels; see
             [`TokenBatchSampler`]. Every label weighs the same in an update, whatever batch it is in.
@@ -224,7 +229,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
     Raises:
         ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it; if
             `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
-            rate below 0; if `max_tokens_per_batch` is below 1, or given without `group_by_length` or for a dataset
+            rate below 0; if `halve_after_epoch` is set and the arguments count updates; if
+            `max_tokens_per_batch` is below 1, or given without `group_by_length` or for a dataset
             without a length.
     """
 
@@ -232,10 +238,19 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         self,
         *args: Any,
         source_learning_rates: Mapping[str, float] | None = None,
+        halve_after_epoch: int | None = None,
+        loss_per_sentence: bool = False,
         max_tokens_per_batch: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.halve_after_epoch = halve_after_epoch
+        self.loss_per_sentence = loss_per_sentence
+        if halve_after_epoch is not None and self.args.max_steps > 0:
+            raise ValueError(
+                f"halve_after_epoch={halve_after_epoch} counts epochs: set num_train_epochs, not "
+                f"max_steps={self.args.max_steps}."
+            )
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:
             raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
@@ -292,6 +307,42 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         for name, rate in self.source_learning_rates.items() if not made else ():
             give_rate(optimizer, own_parameters(whole, name), rate)
         return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """As stock, or with `halve_after_epoch` the schedule that it means.
+
+        Args:
+            num_training_steps: Updates of the whole training.
+            optimizer: The optimizer, if it is not the trainer's own.
+
+        Returns:
+            The schedule.
+        """
+        last = self.halve_after_epoch
+        if last is None or self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        epoch = num_training_steps / self.args.num_train_epochs  # in updates
+        steps: Any = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = LambdaLR(steps, lambda update: 0.5 ** max(0, int(update / epoch) + 1 - last))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
+        """As stock, which also counts the labels of an update; with `loss_per_sentence` its sentences are counted.
+
+        Args:
+            epoch_iterator: Gives batches.
+            num_batches: Batches of an update, on this process.
+            device: Where the number is wanted.
+
+        Returns:
+            The batches, and the number by which the sum of the losses is divided.
+        """
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.loss_per_sentence and items is not None:
+            processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+            items = torch.tensor(sum(len(batch["labels"]) for batch in batches) * processes, device=device)
+        return batches, items
 
     def compute_loss(
         self,

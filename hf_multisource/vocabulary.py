@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +100,7 @@ class Shortlist:
         TypeError: If the output layer is not a linear layer, but quantised or wrapped by another.
     """
 
-    def __init__(self, ids: Tensor, layer: nn.Module, bias: Tensor | None) -> None:
+    def __init__(self, ids: Tensor, layer: Any, bias: Tensor | None) -> None:
         if type(layer) not in (nn.Linear, OneDNNLinear, Int8Linear):
             raise TypeError(f"a shortlist takes rows of the output layer, which is a {type(layer).__name__}.")
         if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
@@ -113,7 +114,7 @@ class Shortlist:
         self.ids = ids
         self.vocab_size = layer.out_features
         self.bias = None if bias is None else bias[ids]
-        self.layer = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
+        self.layer: Any = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
         self.layer.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
         self.layer.__class__ = type(layer)  # with its kernels
 

@@ -12,7 +12,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource import (
+    MultiSourceForConditionalGeneration,
+    MultiSourceProcessor,
+    MultiSourceRNNConfig,
+    MultiSourceRNNForConditionalGeneration,
+)
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import COMBINERS, Combiner, build_combiner
 from hf_multisource.configuration_multisource import MultiSourceConfig
@@ -33,6 +38,8 @@ PAPER_COMBINERS = ("serial", "parallel", "flat", "hierarchical")
 EXTRA = [pytest.mark.slow, pytest.mark.extra]
 EVERY_COMBINER = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else EXTRA) for name in COMBINERS]
 """For tests that take long: the default run has those of the paper alone."""
+LSTM = "lstm"
+"""In place of a combiner: the other family, with a window on each source and input feeding."""
 
 
 def one_by_default(chosen: str) -> list[Any]:
@@ -174,6 +181,8 @@ def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
 
     Any, since Transformers' types let no class of others call `generate`.
     """
+    if combiner == LSTM:
+        return three_source_lstm(**fields)
     defaults = {
         "sources": NAMES,
         "d_model": 16,
@@ -189,9 +198,35 @@ def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
                 parameter.mul_(0.2).add_(name.endswith("weight"))
             elif "cross_attn" in name:
                 parameter.mul_(2.5)
-    model.final_logits_bias[:, END] = 2.0
-    model.final_logits_bias[:, [0, 2]] = -30.0  # neither padding nor another start
+    say_real_words(model)
     return model
+
+
+def three_source_lstm(decoder_layers: int = 2, norm_position: str = "", **fields: Any) -> Any:
+    """The same of the other family, which has no norm, and as many layers everywhere."""
+    defaults = {
+        "sources": NAMES,
+        "vocab_size": 16,
+        "d_model": 16,
+        "dropout": 0.0,
+        "window": 2,
+        "final_logits_bias": True,
+    }
+    config = MultiSourceRNNConfig(num_layers=decoder_layers, **{**defaults, **fields})
+    model: Any = MultiSourceRNNForConditionalGeneration(config).eval()
+    randomise(model, 2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lm_head" in name or "tokens" in name:  # what comes out of a tanh is small
+                parameter.mul_(4.0)
+    say_real_words(model)
+    return model
+
+
+def say_real_words(model: Any) -> None:
+    """End sentences now and then, and say neither padding nor another start."""
+    model.final_logits_bias[:, END] = 2.0
+    model.final_logits_bias[:, [0, 2]] = -30.0
 
 
 def three_source_batch(names: Sequence[str] = NAMES, examples: Sequence[int] = range(5)) -> dict[str, Tensor]:

@@ -22,7 +22,8 @@ HEAD = """<!-- Made by `{command}`. Do not edit. -->
 
 Each line names the tests that prove it; they ran on transformers {transformers}, torch {torch}. The models of these
 tests have three sources, and batches in which some examples lack one. *combiners* and *beams* tell what a feature was
-run with: an empty cell means that it has nothing to do with them. A skipped test counts as not supported.
+run with: an empty cell means that it has nothing to do with them; *lstm* is the LSTM family, which has no combiner. A
+skipped test counts as not supported.
 
 """
 SELECTED = "feature and not gpu and not extra"

@@ -17,6 +17,7 @@ SCRIPTS = sorted((ROOT / "training").glob("*.py"))
 # Module -> the siblings it may import. Imports only go down; `__init__` may import every one and is imported by none.
 FLOORS = {
     "configuration_multisource": set[str](),
+    "configuration_multisource_rnn": {"configuration_multisource"},
     "attention": set[str](),
     "collation": set[str](),
     "pictures": set[str](),
@@ -27,11 +28,20 @@ FLOORS = {
     "combiners": {"configuration_multisource", "attention", "layers"},
     "encoders": {"configuration_multisource", "attention", "layers"},
     "processing_multisource": {"configuration_multisource", "collation", "pictures"},
-    "generation": {"configuration_multisource"},
+    "inference": set[str](),
+    "vocabulary": {"inference"},
+    "generation": {"configuration_multisource", "vocabulary"},
     "conversion": {"configuration_multisource", "encoders"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
-        "conversion",
+        *("conversion", "inference", "vocabulary"),
+    },
+    "combinations": {"configuration_multisource_rnn", "layers"},
+    "rnn_cache": set[str](),
+    "rnn_attention": {"configuration_multisource_rnn", "attention", "combinations"},
+    "modeling_multisource_rnn": {
+        *("configuration_multisource_rnn", "attention", "layers", "encoders", "modeling_multisource"),
+        *("combinations", "rnn_attention", "rnn_cache"),
     },
     "analysis": {"collation"},
     "sharding": set[str](),

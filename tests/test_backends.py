@@ -13,14 +13,14 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
-from builders import EVERY_COMBINER, three_source_batch, three_source_model
-from hf_multisource import MultiSourceForConditionalGeneration
+from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource.attention import MultiHeadAttention, eager_attention_forward
 from hf_multisource.modeling_multisource import MultiSourceEncoderOutput
 
 TARGET = torch.tensor([[2, 5, 6, 7], [2, 7, 1, 0], [2, 8, 9, 4]])
 
 each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
+of_both_families = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 
 
 @pytest.fixture(autouse=True)
@@ -160,12 +160,12 @@ def test_encoder_and_decoder_export_and_take_any_batch_and_length(combiner: str)
 
 @pytest.mark.feature("Model", "float16 and bfloat16")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@each_combiner
+@of_both_families
 def test_half_precision_is_close_and_loads_and_generates(combiner: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = three_source_model(combiner)
     expected = model(**inputs()).logits
     model.save_pretrained(tmp_path)
-    half: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
+    half: Any = type(model).from_pretrained(tmp_path, dtype=dtype)
     assert {p.dtype for p in half.parameters()} == {dtype}
     actual = half(**inputs()).logits
     assert actual.dtype == dtype and actual.isfinite().all()
@@ -177,7 +177,7 @@ def test_half_precision_is_close_and_loads_and_generates(combiner: str, dtype: t
 
 @pytest.mark.feature("Model", "device_map, with parts offloaded to disk")
 @pytest.mark.parametrize("num_beams", [1, 4])
-@each_combiner
+@of_both_families
 def test_a_model_of_which_parts_lie_on_disk_generates_the_same(combiner: str, num_beams: int, tmp_path: Path) -> None:
     model = three_source_model(combiner)
     search = {"num_beams": num_beams, "max_new_tokens": 6, "do_sample": False}
@@ -187,13 +187,12 @@ def test_a_model_of_which_parts_lie_on_disk_generates_the_same(combiner: str, nu
         "model.encoder.sources.en": "cpu",
         "model.encoder.sources.de": "disk",
         "model.encoder.sources.fr": "cpu",
+        **({"model.encoder.combination": "disk"} if combiner == LSTM else {}),
         "model.decoder": "cpu",
         "lm_head": "disk",
         "final_logits_bias": "cpu",
     }
-    parts = MultiSourceForConditionalGeneration.from_pretrained(
-        tmp_path / "saved", device_map=places, offload_folder=tmp_path / "offload"
-    )
+    parts = type(model).from_pretrained(tmp_path / "saved", device_map=places, offload_folder=tmp_path / "offload")
     assert next(parts.model.encoder.sources["de"].parameters()).device.type == "meta"
     assert torch.equal(parts.generate(**three_source_batch(), **search), expected)
 

@@ -17,7 +17,7 @@ from transformers import ViTConfig
 import card
 import results
 import score
-from card import card_of_row, combiner_text, recipe_of_command, subject_of_row, subject_of_run
+from card import card_of_row, recipe_of_command, strategy_text, subject_of_row, subject_of_run
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 from recipe import DataRecipe, Recipe, load_recipe
 from results import RESULTS, make_row
@@ -227,7 +227,7 @@ def test_the_card_of_a_row_needs_neither_the_run_nor_the_checkpoint_of_a_wrapped
 
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
-    text = combiner_text(combiner)
+    text = strategy_text(combiner)
     equation = code(text, "text")
     assert equation.strip()
     assert "Args" not in text

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
@@ -143,6 +144,21 @@ def test_a_run_that_divides_the_model_resumes(combiner: str, folder: Path) -> No
     assert read_json(folder / "two" / "train_summary.json")["updates"] == 6
     torch.testing.assert_close(weights_of(folder / "two"), weights_of(one), rtol=0, atol=1e-5)
     assert losses_of(folder / "two", 6) == pytest.approx(losses_of(one, 6), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["ddp.yaml", "fsdp2.yaml"])
+def test_an_lstm_is_trained_by_two_processes_as_by_one(config: str, folder: Path) -> None:
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    recipe["model"] = {"model_type": "multisource-rnn", "d_model": 16, "num_layers": 2}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    divided = config == "fsdp2.yaml"
+    settings = {**(FSDP if divided else SAME_BATCHES), "max_steps": 3, "save_steps": 3, "loss_per_sentence": True}
+    settings |= {"eval_strategy": "steps", "eval_steps": 3, "optim": "sgd", "learning_rate": 0.1}
+    one = train_at(folder, "one", **{**settings, "use_cpu": True})
+    launch(folder, config, FSDP_ON_CPU if divided else TRAIN, settings)
+    torch.testing.assert_close(weights_of(folder / "two"), weights_of(one), rtol=0, atol=1e-5)
+    assert losses_of(folder / "two", 3) == pytest.approx(losses_of(one, 3), abs=1e-4)
 
 
 def test_a_model_that_only_one_process_has_read_is_not_divided() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from builders import END, EVERY_COMBINER, NAMES
+from builders import END, EVERY_COMBINER, LSTM, NAMES
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import COMBINERS, returned_attentions
@@ -25,8 +25,9 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 TILT = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
-slowly_each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)  # what hardly depends on it
+of_the_transformer = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", [*COMBINERS, LSTM])
+slowly_each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])  # what hardly depends on it
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_search = pytest.mark.parametrize("search", SEARCHES)
 
@@ -34,7 +35,7 @@ each_search = pytest.mark.parametrize("search", SEARCHES)
 def test_texts_differ_in_what_they_say_and_how_long_they_are() -> None:
     """Guards the tests below: they would pass on a model that always says the same."""
     lengths = set()
-    for combiner, norm_position in itertools.product(COMBINERS, ["pre", "post"]):
+    for combiner, norm_position in [*itertools.product(COMBINERS, ["pre", "post"]), (LSTM, "pre")]:
         texts, _ = generate(make(combiner, norm_position=norm_position), batch(), num_beams=4, num_return_sequences=4)
         assert len({tuple(text) for text in texts[::4]}) >= (3 if norm_position == "pre" else 2)
         lengths |= {len(text) for text in texts}
@@ -115,7 +116,7 @@ def test_encoded_sources_generate_what_raw_ones_do(combiner: str, search: str) -
     same(generate(model, {"encoder_outputs": encoded}, **SEARCHES[search]), expected)
 
 
-@each_combiner
+@of_the_transformer
 @each_search
 def test_eager_and_sdpa_find_the_same(combiner: str, search: str) -> None:
     model = make(combiner)
@@ -267,7 +268,7 @@ def test_a_misspelt_keyword_is_refused_by_name(keyword: str) -> None:
 
 
 @pytest.mark.feature("Generation", "Attentions of every source, in what generate returns")
-@each_combiner
+@of_the_transformer
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_attentions_of_every_source_come_through_generate(combiner: str, num_beams: int) -> None:
     model = make(combiner)
@@ -290,7 +291,7 @@ def test_attentions_of_every_source_come_through_generate(combiner: str, num_bea
 
 
 @pytest.mark.feature("Generation", "Lengths of the sources and weights over them, in what generate returns")
-@each_combiner
+@of_the_transformer
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_weights_over_sources_come_through_generate(combiner: str, num_beams: int) -> None:
     model = make(combiner)

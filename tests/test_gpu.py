@@ -7,23 +7,32 @@ from typing import Any
 import pytest
 import torch
 
-from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
+from builders import LSTM
+from hf_multisource import (
+    COMBINERS,
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourceRNNConfig,
+    MultiSourceRNNForConditionalGeneration,
+)
 
 pytestmark = pytest.mark.gpu
-every_combiner = pytest.mark.parametrize("combiner", list(COMBINERS))
+every_combiner = pytest.mark.parametrize("combiner", [*COMBINERS, LSTM])
 
 
 def model_and_batch(combiner: str) -> tuple[Any, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
-    config = MultiSourceConfig(
-        sources=["a", "b"], combiner=combiner, vocab_size=50, d_model=32, encoder_layers=2, decoder_layers=2
-    )
+    shared: dict[str, Any] = {"sources": ["a", "b"], "vocab_size": 50, "d_model": 32}
+    config = MultiSourceConfig(combiner=combiner, encoder_layers=2, decoder_layers=2, **shared)
+    lstm = MultiSourceRNNConfig(num_layers=2, dropout=0.0, init_range=0.5, **shared)
     batch = {
         "input_ids": torch.randint(4, 50, (3, 7)),
         "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [0] * 7]),  # absent in the last example
         "b_input_ids": torch.randint(4, 50, (3, 5)),
         "b_attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5]),  # absent in the second
     }
+    if combiner == LSTM:
+        return MultiSourceRNNForConditionalGeneration(lstm).eval(), batch
     return MultiSourceForConditionalGeneration(config).eval(), batch
 
 
@@ -31,7 +40,10 @@ def model_and_batch(combiner: str) -> tuple[Any, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_loss_and_gradients_are_those_of_the_cpu(combiner: str, attention: str) -> None:
     model, batch = model_and_batch(combiner)
-    model.set_attn_implementation(attention)
+    if combiner == LSTM:
+        model.train()  # cuDNN's LSTM has no gradients in evaluation mode; there is no dropout
+    else:
+        model.set_attn_implementation(attention)
     batch["labels"] = torch.randint(4, 50, (3, 6))
     found = []
     for device in ("cpu", "cuda"):

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProce
 
 from builders import (
     EVERY_COMBINER,
+    LSTM,
     NAMES,
     PAPER_COMBINERS,
     TEXTS,
@@ -29,6 +30,7 @@ from hf_multisource import (
 from hub_stub import HubStub
 
 BEAMS = (1, 4)
+each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 PUSH = Path(__file__).parents[1] / "training" / "push.py"
 
 LOAD = """
@@ -65,7 +67,8 @@ def models(processor: MultiSourceProcessor, request: pytest.FixtureRequest) -> d
     """One model of each combiner that is tested in this run."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     tested = {*PAPER_COMBINERS, *(call.params.get("combiner") for call in calls if call is not None)}
-    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in COMBINERS if name in tested}
+    known = [name for name in (*COMBINERS, LSTM) if name in tested]
+    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in known}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def expected_ids(model: Any, processor: MultiSourceProcessor, num_beams: int) ->
 
 @pytest.mark.feature("Hub", "Remote code: AutoModelForSeq2SeqLM and AutoProcessor without the package")
 @pytest.mark.parametrize("num_beams", BEAMS)
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@each_combiner
 def test_a_process_without_the_package_generates_the_same_ids(
     combiner: str,
     num_beams: int,
@@ -120,7 +123,7 @@ def test_a_process_without_the_package_generates_the_same_ids(
 
 @pytest.mark.feature("Hub", "Remote code: pipeline without the package")
 @pytest.mark.parametrize("num_beams", BEAMS)
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@each_combiner
 def test_a_process_without_the_package_has_the_pipeline(
     combiner: str,
     num_beams: int,
@@ -136,7 +139,7 @@ def test_a_process_without_the_package_has_the_pipeline(
 
 
 @pytest.mark.feature("Hub", "Remote code: AutoModel, the model without a head")
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@each_combiner
 def test_the_bare_model_is_loaded_from_the_same_checkpoint(
     combiner: str,
     models: dict[str, Any],
@@ -152,7 +155,7 @@ def test_the_bare_model_is_loaded_from_the_same_checkpoint(
 
 
 @pytest.mark.feature("Hub", "Remote code: what was loaded without the package is saved with its code")
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@each_combiner
 def test_what_such_a_process_saves_is_loaded_by_another(
     combiner: str, folders: dict[str, str], second: dict[str, Any], third: dict[str, Any]
 ) -> None:

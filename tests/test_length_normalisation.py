@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from builders import END, EVERY_COMBINER, PAPER_COMBINERS, three_source_batch, three_source_model
-from hf_multisource import MultiSourceForConditionalGeneration
+from builders import END, EVERY_COMBINER, LSTM, PAPER_COMBINERS, three_source_batch, three_source_model
 from reference import normalised_beam, normaliser
 from searches import generate, log_probabilities, next_scores, same, shared_model, texts_of
 
 feature = pytest.mark.feature("Generation", "Length normalisation of Wu et al. 2016 in the beam (length_normalization)")
-each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
+each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 each_alpha = pytest.mark.parametrize("alpha", [0, 0.6, 1.0])
 A, B, C, D = 4, 5, 6, 7
 Distributions = Mapping[tuple[int, ...], Mapping[int, float]]
@@ -210,7 +209,7 @@ def test_it_is_stored_with_the_model_and_switched_off_by_none(combiner: str, num
     model.generation_config.length_normalization = 1.0
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text())["length_normalization"] == 1.0
-    loaded: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
+    loaded: Any = type(model).from_pretrained(tmp_path)
     same(generate(loaded, three_source_batch()), expected)
     same(generate(loaded, three_source_batch(), length_normalization=None), stock)
     assert loaded.generation_config.length_normalization == 1.0

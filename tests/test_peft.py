@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
 from transformers.modeling_utils import LoadStateDictConfig
 
-from builders import EVERY_COMBINER, three_source_batch, three_source_model
+from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 
 LABELS = torch.tensor([[4, 5, 1], [6, 1, -100], [7, 8, 1], [9, 1, -100], [5, 4, 1]])
@@ -18,6 +18,8 @@ TARGETS: dict[str, Any] = {
     "attention": ["q_proj", "v_proj"],  # of encoders, self-attention and combiners alike
     "all": "all-linear",
 }
+OF_LSTM = ["query_proj", "projection"]  # attention alone: PEFT adapts no LSTM
+of_both_families = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 
 
 def adapted(model: Any, targets: Any) -> Any:
@@ -71,11 +73,11 @@ def test_only_the_adapters_learn(combiner: str, targets: str, tmp_path: Path) ->
 
 @pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@of_both_families
 def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
     combiner: str, num_beams: int, tmp_path: Path
 ) -> None:
-    model = adapted(three_source_model(combiner), TARGETS["attention"])
+    model = adapted(three_source_model(combiner), OF_LSTM if combiner == LSTM else TARGETS["attention"])
     train(model, tmp_path)
     expected, translation = logits(model), translate(model, num_beams)
     base = logits(three_source_model(combiner))
@@ -86,23 +88,24 @@ def test_loaded_and_merged_adapters_say_what_the_trained_ones_say(
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(translate(loaded, num_beams), translation)
     merged = loaded.merge_and_unload()
-    assert type(merged) is MultiSourceForConditionalGeneration
+    assert type(merged) is type(three_source_model(combiner))
     torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=2e-4)
     assert torch.equal(translate(merged, num_beams), translation)
     merged.save_pretrained(tmp_path / "merged")
-    alone: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "merged")
+    alone: Any = type(merged).from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(alone), expected, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.feature("Training", "PEFT LoRA: save, load, merge and generate")
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@of_both_families
 def test_an_adapters_folder_is_loaded_like_a_models(combiner: str, num_beams: int, tmp_path: Path) -> None:
     three_source_model(combiner).save_pretrained(tmp_path / "base")
-    model = adapted(MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "base"), TARGETS["attention"])
+    kind = type(three_source_model(combiner))
+    model = adapted(kind.from_pretrained(tmp_path / "base"), OF_LSTM if combiner == LSTM else TARGETS["attention"])
     train(model, tmp_path)
     model.save_pretrained(tmp_path / "adapter")
-    loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "adapter")
+    loaded = kind.from_pretrained(tmp_path / "adapter")
     torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-4, atol=1e-4)
     assert torch.equal(translate(loaded, num_beams), translate(model, num_beams))
     added: Any = three_source_model(combiner)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import pipeline
 
-from builders import EVERY_COMBINER, TEXTS, three_source_model, three_source_processor
+from builders import EVERY_COMBINER, LSTM, TEXTS, three_source_model, three_source_processor
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
 from kinds import mixed_processor, mixed_rows, picture
 
@@ -31,11 +31,11 @@ def pipes() -> dict[str, Any]:
             processor=processor,
             device="cpu",
         )
-        for name in COMBINERS
+        for name in (*COMBINERS, LSTM)
     }
 
 
-@pytest.fixture(params=EVERY_COMBINER)
+@pytest.fixture(params=[*EVERY_COMBINER, LSTM])
 def combiner(request: pytest.FixtureRequest) -> Any:
     """The name of one combiner after the other."""
     return request.param

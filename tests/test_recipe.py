@@ -132,6 +132,14 @@ def test_numbers_may_have_exponents(number: str, small: Path) -> None:
         (["flat", "--seed", "1"], "^'flat' stands without a --key$"),
         (["--preset", "papr"], "model.preset must be one of default, paper; got 'papr'"),
         (["--noam_scale", "0.2"], "small.yaml: training.noam_scale needs training.warmup_steps"),
+        (["--model_type", "rnn"], "model.model_type must be one of multisource, multisource-rnn; got 'rnn'"),
+        (
+            ["--model_type", "multisource-rnn"],
+            "model.decoder_attention_heads is no setting of model_type 'multisource-",
+        ),
+        (["--combination", "basic"], "model.combination is no setting of model_type 'multisource'"),
+        (["--halve_after_epoch", "2", "--max_steps", "9"], "halve_after_epoch decides training.max_steps"),
+        (["--halve_after_epoch", "2", "--noam_scale", "1"], "halve_after_epoch decides training.noam_scale"),
     ],
 )
 def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: Path) -> None:
@@ -221,6 +229,14 @@ def test_the_preset_is_the_configs_and_given_fields_win(preset: str, small: Path
     config = config_of(overridden(small, "--preset", preset, "--layer_norm_eps", "0.25"))
     assert config.attention_bias == (preset != "paper")
     assert config.layer_norm_eps == 0.25 and config.d_model == 16
+
+
+def test_an_lstm_has_no_preset(tmp_path: Path) -> None:
+    content = {**SMALL, "model": {"model_type": "multisource-rnn", "d_model": 16}}
+    recipe = write(tmp_path / "lstm.yaml", content)
+    assert config_of(load_recipe(recipe)).model_type == "multisource-rnn"
+    with pytest.raises(ValueError, match=r"model\.preset: model_type 'multisource-rnn' has none"):
+        load_recipe(recipe, {"preset": "paper"})
 
 
 def test_a_source_may_have_settings_and_a_vocabulary_of_its_own(small: Path) -> None:

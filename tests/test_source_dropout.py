@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from torch import Tensor
 
-from builders import NAMES, Case, cases, three_source_batch, three_source_model, tiny_config
+from builders import LSTM, NAMES, Case, cases, three_source_batch, three_source_model, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig
 from hf_multisource.encoders import drop_sources
 
@@ -68,7 +68,7 @@ def loss_and_gradients(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tenso
     return {"loss": loss.detach(), **found}
 
 
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", [*COMBINERS, LSTM])
 def test_training_sees_exactly_the_sources_that_stay(combiner: str) -> None:
     model = three_source_model(combiner, source_dropout=0.6).double().train()
     inputs, changed = three_source_batch(), set()
@@ -87,7 +87,7 @@ def test_training_sees_exactly_the_sources_that_stay(combiner: str) -> None:
     assert len(changed) > 1
 
 
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", [*COMBINERS, LSTM])
 def test_nothing_goes_in_evaluation(combiner: str) -> None:
     dropping, plain = three_source_model(combiner, source_dropout=0.9), three_source_model(combiner)
     inputs = three_source_batch()

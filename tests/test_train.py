@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
+import yaml
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
@@ -32,6 +33,7 @@ from train import PACKAGES, main, train
 from train_tokenizer import train_tokenizer
 
 SCRIPT = Path(__file__).resolve().parents[1] / "training" / "train.py"
+LSTM = {"model_type": "multisource-rnn", "d_model": 16, "num_layers": 1}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 
 
@@ -42,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def translate(run: Path, **texts: Any) -> Tensor:
     """Load a run's folder as a user does, and generate."""
-    model: Any = MultiSourceForConditionalGeneration.from_pretrained(run)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(run)
     processor = MultiSourceProcessor.from_pretrained(run)
     ids: Tensor = model.generate(**processor(**texts, return_tensors="pt"), max_new_tokens=5)
     assert all(isinstance(text, str) for text in processor.batch_decode(ids, skip_special_tokens=True))
@@ -80,13 +82,17 @@ def test_a_run_leaves_all_that_is_needed_to_use_and_repeat_it(folder: Path) -> N
         ({"separate": True, "kind": "unigram"}, ["en", "de"], {"en": "two", "de": "zwei"}),
         ({"preset": "paper", "combiner": "flat"}, ["en", "de"], {"de": "zwei"}),
         ({"label_smoothing_factor": 0.1}, ["en", "de"], {"de": "zwei"}),
+        ({"model": LSTM, "separate": True}, ["en", "de"], {"de": "zwei"}),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_every_kind_of_run_can_be_loaded_and_translates(
     changes: dict[str, Any], sources: list[str], texts: dict[str, str], folder: Path
 ) -> None:
-    train(recipe_of(folder, **changes, max_steps=1))
+    if "model" in changes:
+        content = yaml.safe_load((folder / "recipe.yaml").read_text())
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({**content, "model": changes["model"]}))
+    train(recipe_of(folder, **{key: value for key, value in changes.items() if key != "model"}, max_steps=1))
     run = folder / "run"
     assert MultiSourceProcessor.from_pretrained(run).source_names == sources
     assert translate(run, **texts).shape[0] == 1

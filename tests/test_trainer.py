@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
-from builders import END, EVERY_COMBINER, NAMES, three_source_model
+from builders import END, EVERY_COMBINER, LSTM, NAMES, three_source_model
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
 from train_tokenizer import train_tokenizer
 
-every_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)
+every_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 both_trainers = pytest.mark.parametrize("kind", [Seq2SeqTrainer, MultiSourceTrainer])
 
 
@@ -50,6 +50,7 @@ def trainer_of(
     combiner: str,
     kind: type[Seq2SeqTrainer] = MultiSourceTrainer,
     smoothing: float = 0.0,
+    options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[Seq2SeqTrainer, Gradients]:
     """A trainer of a model of three sources, always with the same weights."""
@@ -66,6 +67,7 @@ def trainer_of(
         train_dataset=made_up_examples(16),
         processing_class=processor(),
         callbacks=[gradients],
+        **(options or {}),
     )
     return trainer, gradients
 
@@ -146,3 +148,54 @@ def test_predictions_are_what_the_model_generates(
         assert torch.equal(predictions[i][: len(alone)], alone)
         rest = set(predictions[i][len(alone) :].tolist())
         assert rest <= {0, END}, "stock beam search fills with the end where padding has the id 0"
+
+
+class Rates(TrainerCallback):
+    """Keeps the learning rate of every update."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seen.append(kwargs["optimizer"].param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_the_rate_is_halved_in_every_epoch_after_the_given_one(size: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "num_train_epochs": 5,
+        "max_steps": -1,
+        "learning_rate": 0.8,
+        "per_device_train_batch_size": size,
+    }
+    trainer, _ = trainer_of(tmp_path, LSTM, options={"halve_after_epoch": 2}, **settings)
+    rates = Rates()
+    trainer.add_callback(rates)
+    trainer.train()
+    assert rates.seen == [rate for rate in (0.8, 0.8, 0.4, 0.2, 0.1) for _ in range(4)]
+
+
+def test_halving_by_epochs_does_not_go_with_a_number_of_updates(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"halve_after_epoch=2 counts epochs: .*max_steps=1"):
+        trainer_of(tmp_path, LSTM, options={"halve_after_epoch": 2})
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_loss_per_sentence_is_the_sum_over_tokens_by_the_number_of_sentences(parts: int, tmp_path: Path) -> None:
+    found = []
+    for per_sentence in (False, True):
+        trainer, gradients = trainer_of(
+            tmp_path,
+            LSTM,
+            options={"loss_per_sentence": per_sentence},
+            per_device_train_batch_size=16 // parts,
+            gradient_accumulation_steps=parts,
+            max_grad_norm=0.0,
+        )
+        trainer.train()
+        found.append((losses_of(trainer)[0], gradients.last))
+    ratio = sum(len(example["labels"]) for example in made_up_examples(16)) / 16
+    assert ratio > 2
+    assert found[1][0] == pytest.approx(found[0][0] * ratio, rel=1e-4)
+    expected = {name: gradient * ratio for name, gradient in found[0][1].items()}
+    torch.testing.assert_close(found[1][1], expected, rtol=1e-4, atol=1e-5)

@@ -110,6 +110,9 @@ def test_a_search_that_looks_at_the_best_tokens_finds_what_one_that_looks_at_all
 
 
 class Tilt:
+    def __repr__(self) -> str:
+        return "tilt"
+
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         return scores + torch.arange(scores.shape[1]) / 4
 

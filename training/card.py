@@ -27,8 +27,8 @@ import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from hf_multisource import COMBINERS
-from recipe import SEPARATOR, Recipe, load_recipe, parse_overrides
+from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
+from recipe import FAMILIES, SEPARATOR, Recipe, load_recipe, parse_overrides
 from results import (
     FLAT_GAIN,
     RESULTS,
@@ -50,6 +50,12 @@ CONDITIONS = {
     "absent": "*absent*: the source is taken away from every sentence.",
     "wrong": "*wrong*: the source is another sentence's, so that no sentence keeps its own.",
     "only": "*only*: all other sources are taken away from every sentence.",
+}
+# Where the parts of a strategy are explained.
+DOCUMENTED: dict[str, Any] = {
+    **COMBINERS,
+    **COMBINATIONS,
+    **dict.fromkeys(("local_p", "general", "dot"), RNNSourceAttention),
 }
 # ISO 639-1. The Hub refuses a card with any other two letters.
 LANGUAGES = """
@@ -135,7 +141,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     if (run / "config.json").exists():
         row["encoders"] = wrapped_encoders(read_json(run / "config.json"))
     if len(data.model_sources) > 1:
-        row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).combiner
+        row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).strategy
     if (run / "train_summary.json").exists():
         facts = training_facts(run)
         row |= {**facts, "commands": [facts["command"]]}
@@ -187,14 +193,21 @@ def recipe_of_command(command: str) -> Recipe:
     return load_recipe(words[scripts[0] + 1], parse_overrides(words[scripts[0] + 2 :]))
 
 
-def combiner_text(name: str) -> str:
-    """A combiner's docstring as Markdown: what it does, and its equation."""
-    lines, text = inspect.getdoc(COMBINERS[name]), ""
-    prose = (lines or "").split("\n\nArgs:")[0]
-    for part in re.split(r"((?:^ {4}.*\n?)+)", prose, flags=re.MULTILINE):
-        equation = part.startswith("    ")
-        text += f"\n```text\n{inspect.cleandoc(part)}\n```\n\n" if equation else part
+def strategy_text(strategy: str) -> str:
+    """The docstrings of a strategy's parts as Markdown: what they do, and their equations."""
+    text = ""
+    for name in strategy.split(", "):
+        prose = (inspect.getdoc(DOCUMENTED[name]) or "").split("\n\nArgs:")[0]
+        for part in re.split(r"((?:^ {4}.*\n?)+)", prose, flags=re.MULTILINE):
+            equation = part.startswith("    ")
+            text += f"\n```text\n{inspect.cleandoc(part)}\n```\n\n" if equation else part
+        text += "\n\n"
     return text.strip()
+
+
+def family_of(recipe: Recipe) -> Any:
+    """The configuration class of a recipe's model."""
+    return FAMILIES[recipe.model.get("model_type", MultiSourceConfig.model_type)]
 
 
 def snippet(subject: Subject) -> str:
@@ -208,11 +221,12 @@ def snippet(subject: Subject) -> str:
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""
     beams = (subject.row["search"] or {}).get("num_beams", 4)
     numpy = "import numpy\n" if any("numpy" in value for value in values.values()) else ""
-    return f"""{numpy}from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+    model = family_of(subject.recipe).__name__.replace("Config", "ForConditionalGeneration")
+    return f"""{numpy}from hf_multisource import {model}, MultiSourceProcessor
 
 address = {quote(subject.address)}
 processor = MultiSourceProcessor.from_pretrained(address)
-model = MultiSourceForConditionalGeneration.from_pretrained(address).eval()
+model = {model}.from_pretrained(address).eval()
 sources = {{{absent}
 {texts}}}
 output = model.generate(**processor(**sources, return_tensors="pt"), num_beams={beams})
@@ -282,7 +296,7 @@ def metadata(subject: Subject) -> ModelCardData:
         license_link=link,
         library_name="transformers",
         pipeline_tag="translation",
-        tags=["multi-source", *([row["combiner"]] if row["combiner"] else [])],
+        tags=["multi-source", *(row["combiner"].split(", ") if row["combiner"] else [])],
         datasets=hub or None,
         metrics=list(METRICS) if row["scores"] else None,
         model_name=row["name"] if results else None,
@@ -336,7 +350,8 @@ def render(subject: Subject, out: Path, command: str) -> str:
         command=command,
         joined=subject.recipe.data.concatenate,
         separator=SEPARATOR,
-        combiner="" if plain else combiner_text(row["combiner"]),
+        combiner="" if plain else strategy_text(row["combiner"]),
+        transformer=family_of(subject.recipe) is MultiSourceConfig,
         snippet=snippet(subject),
         published=subject.published,
         ships_code=subject.ships_code,

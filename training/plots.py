@@ -75,8 +75,8 @@ def measure_attention(
                 "sources": found.source_tokens,
                 "weights": _rounded(found.weights),
                 "source_weights": None if found.source_weights is None else _rounded(found.source_weights),
-                "combiner": model.config.combiner,
-                "heads": model.config.decoder_attention_heads,
+                "combiner": model.config.strategy,
+                "heads": output.cross_attentions[0].shape[1],
             }
         )
     return measured
@@ -220,12 +220,14 @@ def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str],
 
 def caption(content: dict[str, Any], layer: int) -> str:
     """What the plot shows, in two lines."""
-    joint = COMBINERS[content["combiner"]].joint_weights
+    strategy = content["combiner"]
+    joint = strategy in COMBINERS and COMBINERS[strategy].joint_weights
     sums = f" over {'all sources together' if joint else 'each source'}" if len(content["sources"]) > 1 else ""
-    combiner = f" ({content['combiner']})" if sums else ""
+    combiner = f" ({strategy})" if sums else ""
+    one = "at most 1" if "local_p" in strategy else "1"
     return (
         f"{content['title']}\ncross-attention{combiner} of decoder layer {layer + 1} of {len(content['weights'])}, "
-        f"mean of {content['heads']} heads; a row sums to 1{sums}"
+        f"mean of {content['heads']} heads; a row sums to {one}{sums}"
     )
 
 

@@ -21,8 +21,9 @@ from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
 
 CARD = "README.md"
 
@@ -44,7 +45,12 @@ def load(folder: Path) -> tuple[Any, Any]:
         raise ValueError(f"{folder} is no folder of a model: it has no config.json")
     if (folder / "recipe.yaml").exists() and not (folder / "train_summary.json").exists():
         raise ValueError(f"{folder} holds a run that is not finished: it has no train_summary.json")
-    loaded: Any = MultiSourceForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, MultiSourceConfig | MultiSourceRNNConfig):
+        raise ValueError(
+            f"{folder} holds a model of model_type {config.model_type!r}, which is none of several sources"
+        )
+    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, config=config, output_loading_info=True)
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}")

@@ -2,9 +2,8 @@
 
 data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
 tokenizer:  how text becomes ids                                                (TokenizerRecipe)
-model:      fields of MultiSourceConfig, and `preset: paper`
-training:   fields of Seq2SeqTrainingArguments, and `noam_scale`, `patience`, `source_learning_rates`,
-            `max_tokens_per_batch`
+model:      `model_type`, fields of its configuration (MultiSourceConfig unless it says otherwise), and `preset: paper`
+training:   fields of Seq2SeqTrainingArguments, `noam_scale`, `patience`, and options of MultiSourceTrainer
 
 An entry of `model.sources` has the fields of SourceConfig; `encoder` may also be a folder or Hub id, whose weights and
 preprocessing are taken, and `processor` says where the preprocessing is from if that is another place.
@@ -23,16 +22,19 @@ import torch
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from hf_multisource import MultiSourceConfig
+from hf_multisource import MultiSourceConfig, MultiSourceRNNConfig
 from pretrained import encoder_config, form_of
 
 # The tokenizer decides these.
 GIVEN_BY_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+FAMILIES: dict[str, Any] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
-# What is no training argument of Transformers.
-OF_THE_TRAINER = {"noam_scale", "patience", "source_learning_rates", "max_tokens_per_batch"}
+TRAINER_OPTIONS = {"source_learning_rates", "halve_after_epoch", "loss_per_sentence", "max_tokens_per_batch"}
+OF_THE_TRAINER = {"noam_scale", "patience", *TRAINER_OPTIONS}  # what is no training argument of Transformers
 SEPARATOR = " | "
+DECIDED_BY_EPOCHS = ("noam_scale", "lr_scheduler_type", "warmup_steps", "max_steps")
+OF_EVERY_FAMILY = {"model_type", "preset", "attn_implementation"}  # what is no field of the configuration
 GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}  # what train.py needs as it is
 
 
@@ -134,11 +136,13 @@ class Recipe:
     Args:
         data: The text.
         tokenizer: The tokens.
-        model: Fields of MultiSourceConfig, and `preset`.
+        model: `model_type`, fields of its configuration, and `preset`.
         training: Fields of Seq2SeqTrainingArguments; `noam_scale`, the paper's "learning rate", which gives the peak
             noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping;
-            `source_learning_rates`, peaks for the encoders of sources, by name; `max_tokens_per_batch`, number of
-            examples x longest sequence, on each process, which limits batches instead of `per_device_train_batch_size`.
+            `source_learning_rates`, peaks for the encoders of sources, by name; `halve_after_epoch` and
+            `loss_per_sentence`, as MultiSourceTrainer has them;
+            `max_tokens_per_batch`, number of examples x longest sequence, on each process, which limits batches instead
+            of `per_device_train_batch_size`.
     """
 
     data: DataRecipe
@@ -201,7 +205,7 @@ class Recipe:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
         return forms
 
-    def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> MultiSourceConfig:
+    def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Any:
         """Build the model's configuration.
 
         Args:
@@ -213,7 +217,8 @@ class Recipe:
             The configuration.
         """
         settings = dict(self.model)
-        make: Any = MultiSourceConfig.paper if settings.pop("preset", "default") == "paper" else MultiSourceConfig
+        family = FAMILIES[settings.pop("model_type", MultiSourceConfig.model_type)]
+        make = family.paper if settings.pop("preset", "default") == "paper" else family
         settings.pop("sources", None)
         sources = []
         for name, entry in self.source_entries().items():
@@ -247,10 +252,22 @@ def _known_keys() -> dict[str, set[str]]:
     return {
         "data": {entry.name for entry in fields(DataRecipe)},
         "tokenizer": {entry.name for entry in fields(TokenizerRecipe)},
-        "model": {entry.name for entry in fields(MultiSourceConfig)} - GIVEN_BY_TOKENIZER
-        | {"preset", "attn_implementation"},
+        "model": {entry.name for family in FAMILIES.values() for entry in fields(family)} - GIVEN_BY_TOKENIZER
+        | OF_EVERY_FAMILY,
         "training": {entry.name for entry in fields(Seq2SeqTrainingArguments)} - GIVEN_BY_TRAINING | OF_THE_TRAINER,
     }
+
+
+def _check_family(model: Mapping[str, Any], preset: str) -> None:
+    """Refuse a `model` section that is none of the family's, which its configuration would take for notes."""
+    kind = model.get("model_type", MultiSourceConfig.model_type)
+    if kind not in FAMILIES:
+        raise ValueError(f"model.model_type must be one of {', '.join(FAMILIES)}; got {kind!r}")
+    family = FAMILIES[kind]
+    if foreign := sorted(model.keys() - OF_EVERY_FAMILY - {entry.name for entry in fields(family)}):
+        raise ValueError(f"model.{foreign[0]} is no setting of model_type {kind!r}")
+    if preset == "paper" and not hasattr(family, "paper"):
+        raise ValueError(f"model.preset: model_type {kind!r} has none; its defaults are its paper's")
 
 
 def _section_of(key: str) -> tuple[str, str]:
@@ -337,17 +354,21 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     preset = sections["model"].get("preset", "default")
     if preset not in PRESETS:
         raise ValueError(f"model.preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+    _check_family(sections["model"], preset)
     unreadable = sections["data"].get("unreadable", "error")
     if unreadable not in UNREADABLE:
         raise ValueError(f"data.unreadable must be one of {', '.join(UNREADABLE)}; got {unreadable!r}")
     if "output_dir" not in sections["training"]:
         raise ValueError(f"{path}: training.output_dir is missing")
-    if sections["training"].get("noam_scale") is not None:
-        for key in ("learning_rate", "lr_scheduler_type"):
-            if key in sections["training"]:
-                raise ValueError(f"{path}: training.noam_scale decides training.{key}; give one of them")
-        if (sections["training"].get("warmup_steps") or 0) < 1:  # below 1 Transformers takes it for a share
-            raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
+    decided = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
+    for option, keys in decided.items():
+        given = sections["training"] if sections["training"].get(option) is not None else {}
+        for key in keys:
+            if given.get(key) is not None:
+                raise ValueError(f"{path}: training.{option} decides training.{key}; give one of them")
+    warmup = sections["training"].get("warmup_steps") or 0
+    if sections["training"].get("noam_scale") is not None and warmup < 1:  # below 1 Transformers takes it for a share
+        raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
     recipe = Recipe(
         data=DataRecipe(**sections["data"]),
         tokenizer=TokenizerRecipe(**sections["tokenizer"]),

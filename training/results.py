@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from data import read_lines
+from hf_multisource import MultiSourceConfig
 from metrics import METRICS, paired_bootstrap
 from pretrained import encoder_config
+from recipe import FAMILIES
 
 FLAT_GAIN = 0.3  # BLEU points
 RESULTS = Path("docs/results")
@@ -216,7 +218,8 @@ def make_row(
     training = training_facts(run)
     config = read_json(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
-    combiner = config["combiner"] if len(config["sources"]) > 1 else joined
+    family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
+    combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
     row: dict[str, Any] = {
         "table": table,
         "name": name,

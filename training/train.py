@@ -27,20 +27,22 @@ import sacrebleu
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoTokenizer, EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainingArguments, set_seed
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    EvalPrediction,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
 from transformers.trainer_callback import TrainerState
 
 from checkpoints import Keeper, find_checkpoints
 from data import Split, check_files, encode_rows, read_split, take_away
 from decoding import write_json
-from hf_multisource import (
-    DataCollatorForMultiSource,
-    MultiSourceForConditionalGeneration,
-    MultiSourceProcessor,
-    MultiSourceTrainer,
-)
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
 from pretrained import load_part, pour_encoder
-from recipe import Recipe, load_recipe, parse_overrides
+from recipe import TRAINER_OPTIONS, Recipe, load_recipe, parse_overrides
 from score import hardware
 from train_tokenizer import train_tokenizer
 
@@ -88,7 +90,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
     if args.process_index == 0 and begun:
         check_folder(folder, recipe, resume)
     with torch.device("meta"):  # an impossible model shows before anything takes time
-        MultiSourceForConditionalGeneration(recipe.model_config(recipe.tokenizer.vocab_size, {}))
+        AutoModelForSeq2SeqLM.from_config(recipe.model_config(recipe.tokenizer.vocab_size, {}))
     sources, target = recipe.data.model_sources, recipe.data.target
     known = args.process_index > 0 or begun
     parts = {} if known else wrapped_parts(recipe)
@@ -121,13 +123,13 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    model = MultiSourceForConditionalGeneration(config)
+    model: Any = AutoModelForSeq2SeqLM.from_config(config)
     for name, entry in recipe.source_entries().items():
         if isinstance(entry.get("encoder"), str):
             pour_encoder(model, name, entry["encoder"])
     model.generation_config.max_length = recipe.data.max_length
     parameters = sum(p.numel() for p in model.parameters())
-    say(args, "model", {"parameters": parameters, "sources": sources, "combiner": config.combiner})
+    say(args, "model", {"parameters": parameters, "sources": sources, "combiner": config.strategy})
 
     def bleu(prediction: EvalPrediction) -> dict[str, float]:
         # References from the labels, which come in the order of the predictions whatever the sampler does.
@@ -148,8 +150,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> dict[str, Any]:
         processing_class=processor,
         compute_metrics=bleu,
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
-        source_learning_rates=recipe.training.get("source_learning_rates"),
-        max_tokens_per_batch=recipe.training.get("max_tokens_per_batch"),
+        **{name: recipe.training[name] for name in TRAINER_OPTIONS & recipe.training.keys()},
     )
     if args.process_index == 0 and not begun:  # now that nothing is wrong with it
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}

@@ -1,0 +1,154 @@
+"""What a multi-source LSTM model is made of: the sources, their combination, the decoder. No torch in here."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_multisource import SourcesConfig, check_choice, check_probabilities, check_sizes
+
+COMBINATIONS = ("basic", "child_sum", "none")
+ATTENTIONS = ("local_p", "general", "dot", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNEncoderSettings:
+    """What the encoder of one source is built from: its own settings, completed by the model-wide ones.
+
+    Args:
+        dropout: Probability of zeroing.
+        vocab_size: Rows of the token table it reads, whichever table that is.
+        pad_token_id: Padding id.
+    """
+
+    dropout: float
+    vocab_size: int
+    pad_token_id: int | None
+
+
+@strict
+class MultiSourceRNNConfig(SourcesConfig):
+    """Configuration of an LSTM model with several source encoders and one decoder (Zoph & Knight 2016).
+
+    https://doi.org/10.18653/v1/N16-1004; defaults are the paper's, and of its code,
+    https://github.com/isi-nlp/Zoph_RNN, where the paper is silent.
+
+    Args:
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names, all of kind "text". Source 0 is fed by bare
+            keywords (`input_ids`), every other by keywords with its name in front (`de_input_ids`). A source can set
+            `vocab_size`, `pad_token_id`, `dropout`, `source_dropout`, `freeze`, `share_encoder_with` and
+            `share_embeddings_with`.
+        combination: How the encoders' last states become the decoder's first, in each layer: "basic" (Eqs. 1-2),
+            "child_sum" (Eqs. 3-8), or, with one source, "none": they are taken as they are.
+        cell_clip: With "child_sum": bound of the combined cell's absolute values (the code: 50). None: none.
+        attention: Of the decoder, to each source apart: "local_p", a window around a predicted position (Luong et al.
+            2015, as in the paper); "general" (h' W e) and "dot" (h' e), over the whole source; "none".
+        window: With "local_p": D, the positions on either side of the predicted one that are seen.
+        input_feeding: Whether the attentional vector of a step is part of the next step's input. None: with attention
+            it is.
+        reverse_sources: Whether encoders read their source from the last token to the first.
+        vocab_size: Size of the target's vocabulary, in tokens.
+        d_model: Width D of all states and embeddings.
+        num_layers: Layers of every encoder and of the decoder.
+        dropout: Probability of zeroing embeddings, what a layer passes to the next, and the last layer's states, in
+            [0, 1); recurrent connections are never dropped (the paper: 0.3; 0.2 without attention).
+        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
+            set their own; of the sources that an example has, one at least stays.
+        init_range: All weights begin uniform in ± this (the paper: 0.08; the forget gate of "child_sum" has bias 1).
+        final_logits_bias: Whether logits get a stored bias that is not trained.
+        label_smoothing: Probability mass spread over the whole vocabulary, in training only.
+        use_cache: Whether the decoder returns its states.
+        tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
+        pad_token_id: Padding id.
+        bos_token_id: Id that begins the decoder's input.
+        eos_token_id: Id that ends a text.
+        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        is_encoder_decoder: Always True.
+
+    Raises:
+        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
+            the value and what is allowed.
+
+    Example:
+        >>> from hf_multisource import MultiSourceRNNConfig
+        >>> config = MultiSourceRNNConfig(sources=["fr", "de"], combination="child_sum")
+        >>> config.source_names, config.attention, config.input_feeding
+        (['fr', 'de'], 'local_p', True)
+    """
+
+    model_type = "multisource-rnn"
+    attribute_map = {"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
+    fields_of_kind: ClassVar[dict[str, set[str]]] = {
+        "text": {"vocab_size", "pad_token_id", "dropout", "freeze", "share_embeddings_with"}
+    }
+    # What `TextEmbeddings` asks of a configuration; there is nothing to choose.
+    scale_embedding: ClassVar[bool] = False
+    embedding_norm: ClassVar[bool] = False
+
+    combination: str = "basic"
+    cell_clip: float | int | None = None
+    attention: str = "local_p"
+    window: int = 10
+    input_feeding: bool | None = None
+    reverse_sources: bool = True
+    d_model: int = 1000
+    num_layers: int = 4
+    dropout: float | int = 0.3
+    init_range: float | int = 0.08
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.input_feeding is None:
+            self.input_feeding = self.attention != "none"
+        super().__post_init__(**kwargs)
+
+    @property
+    def strategy(self) -> str:
+        """How the sources are combined, in a few words, for reports: combination and attention."""
+        return self.combination if self.attention == "none" else f"{self.combination}, {self.attention}"
+
+    def encoder_settings(self, name: str) -> RNNEncoderSettings:
+        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            The settings, complete.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        dropout = self.encoder_owner(name).dropout
+        vocab_size, pad_token_id = self.source_vocabulary(name)
+        return RNNEncoderSettings(
+            dropout=self.dropout if dropout is None else dropout, vocab_size=vocab_size, pad_token_id=pad_token_id
+        )
+
+    def validate_choices(self) -> None:
+        """Fields with a fixed set of values hold one of them, and fields that need one another agree."""
+        check_choice("combination", self.combination, COMBINATIONS)
+        check_choice("attention", self.attention, ATTENTIONS)
+        if self.combination == "none" and len(self.sources) != 1:
+            raise ValueError(
+                f'combination="none" takes one source\'s states as they are; there are {len(self.sources)} sources.'
+            )
+        if self.cell_clip is not None and (self.combination != "child_sum" or self.cell_clip <= 0):
+            raise ValueError(
+                'cell_clip must be above 0 and needs combination="child_sum"; got '
+                f"{self.cell_clip} with combination={self.combination!r}."
+            )
+        if self.input_feeding and self.attention == "none":
+            raise ValueError('input_feeding=True needs an attention; got attention="none".')
+
+    def validate_sizes(self) -> None:
+        """Sizes are positive, and probabilities lie in [0, 1)."""
+        sizes = {field: getattr(self, field) for field in ("vocab_size", "d_model", "num_layers", "window")}
+        vocabularies = {name: self.source_vocabulary(name)[0] for name in self.source_names}
+        check_sizes(sizes | {f"vocab_size of source {name!r}": size for name, size in vocabularies.items()})
+        check_probabilities({field: getattr(self, field) for field in ("dropout", "source_dropout", "label_smoothing")})
+        if self.init_range <= 0:
+            raise ValueError(f"init_range must be above 0; got {self.init_range}.")
+
+
+__all__ = ["MultiSourceRNNConfig"]

@@ -1,0 +1,440 @@
+"""Several LSTM encoders, one LSTM decoder with input feeding (Zoph & Knight 2016): the second family of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import GenerationConfig
+from transformers import initialization as init
+from transformers.generation import GenerationMode
+from transformers.utils import ModelOutput
+from transformers.utils.generic import merge_with_config_defaults
+
+from .attention import SourceMemory
+from .combinations import COMBINATIONS, ForgetBias
+from .configuration_multisource_rnn import MultiSourceRNNConfig
+from .encoders import EncodedSource, TextSourceEncoder
+from .layers import Bias, MultiSourcePreTrainedModel, TextEmbeddings
+from .modeling_multisource import (
+    MultiSourceDecoderOutput,
+    MultiSourceEncoder,
+    MultiSourceEncoderOutput,
+    MultiSourceForConditionalGeneration,
+    MultiSourceModel,
+)
+from .rnn_attention import RNNAttention, Score, view_sources
+from .rnn_cache import MultiSourceRNNCache
+
+CACHES = (None, "dynamic", "static")  # what `generate` may be told of a cache whose size never changes
+
+
+@dataclass
+class EncodedRNNSource(EncodedSource):
+    """What an LSTM encoder makes of its source.
+
+    Args:
+        final_hidden: (B, L, D), hidden states after the last token read, zero where the example lacks the source.
+        final_cell: (B, L, D), cells, likewise.
+    """
+
+    final_hidden: Tensor | None = None
+    final_cell: Tensor | None = None
+
+
+@dataclass
+class MultiSourceRNNEncoderOutput(MultiSourceEncoderOutput):
+    """All encoded sources, joined on the time axis, and where the decoder begins.
+
+    Args:
+        initial_state: (B, 2 L, D), the combined hidden states of all layers, then their cells.
+    """
+
+    initial_state: Tensor | None = None
+
+
+class MultiSourceRNNPreTrainedModel(MultiSourcePreTrainedModel):
+    """Base of the models of this family: what Transformers needs to know, and how weights begin."""
+
+    config: Any
+    config_class = MultiSourceRNNConfig  # type: ignore[assignment]
+    supports_gradient_checkpointing = False
+    _no_split_modules = ["LSTMEncoder", "MultiSourceRNNDecoder"]
+    _supports_sdpa = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        reach = self.config.init_range
+        if isinstance(module, ForgetBias):
+            init.ones_(module.bias)
+        elif isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | Bias | Score):
+            for parameter in module.parameters(recurse=False):
+                init.uniform_(parameter, -reach, reach)
+        loaded = getattr(getattr(module, "weight", None), "_is_hf_initialized", False)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None and not loaded:
+            init.zeros_(module.weight[module.padding_idx])
+        if "final_logits_bias" in module._buffers:
+            bias: Any = module._buffers["final_logits_bias"]
+            init.zeros_(bias)
+
+
+def make_lstm(config: MultiSourceRNNConfig, input_size: int, probability: float) -> nn.LSTM:
+    """Make the layers of an encoder or of the decoder.
+
+    Args:
+        config: Reads `d_model` and `num_layers`.
+        input_size: Width of what the first layer reads.
+        probability: Of zeroing what a layer passes to the next.
+
+    Returns:
+        The layers, as one module: libraries compute them in one call.
+    """
+    layers = config.num_layers
+    between = probability if layers > 1 else 0.0  # torch warns where there is nothing between
+    return nn.LSTM(input_size, config.d_model, layers, batch_first=True, dropout=between)
+
+
+def keep_in_one_piece(lstm: nn.LSTM) -> None:
+    """See to it that the weights lie one after the other on a CUDA device, where cuDNN would copy them in every call.
+
+    Torch does so when a module is moved; but loading places weights one by one.
+
+    Args:
+        lstm: The layers.
+    """
+    first, *_, last = lstm.parameters()
+    if first.is_cuda and first.untyped_storage().data_ptr() != last.untyped_storage().data_ptr():
+        lstm.flatten_parameters()
+
+
+class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
+    """LSTM encoder of one text source.
+
+    Only real tokens of examples that have the source are read, from the last to the first with `reverse_sources`;
+    states are returned in the order of the text.
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+
+    Shape:
+        input_ids (B, S), attention_mask (B, S) bool to states (B, S, D) and final states (B, L, D).
+    """
+
+    def __init__(self, config: Any, name: str) -> None:
+        super().__init__(config, name)
+        settings: Any = self.settings
+        self.embeddings = TextEmbeddings(
+            config,
+            vocab_size=settings.vocab_size,
+            pad_token_id=settings.pad_token_id,
+            position_embedding="none",
+            max_position_embeddings=0,
+            dropout=settings.dropout,
+        )
+        self.lstm = make_lstm(config, config.d_model, settings.dropout)
+        self.post_init()
+        self.freeze()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> EncodedRNNSource:
+        """Encode the source.
+
+        Args:
+            input_ids: Token ids.
+            attention_mask: True at real tokens; None: all are.
+            inputs_embeds: Embedded tokens instead of ids.
+            **kwargs: Not read: the states of inner layers are not kept, and there is no attention.
+
+        Returns:
+            The states, zero at padding.
+        """
+        embedded = self.embeddings(input_ids, inputs_embeds)
+        if attention_mask is None:
+            attention_mask = torch.ones(embedded.shape[:2], dtype=torch.bool, device=embedded.device)
+        lengths = attention_mask.sum(dim=1)
+        present = lengths.nonzero().flatten()
+        batch, longest, width = embedded.shape
+        states = embedded.new_zeros(batch, longest, width)
+        final = embedded.new_zeros(2, batch, self.config.num_layers, width)
+        if len(present) == 0:
+            nothing: Any = self.absent(attention_mask).last_hidden_state
+            nothing = nothing.sum()  # zero, with a gradient
+            states, final = states + nothing, final + nothing
+        else:
+            order = self._reading_order(attention_mask[present], lengths[present])[..., None].expand(-1, -1, width)
+            read = embedded[present].gather(1, order)
+            packed = pack_padded_sequence(read, lengths[present].cpu(), batch_first=True, enforce_sorted=False)
+            keep_in_one_piece(self.lstm)
+            output, ends = self.lstm(packed)
+            found, _ = pad_packed_sequence(output, batch_first=True, total_length=longest)
+            found = torch.zeros_like(found).scatter(1, order, found)  # padding comes to padding, as zeros
+            states = states.to(found.dtype).index_copy(0, present, found)
+            ends = torch.stack(ends).transpose(1, 2)  # (2, B, L, D)
+            final = final.to(ends.dtype).index_copy(1, present, ends)
+        return EncodedRNNSource(
+            last_hidden_state=states, attention_mask=attention_mask, final_hidden=final[0], final_cell=final[1]
+        )
+
+    def _reading_order(self, mask: Tensor, lengths: Tensor) -> Tensor:
+        """Which token is read at which time (B, S): all real ones, then the padding."""
+        rank = mask.cumsum(dim=1) - 1
+        if self.config.reverse_sources:
+            rank = lengths[:, None] - 1 - rank
+        padding = lengths[:, None] + (~mask).cumsum(dim=1) - 1
+        return torch.where(mask, rank, padding).argsort(dim=1)
+
+
+class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, MultiSourceEncoder):
+    """Encodes every source with its own LSTM, joins the states on the time axis and combines the final ones.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    encoder_types: ClassVar[Mapping[str, Any]] = {"text": LSTMEncoder}
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.combination = nn.ModuleList([COMBINATIONS[config.combination](config) for _ in range(config.num_layers)])
+        self.post_init()
+
+    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, Any]:
+        """Encode every source in a call of its own: packed sequences gain little by being more."""
+        return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
+
+    def join(self, encoded: Mapping[str, Any]) -> MultiSourceRNNEncoderOutput:
+        """Join encoded sources on the time axis, and combine their final states layer by layer.
+
+        Args:
+            encoded: What the encoders returned, by the names of those sources that were given, in order.
+
+        Returns:
+            The joined states, their mask, the lengths of the sources, and the decoder's first state.
+        """
+        combined = [
+            combination({name: (one.final_hidden[:, i], one.final_cell[:, i]) for name, one in encoded.items()})
+            for i, combination in enumerate(self.combination)
+        ]
+        hidden, cells = zip(*combined, strict=True)
+        return MultiSourceRNNEncoderOutput(**super().join(encoded), initial_state=torch.stack([*hidden, *cells], dim=1))
+
+
+class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
+    """LSTM decoder with input feeding and attention to every source.
+
+    Zoph & Knight 2016, sections 2 and 4, with E(y) the embedding of a token, D() dropout (Zaremba et al. 2014):
+        h_t = LSTM([D(E(y_{t-1})); v_{t-1}], h_{t-1});  v_t = tanh(W [D(h_t); c_1; ...; c_n] + b)
+
+    where v_t predicts token t, and v_0 is zero. Without input feeding the LSTM reads embeddings alone; without
+    attention v_t = D(h_t).
+
+    Args:
+        config: The model's configuration.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.embeddings = TextEmbeddings(
+            config,
+            vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+            position_embedding="none",
+            max_position_embeddings=0,
+            dropout=config.dropout,
+        )
+        self.lstm = make_lstm(config, config.d_model * (1 + config.input_feeding), config.dropout)
+        self.attention = RNNAttention(config) if config.attention != "none" else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embeddings.tokens = value
+
+    @merge_with_config_defaults
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: MultiSourceRNNCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        *,
+        encoder_hidden_states: Tensor,
+        encoder_attention_mask: Tensor,
+        source_lengths: tuple[int, ...],
+        initial_state: Tensor,
+        decoder_expansion: int = 1,
+        **kwargs: Any,
+    ) -> MultiSourceDecoderOutput:
+        """Decode the target's tokens, all of them or the new ones only.
+
+        Args:
+            input_ids: Token ids.
+            attention_mask: 1 at real tokens, earlier ones included; others leave the states as they are. None: all are.
+            past_key_values: The states after earlier calls.
+            inputs_embeds: Embedded tokens instead of ids.
+            use_cache: Whether to return the states.
+            encoder_hidden_states: The joined states of all sources.
+            encoder_attention_mask: True at real states.
+            source_lengths: How S divides into sources.
+            initial_state: Where to begin.
+            decoder_expansion: Rows of the decoder per example, K; those of an example follow one another and share its
+                sources.
+            **kwargs: `output_attentions`.
+
+        Shape:
+            input_ids (R, T), R = B * K; encoder_hidden_states (B, S, D); encoder_attention_mask (B, S); initial_state
+            (B, 2 L, D).
+
+        Returns:
+            Vectors (R, T, D), and what was asked for: as cross-attention one (R, 1, T, S).
+
+        Raises:
+            TypeError: If `past_key_values` is a cache of another kind.
+        """
+        if past_key_values is not None and not isinstance(past_key_values, MultiSourceRNNCache):
+            raise TypeError(f"past_key_values must be a MultiSourceRNNCache; got a {type(past_key_values).__name__}.")
+        if use_cache and past_key_values is None:
+            past_key_values = MultiSourceRNNCache()
+        embedded = self.embeddings(input_ids, inputs_embeds)
+        length = embedded.shape[1]
+        state = None if past_key_values is None else past_key_values.state
+        if state is None:
+            state = initial_state.repeat_interleave(decoder_expansion, dim=0).transpose(0, 1)
+            state = torch.cat([state, torch.zeros_like(state[:1])])
+        real = None if attention_mask is None else attention_mask[:, -length:].bool()
+        sources = view_sources(SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths))
+        recording = past_key_values is not None and past_key_values.past is not None
+        keep_in_one_piece(self.lstm)
+        whole = not (self.config.input_feeding or recording) and (real is None or bool(real.all()))
+        passed, found = [], []
+        for start in range(0, length, length if whole else 1):
+            stop = length if whole else start + 1
+            vectors, weights, new_state = self._step(embedded[:, start:stop], state, sources)
+            state = new_state if real is None or whole else torch.where(real[:, start, None], new_state, state)
+            passed += [state] if recording else []
+            found.append((vectors, weights))
+        if past_key_values is not None:
+            past_key_values.write(passed or [state], length)
+        all_vectors, all_weights = zip(*found, strict=True)
+        wanted = kwargs.get("output_attentions", self.config.output_attentions) and self.attention is not None
+        return MultiSourceDecoderOutput(
+            last_hidden_state=torch.cat(all_vectors, dim=1),
+            past_key_values=past_key_values,
+            cross_attentions=(torch.cat(all_weights, dim=1)[:, None],) if wanted else None,
+        )
+
+    def _step(self, embedded: Tensor, state: Tensor, sources: list[Any]) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Read some tokens, one alone if there is input feeding: vectors, weights, and the new state."""
+        layers = self.config.num_layers
+        if self.config.input_feeding:
+            embedded = torch.cat([embedded, state[-1][:, None].to(embedded.dtype)], dim=-1)
+        output, (hidden, cell) = self.lstm(embedded, (state[:layers], state[layers:-1]))
+        vectors, weights = dropout(output, p=self.config.dropout, training=self.training), None
+        if self.attention is not None:
+            vectors, weights = self.attention(vectors, sources)
+        return vectors, weights, torch.cat([hidden, cell, vectors[:, -1][None].to(hidden.dtype)])
+
+
+class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, MultiSourceModel):
+    """The encoders and the decoder, without a head.
+
+    Args:
+        config: The model's configuration.
+    """
+
+    encoder_type = MultiSourceRNNEncoder
+    decoder_type: ClassVar[Any] = MultiSourceRNNDecoder
+
+    def __init__(self, config: MultiSourceRNNConfig) -> None:
+        super().__init__(config)  # type: ignore[arg-type]
+
+    def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
+        return {"initial_state": encoded.initial_state}
+
+    def complete_encoder_outputs(
+        self, encoder_outputs: Any, attention_mask: Tensor | None
+    ) -> MultiSourceRNNEncoderOutput:
+        """Accept what our own encoder returned.
+
+        Args:
+            encoder_outputs: What the encoder returned.
+            attention_mask: Not read: the output has its own.
+
+        Returns:
+            A new output.
+
+        Raises:
+            ValueError: If it does not say where the decoder begins.
+        """
+        fields = dict(encoder_outputs) if isinstance(encoder_outputs, ModelOutput) else {}
+        if fields.get("initial_state") is None:
+            raise ValueError("encoder_outputs lacks initial_state; pass what model.get_encoder() returns.")
+        return MultiSourceRNNEncoderOutput(**fields)
+
+
+class MultiSourceRNNForConditionalGeneration(MultiSourceRNNPreTrainedModel, MultiSourceForConditionalGeneration):
+    """The model with its output layer: trains on `labels`, and generates.
+
+    Args:
+        config: The model's configuration.
+
+    Example:
+        >>> from hf_multisource import MultiSourceRNNConfig, MultiSourceRNNForConditionalGeneration
+        >>> config = MultiSourceRNNConfig(sources=["fr", "de"], d_model=64, num_layers=2)
+        >>> model = MultiSourceRNNForConditionalGeneration(config)
+        >>> model.get_encoder().config.source_names
+        ['fr', 'de']
+    """
+
+    body_type = MultiSourceRNNModel
+
+    def __init__(self, config: MultiSourceRNNConfig) -> None:
+        super().__init__(config)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained_sources(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not for this family: its encoders are LSTMs, and no checkpoint holds such.
+
+        Args:
+            *args: Not read.
+            **kwargs: Not read.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a multisource-rnn model is not made of checkpoints; MultiSourceForConditionalGeneration is.")
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if (wanted := generation_config.cache_implementation) not in CACHES:
+            allowed = ", ".join(map(repr, CACHES))
+            raise ValueError(f"cache_implementation must be one of {allowed} with LSTM states; got {wanted!r}.")
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            guesses = generation_config.is_assistant or generation_mode == GenerationMode.ASSISTED_GENERATION
+            model_kwargs["past_key_values"] = MultiSourceRNNCache(recording=guesses)
+
+
+__all__ = ["MultiSourceRNNForConditionalGeneration", "MultiSourceRNNModel"]

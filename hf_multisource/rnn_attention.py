@@ -1,0 +1,174 @@
+"""Attention of an LSTM decoder to several sources: a window around a predicted position, or the whole source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .attention import SourceMemory
+from .combinations import modules_of_sources
+from .configuration_multisource_rnn import MultiSourceRNNConfig
+
+
+class SourceView(NamedTuple):
+    """One source as attention reads it.
+
+    Args:
+        states: (B, S_i, D).
+        mask: (B, S_i) bool, True = real token.
+        positions: (B, S_i): number of each real token, from 0, in the order of the text, however it was read.
+        lengths: (B,): number of real tokens.
+    """
+
+    states: Tensor
+    mask: Tensor
+    positions: Tensor
+    lengths: Tensor
+
+
+def view_sources(memory: SourceMemory) -> list[SourceView]:
+    """Split the joined states, and count the tokens: once for all steps.
+
+    Args:
+        memory: The encoded sources.
+
+    Returns:
+        One view per source, in order.
+    """
+    blocks = zip(memory.states.split(memory.lengths, dim=1), memory.mask.split(memory.lengths, dim=1), strict=True)
+    return [SourceView(states, mask, mask.cumsum(dim=1) - 1, mask.sum(dim=1)) for states, mask in blocks]
+
+
+class Score(nn.Module):
+    """One number for each vector, v . x.
+
+    Not a linear layer: its matrix would have a single row, which cannot be divided among processes.
+
+    Args:
+        width: D.
+
+    Shape:
+        (..., D) to (...).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Score the vectors.
+
+        Args:
+            states: The vectors.
+
+        Returns:
+            The numbers.
+        """
+        return states @ self.weight
+
+
+class RNNSourceAttention(nn.Module):
+    """Attend to one source (Luong, Pham & Manning 2015, https://doi.org/10.18653/v1/D15-1166, section 3).
+
+    With h the decoder's state, e_s the encoder's at the token of number s, counted from 0 in the order of the text, and
+    S the number of tokens:
+        dot       a = softmax over s of h . e_s
+        general   a = softmax over s of h . W e_s
+        local_p   p = S sigmoid(v . tanh(W_p h));
+                  a_s = softmax over s in [trunc(p) - window, trunc(p) + window] of h . W e_s,
+                  times exp(-(s - p)^2 / (2 (window / 2)^2))
+
+    As in the code of Zoph & Knight 2016, the weights of local_p are not made to sum to 1 again.
+
+    `query_proj` is the transpose of W.
+
+    Args:
+        config: Reads `attention`, `window`, `d_model` (D).
+
+    Shape:
+        query (B, Q, D). Returns weights (B, Q, S_i).
+    """
+
+    def __init__(self, config: MultiSourceRNNConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.window = config.window if config.attention == "local_p" else None
+        self.query_proj = None if config.attention == "dot" else nn.Linear(width, width, bias=False)
+        if self.window is not None:
+            self.position_proj = nn.Linear(width, width, bias=False)
+            self.position_score = Score(width)
+        self.projection = nn.Linear(width, width, bias=False)  # what becomes of the context; see `RNNAttention`
+
+    def forward(self, query: Tensor, source: SourceView) -> Tensor:
+        """Weigh the states of the source.
+
+        Args:
+            query: States of the decoder.
+            source: The source.
+
+        Returns:
+            The weights, zero where the source is absent.
+        """
+        keys = source.states.transpose(1, 2)
+        scores = (query if self.query_proj is None else self.query_proj(query)) @ keys
+        seen = source.mask[:, None]
+        if self.window is not None:
+            logits = self.position_score(torch.tanh(self.position_proj(query)))
+            # In half precision the positions of a long text would coincide.
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            centre = (source.lengths[:, None] * logits.sigmoid())[..., None]  # (B, Q, 1)
+            seen = seen & ((source.positions[:, None] - centre.trunc()).abs() <= self.window)
+        # The lowest finite number, not -inf: a row without anything to see must stay finite.
+        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1) * seen
+        if self.window is not None:
+            distance = (source.positions[:, None] - centre) / (self.window / 2)
+            weights = weights * torch.exp(-(distance**2) / 2).to(weights.dtype)
+        return weights
+
+
+class RNNAttention(nn.Module):
+    """Attend to every source, and map the context vectors and the decoder's state to one vector through a tanh.
+
+    Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, Eq. 14, with the b of the authors' code:
+        tanh(W [h; c_1; ...; c_n] + b);  c_i = sum_s a_s e_s, by an attention of source i's own
+
+    W is kept as one matrix per source and one for h. Of an absent source c_i is zero, which contributes nothing.
+
+    Args:
+        config: Reads `sources` and what [`RNNSourceAttention`] reads.
+
+    Shape:
+        hidden_states (R, T, D), where R is B times the beams of each example, which lie side by side; states of the
+        sources (B, S_i, D). Returns vectors (R, T, D) and weights (R, T, S).
+    """
+
+    def __init__(self, config: MultiSourceRNNConfig) -> None:
+        super().__init__()
+        self.sources = modules_of_sources(config.source_names, lambda: RNNSourceAttention(config))
+        self.projection = nn.Linear(config.d_model, config.d_model)
+
+    def forward(self, hidden_states: Tensor, sources: list[SourceView]) -> tuple[Tensor, Tensor]:
+        """Let the decoder's states look at the sources.
+
+        Args:
+            hidden_states: States of the decoder's last layer.
+            sources: What `view_sources` gives.
+
+        Returns:
+            The attentional vectors, and the weights over the states of all sources, joined.
+        """
+        batch = sources[0].states.shape[0]
+        query = hidden_states.reshape(batch, -1, hidden_states.shape[-1])  # beams share their sources
+        total, all_weights = self.projection(query), []
+        attention: RNNSourceAttention
+        for attention, source in zip(self.sources.values(), sources, strict=True):  # type: ignore[assignment]
+            if source.states.shape[1] == 0:  # the whole batch lacks it
+                all_weights.append(query.new_zeros(*query.shape[:2], 0))
+                continue
+            weights = attention(query, source)
+            total = total + attention.projection(weights @ source.states)
+            all_weights.append(weights)
+        vectors = torch.tanh(total).view_as(hidden_states)
+        return vectors, torch.cat(all_weights, dim=-1).view(*hidden_states.shape[:2], -1)
