@@ -142,4 +142,5 @@ def test_the_tuned_setting_is_taken_back() -> None:
 def test_the_page_is_what_its_writer_makes_of_the_records() -> None:
     folder = ROOT / common.RESULTS
     rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*.json"))]
-    assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows)
+    notes = (folder / "notes.md").read_text("utf-8")
+    assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows, notes)
