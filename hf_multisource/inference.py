@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ INT8_ENGINE = "onednn"
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
 
 
-class _OneCopyMore(nn.Linear):
+class _OneCopyMore(nn.Linear, ABC):
     """A linear layer with a second copy of its weight, in a form of its own, for inference.
 
     The layer keeps its weight and its names, so that it is saved, trained and changed as before; where gradients are
@@ -26,14 +27,15 @@ class _OneCopyMore(nn.Linear):
     _packed: Any = None
     _packed_from: Any = None
 
+    @abstractmethod
     def pack(self) -> Any:
         """Make the copy.
 
         Returns:
             The weight in the form that `compute` wants.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def compute(self, states: Tensor, packed: Any) -> Tensor:
         """Compute with the copy.
 
@@ -47,7 +49,6 @@ class _OneCopyMore(nn.Linear):
         Returns:
             The layer's output.
         """
-        raise NotImplementedError
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute as `nn.Linear` does.
