@@ -30,6 +30,7 @@ from hf_multisource import (
 )
 from hf_multisource.combinations import COMBINATIONS
 from hf_multisource.configuration_multisource_rnn import COMBINATIONS as NAMED_COMBINATIONS
+from hf_multisource.modeling_multisource_rnn import SteppingLSTM
 from hf_multisource.rnn_cache import MultiSourceRNNCache
 from reference_rnn import Setting, decode
 
@@ -428,6 +429,34 @@ def test_the_loss_without_logits_is_the_loss() -> None:
 
 
 # Dropout, initial values, files
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_single_steps_in_training_are_those_of_torch(layers: int) -> None:
+    lstm = SteppingLSTM(5, 4, layers, batch_first=True).double()
+    plain = torch.nn.LSTM(5, 4, layers, batch_first=True).double()
+    plain.load_state_dict(lstm.state_dict())
+    first = state = (torch.randn(layers, 3, 4).double(), torch.randn(layers, 3, 4).double())
+    read, steps = torch.randn(3, 6, 5).double(), []
+    for t in range(6):
+        step, state = lstm(read[:, t : t + 1], state)
+        steps.append(step)
+    found, (expected, expected_state) = torch.cat(steps, dim=1), plain(read, first)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(state, expected_state)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(lstm.get_parameter(name).grad, parameter.grad)
+
+
+def test_single_steps_drop_what_passes_between_layers_alone() -> None:
+    lstm = SteppingLSTM(5, 200, 2, batch_first=True, dropout=0.5)
+    read, nothing = torch.randn(1, 1, 5), (torch.zeros(2, 1, 200), torch.zeros(2, 1, 200))
+    (_, (once, _)), (_, (again, _)) = lstm(read, nothing), lstm(read, nothing)
+    assert torch.equal(once[0], again[0])
+    assert not torch.equal(once[1], again[1])
+    assert (once != 0).all()
 
 
 def test_dropout_acts_in_training_only_and_leaves_the_recurrence_alone() -> None:
