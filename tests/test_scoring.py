@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -28,6 +29,7 @@ from builders import tiny_config
 from data import Row, read_lines
 from decoding import Search, decode, load_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from likelihood import cross_entropy
 from metrics import load_metric, paired_bootstrap
 from metrics.adversarial import derangement, make_absent, make_wrong
 from recipe import DataRecipe, Recipe
@@ -309,6 +311,14 @@ def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_comp
     assert "trained on an abacus, 2 threads; decoded on a slide rule, 1 threads, beam 4" in page
 
 
+def test_a_table_has_perplexities_where_rows_have_them() -> None:
+    page = render("t", [made_up_row("a", "en", perplexity=12.345), made_up_row("b", "en")])
+    header, _, *rows = cells_of(page)
+    place = header.index("perplexity")
+    assert [row[place] for row in rows] == ["12.3", ""]
+    assert "*perplexity*: of the test set's references" in page
+
+
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"results\.py: .*multi30k holds no row"):
         results.main(["table", "multi30k", "--results", str(tmp_path)])
@@ -369,10 +379,40 @@ def test_score_writes_every_condition_and_the_table(run: Path) -> None:
             assert len(hypotheses) == 12
             assert draw["chrf"]["score"] == pytest.approx(CHRF().corpus_score(hypotheses, [COLUMNS["cs"]]).score)
             assert ("p_value" in draw["bleu"]) == (condition != "all")
+            whole = report["conditions"]["all"]["draws"][0]["perplexity"]["tokens"]
+            lacking = condition in ("only-de", "absent-en")  # a row has no German
+            assert (draw["perplexity"]["tokens"] < whole) == lacking
+    nats = [report["conditions"][name]["draws"][0]["perplexity"]["cross_entropy"] for name in names]
+    assert len(set(nats)) == len(nats) - 2  # the same two pairs
     texts = {path.stem: path.read_bytes() for path in (run / "scores").glob("test.*.txt")}
     assert texts["test.absent-de"] == texts["test.only-en"]
     assert len(set(texts.values())) == len(texts) - 2  # absent-de and only-en, absent-en and only-de
     assert "both `max_new_tokens`" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_the_perplexity_is_that_of_each_reference_token_by_token(run: Path, batch_size: int) -> None:
+    model, processor = load_model(str(run), "cpu")
+    rows: list[Row] = [{name: column[i] or None for name, column in COLUMNS.items()} for i in range(12)]
+    rows.append({"en": None, "de": None, "cs": "nobody said this"})
+    nats = []
+    for row in rows[:-1]:
+        inputs = processor(en=[row["en"]], de=[row["de"]], text_target=[row["cs"]], return_tensors="pt")
+        labels = inputs.pop("labels")[0].tolist()
+        for i, token in enumerate(labels):
+            prefix = torch.tensor([[model.config.decoder_start_token_id, *labels[:i]]])
+            with torch.no_grad():
+                logits = model(**inputs, decoder_input_ids=prefix).logits[0, -1]
+            nats.append(-logits.log_softmax(dim=-1)[token].item())
+    found = cross_entropy(model, processor, rows, "cs", 64, batch_size)
+    mean = sum(nats) / len(nats)
+    assert found == {
+        "score": pytest.approx(math.exp(mean), rel=1e-4),
+        "cross_entropy": pytest.approx(mean, rel=1e-5),
+        "tokens": len(nats),
+    }
+    nothing = {"score": None, "cross_entropy": None, "tokens": 0}
+    assert cross_entropy(model, processor, rows[-1:], "cs", 16) == nothing
 
 
 def test_the_report_and_its_row_say_which_rule_of_length_was_used(run: Path) -> None:
@@ -460,6 +500,8 @@ def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tm
     assert row["baseline"] == {"run": "english", **paired_bootstrap(hypotheses, others, COLUMNS["cs"])}
     assert row["scores"]["all"]["bleu"]["score"] == BLEU().corpus_score(hypotheses, [COLUMNS["cs"]]).score
     assert str(tmp_path) not in json.dumps({**row, "commands": []})
+    report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    assert row["perplexity"] == report["conditions"]["all"]["draws"][0]["perplexity"]["score"] > 1
     assert not (out / "tiny" / "serial.png").exists()
     (tmp_path / "plot.png").write_bytes(b"a plot")
     results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "plot.png")])

@@ -236,6 +236,7 @@ def make_row(
             }
             for condition, entry in scores["conditions"].items()
         },
+        "perplexity": scores["conditions"]["all"]["draws"][0].get("perplexity", {}).get("score"),
         "search": scores["search"],
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
@@ -311,6 +312,8 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
     changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
     header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"]
+    has_perplexity = any(row.get("perplexity") is not None for row in rows)  # not of rows made before it was measured
+    header += ["perplexity"] if has_perplexity else []
     header += ["updates", "minutes", "parameters"]
     unfinished = {row["run"] for row in rows if not row["finished"]}
 
@@ -332,6 +335,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
                 format_score(row["scores"]["all"]["chrf"]),
                 _against_baseline(row) if comparable(row) else "",
                 "" if row["dev_loss"] is None else f"{row['dev_loss']:.3f}",
+                *([f"{row['perplexity']:.1f}" if row.get("perplexity") else ""] if has_perplexity else []),
                 f"{row['updates']:,}",
                 f"{row['minutes']:.1f}",
                 f"{row['parameters'] / 1e6:.1f} M",
@@ -339,6 +343,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
         )
         if len(row["scores"]) > 1:
             changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
+    explained = "\n*perplexity*: of the test set's references, a token." if has_perplexity else ""
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
     signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
     sections = [
@@ -348,7 +353,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
 
 Test set: {splits}. ± is half of the 95 % bootstrap interval. p: paired bootstrap. *dev loss*: cross-entropy of the
 kept checkpoint on the dev set, in nats a token. A row is *unfinished*, and not to be compared, while the last fifth of
-its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
 
 {format_table(header, lines)}
 

@@ -12,8 +12,9 @@ any model folder or Hub id. The conditions:
     absent-X     X taken away from every sentence
     only-X       every other source taken away
 
-Under RUN/scores (or --out): `<split>.json` with every figure, `<split>.<condition>.txt` with the hypotheses, one a
-line, written as they come: called again, a run that was cut short goes on, and what is decoded is not decoded again.
+Under RUN/scores (or --out): `<split>.json` with every figure, the perplexity of the references among them;
+`<split>.<condition>.txt` with the hypotheses, one a line, written as they come: called again, a run that was cut short
+goes on, and what is decoded is not decoded again.
 With --attention-plot, `<split>.attention-<row>.png` and its numbers, `.json`; `plots.py` draws it anew.
 """
 
@@ -37,6 +38,7 @@ import torch
 
 from data import Row, check_files, read_split
 from decoding import Decoded, Search, add_search_options, decode, fingerprint, load_model, write_json
+from likelihood import cross_entropy
 from media import forms_of, rates_of
 from metrics import METRICS, load_metric, paired_bootstrap
 from metrics.adversarial import make_absent, make_wrong
@@ -45,6 +47,7 @@ from recipe import UNREADABLE, DataRecipe, load_recipe
 from results import format_table
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "evaluate", "sacrebleu")
+PERPLEXITY = "perplexity"
 PLOTS = 3  # sentences, where none is named
 
 
@@ -94,11 +97,13 @@ def table(scored: dict[str, Any]) -> str:
             first, deviation = entry["draws"][0][name], entry[name]["draws_sd"]
             spread = f"± {deviation:.2f} over {len(entry['draws'])} draws" if deviation is not None else ""
             line += [f"{entry[name]['score']:.2f}", spread or f"[{first['ci_low']:.2f}, {first['ci_high']:.2f}]"]
+        perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # not in older reports
+        line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}")
         first = entry["draws"][0]
         worst = max((draw["bleu"].get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
         line += ["" if condition == "all" else f"{worst:.3f}", str(first["sentences_per_second"])]
         lines.append(line)
-    return format_table(["condition", "BLEU", "95 %", "chrF", "95 %", "p to all (BLEU)", "sent/s"], lines)
+    return format_table(["condition", "BLEU", "95 %", "chrF", "95 %", "perplexity", "p to all (BLEU)", "sent/s"], lines)
 
 
 def hardware(device: torch.device | str | None = None) -> str:
@@ -225,7 +230,10 @@ def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
             decoded = decode(
                 model, processor, data.model_rows(rows), out, search, batch_size=args.batch_size, title=name
             )
-            measured.append({"hypotheses": out.name, **measure(decoded, references, congruent)})
+            known = cross_entropy(
+                model, processor, data.model_rows(rows), data.target, data.max_length, args.batch_size
+            )
+            measured.append({"hypotheses": out.name, **measure(decoded, references, congruent), PERPLEXITY: known})
             if congruent is None:
                 congruent = decoded.best
                 text = "".join(f"{line}\n" for line in references)
