@@ -12,6 +12,7 @@ from .inference import Int8Linear, OneDNNLinear
 
 LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
+LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the memory
 BLOCK = 64  # tokens of which the highest logit is looked at first
 
 
@@ -51,10 +52,11 @@ def best_tokens(
 
 def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values, ids = highest(logits, count)
+    rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    parts = zip(logits.split(rows), ids[:, :1].split(rows), strict=True)
     # log_softmax is one fused pass over the vocabulary, logsumexp several.
-    at = ids[:, :1]
-    norm = logits.gather(1, at) - logits.log_softmax(dim=1).gather(1, at)
-    logs = values - norm
+    norms = [part.gather(1, at) - part.log_softmax(dim=1).gather(1, at) for part, at in parts]
+    logs = values - torch.cat(norms)
     rest = (1.0 - logs.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
     return torch.cat([logs, rest], dim=1), ids
 

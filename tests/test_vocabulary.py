@@ -57,6 +57,7 @@ def test_best_tokens_are_those_of_a_softmax(
     biased: bool, dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(vocabulary, "LOGITS_IN_CACHE", at_once)
     torch.manual_seed(0)
     head = nn.Linear(8, 999, bias=False, dtype=dtype)
     states, bias = torch.randn(7, 8, dtype=dtype) * 9, torch.randn(999) * 3 if biased else None
