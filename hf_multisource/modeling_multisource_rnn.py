@@ -326,14 +326,15 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
             initial_state: Where to begin.
             decoder_expansion: Rows of the decoder per example, K; those of an example follow one another and share its
                 sources.
-            **kwargs: `output_attentions`.
+            **kwargs: `output_attentions`, `output_hidden_states`.
 
         Shape:
             input_ids (R, T), R = B * K; encoder_hidden_states (B, S, D); encoder_attention_mask (B, S); initial_state
             (B, 2 L, D).
 
         Returns:
-            Vectors (R, T, D), and what was asked for: as cross-attention one (R, 1, T, S).
+            Vectors (R, T, D), and what was asked for: as cross-attention one (R, 1, T, S), if there is attention; as
+            self-attention and hidden states of layers, which there are not, empty tuples.
 
         Raises:
             TypeError: If `past_key_values` is a cache of another kind.
@@ -363,11 +364,16 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         if past_key_values is not None:
             past_key_values.write(passed or [state], length)
         all_vectors, all_weights = zip(*found, strict=True)
-        wanted = kwargs.get("output_attentions", self.config.output_attentions) and self.attention is not None
+        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
+        wants_states = kwargs.get("output_hidden_states", self.config.output_hidden_states)
+        joined = () if self.attention is None else (torch.cat(all_weights, dim=1)[:, None],)
+        # Assisted decoding goes through the layers of all that is asked for: an empty tuple has none.
         return MultiSourceDecoderOutput(
             last_hidden_state=torch.cat(all_vectors, dim=1),
             past_key_values=past_key_values,
-            cross_attentions=(torch.cat(all_weights, dim=1)[:, None],) if wanted else None,
+            hidden_states=() if wants_states else None,
+            attentions=() if wants_weights else None,
+            cross_attentions=joined if wants_weights else None,
         )
 
     def _step(self, embedded: Tensor, state: Tensor, sources: list[Any]) -> tuple[Tensor, Tensor | None, Tensor]:
