@@ -2,8 +2,8 @@
 
 Transformers does not install its tests, but its source distribution holds them; the environment variable
 TRANSFORMERS_TESTS names the folder. The distribution leaves out `tests/generation`: with a checkout of the repository
-(`make test-shared TRANSFORMERS_TESTS=…/transformers/tests`) the shared tests of generation run as well, on the
-Transformer family: they look for keys and values in the cache.
+(`make test-shared TRANSFORMERS_TESTS=…/transformers/tests`) the shared tests of generation run as well; those
+that look for keys and values in the cache do not fit the LSTM family.
 """
 
 from __future__ import annotations
@@ -152,18 +152,16 @@ class RNNTests(SharedTests):
     def test_retain_grad_hidden_states_attentions(self) -> None: ...
 
 
-def define(name: str, *bases: type, **fields: Any) -> None:
+def define(name: str, family: type, **fields: Any) -> None:
     """Define the tests of one model, which has these fields in its configuration."""
-    content = {"fields": fields, "__module__": __name__}
-    globals()[name] = type(name, (*bases, unittest.TestCase), content)
+    bases = (family, common.ModelTesterMixin, generation.GenerationTesterMixin, unittest.TestCase)
+    globals()[name] = type(name, bases, {"fields": fields, "__module__": __name__})
 
 
 for _name in COMBINERS:
     define(
         f"{_name.title()}Test",
         TransformerTests,
-        common.ModelTesterMixin,
-        generation.GenerationTesterMixin,
         combiner=_name,
         d_model=HIDDEN,
         encoder_layers=LAYERS,
@@ -178,7 +176,6 @@ for _combination, _attention in [("basic", "local_p"), ("child_sum", "dot"), ("b
     define(
         f"RNN{_combination.title()}{_attention.title()}Test",
         RNNTests,
-        common.ModelTesterMixin,
         combination=_combination,
         attention=_attention,
         d_model=HIDDEN,
