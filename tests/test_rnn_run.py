@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ def test_a_run_is_trained_scored_drawn_and_told_of(run: Path, tmp_path: Path) ->
     model, processor = push.load(run)
     assert type(model) is MultiSourceRNNForConditionalGeneration
     assert type(processor) is MultiSourceProcessor
+
+
+def test_a_model_without_attention_has_none_to_plot(run: Path, tmp_path: Path) -> None:
+    config = read_json(run / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "attention": "none", "input_feeding": False}))
+    with pytest.raises(SystemExit, match=r"score\.py: --attention-plot: .* is a model without attention"):
+        score.main([str(tmp_path), "--attention-plot"])
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_weights(folder: Path, run: Path) -> None:

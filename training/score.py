@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from data import Row, check_files, read_split
-from decoding import Decoded, Search, add_search_options, decode, fingerprint, load_model, write_json
+from decoding import Decoded, Search, add_search_options, decode, fingerprint, load_config, load_model, write_json
 from likelihood import cross_entropy
 from media import forms_of, rates_of
 from metrics import METRICS, load_metric, paired_bootstrap
@@ -185,6 +185,8 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
 
 def score(args: argparse.Namespace, command: str) -> dict[str, Any]:
     """Decode and measure every condition, writing as it goes; returns the report."""
+    if args.attention_plot is not None and getattr(load_config(args.run), "attention", None) == "none":
+        raise ValueError(f"--attention-plot: {args.run} is a model without attention")
     model, processor = load_model(args.run, args.device, args.optimize)
     data = which_data(args, processor.source_names)
     forms = {} if data.concatenate else forms_of(processor)

@@ -1,0 +1,179 @@
+"""The rows of Zoph & Knight 2016 beside the published ones, and whether what the paper claims of them holds.
+
+    python training/zoph_knight.py
+
+From docs/results/news_and_help/, rows written by `results.py row ... --table news_and_help`, each with the row of one
+source as its baseline, and from docs/results/zoph_knight/notes.md, what they show in words, it writes
+docs/results/zoph_knight.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from math import hypot
+from pathlib import Path
+from typing import Any
+
+from results import FLAT_GAIN, RESULTS, format_table, how_made, read_json
+
+TABLE = "news_and_help"
+PAGE = "zoph_knight"
+Rows = Mapping[str, dict[str, Any]]
+
+# BLEU of the paper's Figure 4, where we have it: its models have four layers of 1000, its test set 1,503 lines of WMT.
+PUBLISHED = {
+    "fr": None,
+    "de": None,
+    "basic": 23.2,
+    "child_sum": 22.5,
+    "fr_fr": 20.7,
+    "fr_attention": 25.2,
+    "basic_attention": 30.0,
+    "child_sum_attention": 29.6,
+    "to_de_en": None,
+    "to_de_basic": 14.5,
+    "to_de_en_attention": 17.6,
+    "to_de_basic_attention": 18.6,
+}
+HELPED = ("basic", "child_sum", "basic_attention", "child_sum_attention")
+COPIES = "fr_fr"
+DISTANT = (("basic", "to_de_basic"), ("basic_attention", "to_de_basic_attention"))
+LEVEL = 0.05
+
+
+def gain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """BLEU of a row over that of its baseline: `difference`, `difference_low`, `difference_high`, `p_value`.
+
+    Args:
+        row: The row.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        ValueError: If the row has no baseline.
+    """
+    if row["baseline"] is None:
+        raise ValueError(f"row {row['name']} has no baseline; `results.py row --baseline RUN` compares it with one")
+    comparison: dict[str, Any] = row["baseline"]["bleu"]
+    return comparison
+
+
+def difference_of_gains(far: Mapping[str, Any], near: Mapping[str, Any]) -> tuple[float, float]:
+    """By how much one gain is larger than another on a different test set.
+
+    Args:
+        far: A gain.
+        near: Another.
+
+    Returns:
+        The difference, and half of its 95 % interval, of independent and normal errors.
+    """
+    halves = [(one["difference_high"] - one["difference_low"]) / 2 for one in (far, near)]
+    return far["difference"] - near["difference"], hypot(*halves)
+
+
+def claims(rows: Rows) -> list[list[str]]:
+    """What the paper claims, what was measured, and whether it holds here.
+
+    Args:
+        rows: By name; claims about rows that are not there are left out.
+
+    Returns:
+        One line a comparison: the claim, the rows, the BLEU gained, p, the verdict.
+    """
+    lines = []
+    for name, claim in [*((name, "two sources help") for name in HELPED), (COPIES, "two copies of one do not")]:
+        if name in rows:
+            found = gain(rows[name])
+            certain = found["p_value"] < LEVEL
+            helps, harms = certain and found["difference"] > 0, certain and found["difference"] < 0
+            verdict = "yes" if helps else "no" if harms else "not certain"
+            if name == COPIES:
+                verdict = "no" if helps else "yes"
+            baseline = rows[name]["baseline"]["run"]
+            cells = f"{found['difference']:+.1f} [{found['difference_low']:+.1f}, {found['difference_high']:+.1f}]"
+            lines.append([claim, f"{name} to {baseline}", cells, f"{found['p_value']:.3f}", verdict])
+    for far, near in DISTANT:
+        if far in rows and near in rows:
+            more, half = difference_of_gains(gain(rows[far]), gain(rows[near]))
+            verdict = "yes" if more > half else "no" if more < -half else "not certain"
+            cells = f"{more:+.1f} [{more - half:+.1f}, {more + half:+.1f}]"
+            lines.append(["more distant sources help more", f"gain of {far} to that of {near}", cells, "", verdict])
+    return lines
+
+
+def render(rows: Rows, notes: str = "") -> str:
+    """The page.
+
+    Args:
+        rows: By name; those that `PUBLISHED` names are shown.
+        notes: What they show, in Markdown.
+
+    Returns:
+        Markdown.
+
+    Raises:
+        ValueError: If none of them is there.
+    """
+    shown = [rows[name] for name in PUBLISHED if name in rows]
+    if not shown:
+        raise ValueError(f"no row of {TABLE} is there; `results.py row RUN --table {TABLE}` writes one")
+    lines = []
+    for row in shown:
+        bleu, published = row["scores"]["all"]["bleu"], PUBLISHED[row["name"]]
+        lines.append(
+            [
+                row["name"] if row["finished"] else f"{row['name']} (unfinished)",
+                f"{' + '.join(row['sources'])} → {row['target']}",
+                row["combiner"],
+                f"{row['perplexity']:.1f}",
+                f"{bleu['score']:.1f} ± {bleu['sd']:.1f}",
+                "" if published is None else f"{published:.1f}",
+                f"{row['updates']:,}",
+                f"{row['parameters'] / 1e6:.1f} M",
+            ]
+        )
+    header = ["name", "languages", "strategy", "perplexity", "BLEU ± sd", "published BLEU", "updates", "parameters"]
+    said = f"## What they show\n\n{notes.strip()}\n\n" if notes else ""
+    signature = shown[0]["scores"]["all"]["bleu"]["signature"]
+    return f"""\
+<!-- Made by `python training/zoph_knight.py` from rows in {TABLE}/. Do not edit. -->
+# Zoph & Knight 2016: two sources, two LSTM encoders
+
+Rows of Figure 4 of [the paper](https://doi.org/10.18653/v1/N16-1004), trained small, on little text. Only differences
+between rows can be set beside the published ones: test set, size of the models and units of text are others.
+*perplexity*: of the test set's references, a token. sd: standard deviation of the bootstrap replicas. A model is
+*unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+
+{format_table(header, lines)}
+
+- BLEU: `{signature}`
+
+## What the paper claims
+
+BLEU gained, with its 95 % interval, and p, by paired bootstrap.
+
+{format_table(["claim", "rows", "gain", "p", "holds here"], claims(rows))}
+
+{said}{how_made(shown)}"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the page; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
+    args = parser.parse_args(argv)
+    page, notes = args.results / f"{PAGE}.md", args.results / PAGE / "notes.md"
+    try:
+        rows = [read_json(path) for path in sorted((args.results / TABLE).glob("*.json"))]
+        said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+        page.write_text(render({row["name"]: row for row in rows}, said), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"zoph_knight.py: {error}") from error
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
