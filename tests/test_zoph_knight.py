@@ -25,7 +25,7 @@ def row(name: str, bleu: float, baseline: str | None = None, gain: tuple[float, 
 
 def page_of(tmp_path: Path, *rows: Any) -> str:
     folder = tmp_path / zoph_knight.TABLE
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for one in rows:
         (folder / f"{one['name']}.json").write_text(json.dumps(one))
     zoph_knight.main(["--results", str(tmp_path)])
@@ -35,12 +35,15 @@ def page_of(tmp_path: Path, *rows: Any) -> str:
 def test_rows_stand_beside_the_published_ones(tmp_path: Path) -> None:
     (tmp_path / "zoph_knight").mkdir()
     (tmp_path / "zoph_knight" / "notes.md").write_text("It works.\n")
+    (tmp_path / zoph_knight.TABLE).mkdir()
+    (tmp_path / zoph_knight.TABLE / "basic.png").write_bytes(b"a plot")
     page = page_of(tmp_path, row("another", 1.0), row("fr", 10.04), row("basic", 12.0, "fr", (2.0, 0.5, 0.01)))
     lines = cells_of(page)
     assert lines[2][:6] == ["fr", "fr + de → en", "basic", "12.3", "10.0 ± 0.8", ""]
     assert lines[3][:6] == ["basic", "fr + de → en", "basic", "12.3", "12.0 ± 0.8", "23.2"]
     assert lines[6:] == [["two sources help", "basic to fr", "+2.0 [+1.5, +2.5]", "0.010", "yes"]]
     assert "## What they show\n\nIt works.\n" in page
+    assert "![What basic attends to](news_and_help/basic.png)" in page
     assert "**basic**" in page and "another" not in page
 
 

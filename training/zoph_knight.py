@@ -31,13 +31,14 @@ PUBLISHED = {
     "fr_attention": 25.2,
     "basic_attention": 30.0,
     "child_sum_attention": 29.6,
+    "fr_fr_attention": None,
     "to_de_en": None,
     "to_de_basic": 14.5,
     "to_de_en_attention": 17.6,
     "to_de_basic_attention": 18.6,
 }
 HELPED = ("basic", "child_sum", "basic_attention", "child_sum_attention")
-COPIES = "fr_fr"
+COPIES = ("fr_fr", "fr_fr_attention")
 DISTANT = (("basic", "to_de_basic"), ("basic_attention", "to_de_basic_attention"))
 LEVEL = 0.05
 
@@ -84,13 +85,17 @@ def claims(rows: Rows) -> list[list[str]]:
         One line a comparison: the claim, the rows, the BLEU gained, p, the verdict.
     """
     lines = []
-    for name, claim in [*((name, "two sources help") for name in HELPED), (COPIES, "two copies of one do not")]:
+    helped, copied = (
+        ((name, "two sources help") for name in HELPED),
+        ((name, "two copies of one do not") for name in COPIES),
+    )
+    for name, claim in (*helped, *copied):
         if name in rows:
             found = gain(rows[name])
             certain = found["p_value"] < LEVEL
             helps, harms = certain and found["difference"] > 0, certain and found["difference"] < 0
             verdict = "yes" if helps else "no" if harms else "not certain"
-            if name == COPIES:
+            if name in COPIES:
                 verdict = "no" if helps else "yes"
             baseline = rows[name]["baseline"]["run"]
             cells = f"{found['difference']:+.1f} [{found['difference_low']:+.1f}, {found['difference_high']:+.1f}]"
@@ -104,12 +109,13 @@ def claims(rows: Rows) -> list[list[str]]:
     return lines
 
 
-def render(rows: Rows, notes: str = "") -> str:
+def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
     """The page.
 
     Args:
         rows: By name; those that `PUBLISHED` names are shown.
         notes: What they show, in Markdown.
+        drawn: Names of the rows that have a plot of their attention.
 
     Returns:
         Markdown.
@@ -136,6 +142,9 @@ def render(rows: Rows, notes: str = "") -> str:
             ]
         )
     header = ["name", "languages", "strategy", "perplexity", "BLEU ± sd", "published BLEU", "updates", "parameters"]
+    plots = "".join(f"![What {name} attends to]({TABLE}/{name}.png)\n\n" for name in drawn)
+    if plots:
+        plots = f"## Attention\n\nAs in the paper's Figure 5, of a sentence of our own.\n\n{plots}"
     said = f"## What they show\n\n{notes.strip()}\n\n" if notes else ""
     signature = shown[0]["scores"]["all"]["bleu"]["signature"]
     return f"""\
@@ -157,7 +166,7 @@ BLEU gained, with its 95 % interval, and p, by paired bootstrap.
 
 {format_table(["claim", "rows", "gain", "p", "holds here"], claims(rows))}
 
-{said}{how_made(shown)}"""
+{said}{plots}{how_made(shown)}"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -169,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         rows = [read_json(path) for path in sorted((args.results / TABLE).glob("*.json"))]
         said = notes.read_text(encoding="utf-8") if notes.exists() else ""
-        page.write_text(render({row["name"]: row for row in rows}, said), encoding="utf-8")
+        drawn = [path.stem for path in sorted((args.results / TABLE).glob("*.png"))]
+        page.write_text(render({row["name"]: row for row in rows}, said, drawn), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise SystemExit(f"zoph_knight.py: {error}") from error
     print(page)
