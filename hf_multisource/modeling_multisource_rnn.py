@@ -106,7 +106,7 @@ class SteppingLSTM(nn.LSTM):
         single = isinstance(input, Tensor) and input.shape[1] == 1 and input.device.type == "cpu"
         if not (single and self.training and hx is not None):
             return super().forward(input, hx)
-        read, states = input[:, 0], []
+        read, states = input[:, 0], list[tuple[Tensor, Tensor]]()
         for hidden, cell, weights in zip(*hx, self.all_weights, strict=True):
             if states:
                 read = dropout(read, p=self.dropout)
