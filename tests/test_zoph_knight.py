@@ -73,6 +73,7 @@ def test_gains_on_two_test_sets_are_compared_with_both_errors(far: float, verdic
         "to_de_basic": row("to_de_basic", 10.0, "to_de_en", (1.0, 1.0, 0.2)),
     }
     line = zoph_knight.claims(rows)[-1]
+    assert line[1] == "gain of basic to that of to_de_basic"
     low, high = far - 1.0 - sqrt(2), far - 1.0 + sqrt(2)
     assert line[0] == "more distant sources help more"
     assert line[2:] == [f"{far - 1.0:+.1f} [{low:+.1f}, {high:+.1f}]", "", verdict]
@@ -83,3 +84,10 @@ def test_what_is_lacking_is_said(tmp_path: Path) -> None:
         zoph_knight.main(["--results", str(tmp_path)])
     with pytest.raises(ValueError, match="row basic has no baseline"):
         zoph_knight.claims({"basic": row("basic", 10.0)})
+
+
+def test_another_language_is_set_against_a_copy_of_the_first() -> None:
+    rows = {"child_sum": row("child_sum", 15.0, "fr", (5.0, 1.0, 0.01)), "fr_fr": row("fr_fr", 11.0, "fr")}
+    line = zoph_knight.claims(rows)[-1]
+    assert line[:2] == ["another language helps more than a copy", "gain of child_sum to that of fr_fr"]
+    assert (line[2], line[-1]) == ("+5.0 [+3.6, +6.4]", "yes")
