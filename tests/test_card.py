@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
-from transformers import ViTConfig
+from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 import card
 import results
@@ -288,8 +288,10 @@ def test_the_recipe_of_a_committed_row_still_gives_the_model_that_was_scored(
     subject = subject_of_row(path)
     recipe: Recipe = subject.recipe
     assert (recipe.data.sources, recipe.data.target) == (subject.row["sources"], subject.row["target"])
+    size = recipe.tokenizer.vocab_size
+    own = dict.fromkeys(recipe.data.model_sources, size) if recipe.tokenizer.separate else {}
     with torch.device("meta"):
-        model = MultiSourceForConditionalGeneration(subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}))
+        model = AutoModelForSeq2SeqLM.from_config(subject.rebuilt.model_config(size, own))
     assert sum(parameter.numel() for parameter in model.parameters()) == subject.row["parameters"]
 
 
