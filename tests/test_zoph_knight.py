@@ -91,3 +91,11 @@ def test_another_language_is_set_against_a_copy_of_the_first() -> None:
     line = zoph_knight.claims(rows)[-1]
     assert line[:2] == ["another language helps more than a copy", "gain of child_sum to that of fr_fr"]
     assert (line[2], line[-1]) == ("+5.0 [+3.6, +6.4]", "yes")
+
+
+def test_a_verdict_on_an_unfinished_row_says_so() -> None:
+    rows = {"fr": row("fr", 10.0), "basic": row("basic", 12.0, "fr", (2.0, 0.5, 0.01))}
+    assert zoph_knight.claims(rows)[0][-1] == "yes"
+    for name in rows:  # the row itself, or what it is compared with
+        unfinished = {**rows, name: {**rows[name], "finished": False}}
+        assert zoph_knight.claims(unfinished)[0][-1] == "yes (unfinished)"

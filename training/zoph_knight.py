@@ -92,6 +92,12 @@ def claims(rows: Rows) -> list[list[str]]:
         One line a comparison: the claim, the rows, the BLEU gained, p, the verdict.
     """
     lines = []
+    unfinished = {row["run"] for row in rows.values() if not row["finished"]}
+
+    def mark(verdict: str, *compared: Mapping[str, Any]) -> str:
+        runs = {run for row in compared for run in (row["run"], row["baseline"]["run"])}
+        return f"{verdict} (unfinished)" if runs & unfinished else verdict
+
     helped, copied = (
         ((name, "two sources help") for name in HELPED),
         ((name, "two copies of one do not") for name in COPIES),
@@ -106,13 +112,15 @@ def claims(rows: Rows) -> list[list[str]]:
                 verdict = "no" if helps else "yes"
             baseline = rows[name]["baseline"]["run"]
             cells = f"{found['difference']:+.1f} [{found['difference_low']:+.1f}, {found['difference_high']:+.1f}]"
-            lines.append([claim, f"{name} to {baseline}", cells, f"{found['p_value']:.3f}", verdict])
+            p = f"{found['p_value']:.3f}"
+            lines.append([claim, f"{name} to {baseline}", cells, p, mark(verdict, rows[name])])
     for claim, large, small in LARGER:
         if large in rows and small in rows:
             more, half = difference_of_gains(gain(rows[large]), gain(rows[small]))
             verdict = "yes" if more > half else "no" if more < -half else "not certain"
             cells = f"{more:+.1f} [{more - half:+.1f}, {more + half:+.1f}]"
-            lines.append([claim, f"gain of {large} to that of {small}", cells, "", verdict])
+            marked = mark(verdict, rows[large], rows[small])
+            lines.append([claim, f"gain of {large} to that of {small}", cells, "", marked])
     return lines
 
 
@@ -170,7 +178,7 @@ between rows can be set beside the published ones: test set, size of the models 
 ## What the paper claims
 
 BLEU gained, with its 95 % interval, and p, by paired bootstrap. Of two gains that are compared, the errors count as
-independent.
+independent. *unfinished*: so is a row in it, and longer training may turn the answer round.
 
 {format_table(["claim", "rows", "gain", "p", "holds here"], claims(rows))}
 
