@@ -119,6 +119,7 @@ class SourceMemory:
         self.present = self._present  # (B * K, n): of each row of the decoder
         if self.expansion > 1:
             self.present = self._present.repeat_interleave(self.expansion, dim=0)
+        self.any_present = self.present.any(dim=1)
 
     def present_in_example(self, source: int | None = None) -> Tensor:
         """Which examples have anything to attend to.

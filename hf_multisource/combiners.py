@@ -32,12 +32,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 from transformers import Cache, EncoderDecoderCache
 
 from .attention import MultiHeadAttention, SourceMemory
 from .configuration_multisource import MultiSourceConfig
-from .layers import Bias
+from .layers import Bias, dropout
 
 KeysValues = tuple[Tensor, Tensor]
 Combined = tuple[Tensor, Tensor | None, Tensor | None]
@@ -108,7 +107,7 @@ class Combiner(nn.Module, ABC):
         Returns:
             The states, some zeroed in training.
         """
-        return dropout(states, p=self.config.dropout, training=self.training)
+        return dropout(states, self.config.dropout, True) if self.training else states
 
     def project(self, memory: SourceMemory) -> list[KeysValues]:
         """Make keys and values: one pair per source, or one in all with `joint_weights`.
@@ -416,7 +415,7 @@ class ParallelCombiner(Combiner):
         output = hidden_states + update
         if not self.pre_norm:
             output = self.layer_norm(output)
-        return where_present(memory.present.any(dim=1), output, hidden_states)
+        return where_present(memory.any_present, output, hidden_states)
 
     def combine(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
@@ -655,12 +654,11 @@ class FlatCombiner(Combiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
-        any_present = memory.present.any(dim=1)
         context, weights = self.look(self.joint, query, keys_values[0], memory, **kwargs)
         output = hidden_states + self.drop(context)
         if not self.pre_norm:
             output = self.layer_norm(output)
-        return where_present(any_present, output, hidden_states), weights, None
+        return where_present(memory.any_present, output, hidden_states), weights, None
 
 
 class FlatNormedCombiner(FlatCombiner):

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -19,7 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import KEYS_OF_KIND, EncoderSettings, MultiSourceConfig
-from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, build_positions
+from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, build_positions, dropout
 
 
 def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:

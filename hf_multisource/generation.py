@@ -13,6 +13,7 @@ from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
+from .inference import keep_freed_memory
 from .vocabulary import Shortlist
 
 OPTION = "length_normalization"
@@ -82,7 +83,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
     model: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate, as [`GenerationMixin.generate`] does.
+        """Generate, as [`GenerationMixin.generate`] does. On a CPU, see [`keep_freed_memory`].
 
         Args:
             *args: As [`GenerationMixin.generate`].
@@ -96,8 +97,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
             Assisted decoding gives no `source_weights`: stock code takes rejected tokens out of fields it knows only.
         """
         collected: dict[str, Any] = {}
+        model: Any = self
+        if model.device.type == "cpu":
+            keep_freed_memory()
         if (ids := kwargs.pop("shortlist", None)) is not None:
-            model: Any = self
             bias = model.final_logits_bias[0] if self.config.final_logits_bias else None
             kwargs[SHORTLIST] = Shortlist(ids, model.get_output_embeddings(), bias)
         output: Any = super().generate(*args, **{**kwargs, COLLECTED: collected})  # type: ignore[misc]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import geometric_mean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
-ROWS = 64  # so many that the product, and not reading the weight, takes the time
+ROWS = (10, 64)  # beams of a text; a batch, of which the product, and not reading the weight, takes the time
+NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
+MEASURED = 12  # layers of a shape, at most
 INT8_ENGINE = "onednn"
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
 
@@ -21,11 +26,26 @@ class _OneCopyMore(nn.Linear, ABC):
     """A linear layer with a second copy of its weight, in a form of its own, for inference.
 
     The layer keeps its weight and its names, so that it is saved, trained and changed as before; where gradients are
-    wanted it computes as before. The copy is made when it is needed, and anew after the weight has changed.
+    wanted it computes as before. The copy is made when it is needed, and anew after the weight has changed. A change
+    through `weight.data`, as PEFT merges adapters, torch does not count: it is seen by one of the numbers.
     """
 
+    #: What the report of `optimize_for_inference` calls it, and the numbers it computes with.
+    title: str
+    numbers: str
     _packed: Any = None
     _packed_from: Any = None
+    _packed_probe: Any = None
+    _packed_number: Any = None
+
+    @staticmethod
+    @abstractmethod
+    def available() -> bool:
+        """Say whether this PyTorch has what it takes.
+
+        Returns:
+            Whether it has.
+        """
 
     @abstractmethod
     def pack(self) -> Any:
@@ -62,19 +82,23 @@ class _OneCopyMore(nn.Linear, ABC):
         Returns:
             The output.
         """
-        if not self._takes(input):
+        weight = self._parameters.get("weight")  # `self.weight` takes long, for so short a call
+        if weight is None or not self._takes(input, weight):
             return super().forward(input)
-        weight = self.weight
         now = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-        if self._packed_from != now:
+        if self._packed_from != now or self._packed_probe.item() != self._packed_number:
             self._packed, self._packed_from = self.pack(), now
+            self._packed_probe = weight.detach()[len(weight) // 2, weight.shape[1] // 2]  # keeps the address taken, too
+            self._packed_number = self._packed_probe.item()
         return self.compute(input, self._packed)
 
-    def _takes(self, states: Tensor) -> bool:
+    @staticmethod
+    def _takes(states: Tensor, weight: Tensor) -> bool:
         return (
             not torch.is_grad_enabled()
-            and states.dtype == self.weight.dtype == torch.float32
-            and states.device.type == self.weight.device.type == "cpu"
+            and states.dtype == weight.dtype == torch.float32
+            and states.is_cpu
+            and weight.is_cpu
             and states.numel() > 0
             and not torch.is_autocast_enabled("cpu")
             and not torch.compiler.is_compiling()
@@ -90,6 +114,13 @@ class OneDNNLinear(_OneCopyMore):
     The same numbers up to the order of summation.
     """
 
+    title = "oneDNN"
+    numbers = "float32"
+
+    @staticmethod
+    def available() -> bool:
+        return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
     def pack(self) -> Any:
         return torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
 
@@ -104,6 +135,13 @@ class Int8Linear(_OneCopyMore):
     batch.
     """
 
+    title = "int8"
+    numbers = "integers of 8 bits"
+
+    @staticmethod
+    def available() -> bool:
+        return INT8_ENGINE in torch.backends.quantized.supported_engines
+
     def pack(self) -> Any:
         weight = self.weight.detach()
         scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny).double() / 127
@@ -114,16 +152,17 @@ class Int8Linear(_OneCopyMore):
         engine = torch.backends.quantized.engine
         try:
             torch.backends.quantized.engine = INT8_ENGINE
-            return torch.ops.quantized.linear_prepack(quantised, None if self.bias is None else self.bias.detach())
+            return torch.ops.quantized.linear_prepack(quantised, None)
         finally:
             torch.backends.quantized.engine = engine
 
     def compute(self, states: Tensor, packed: Any) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(states, packed, reduce_range=False)
+        output: Tensor = torch.ops.quantized.linear_dynamic(states, packed, reduce_range=False)
+        return output if self.bias is None else output.add_(self.bias)  # not packed: it may change
 
 
 def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers that nothing has wrapped, quantised or optimised.
+    """The linear layers that nothing has wrapped, pruned, quantised or optimised.
 
     Args:
         model: Any model.
@@ -131,10 +170,10 @@ def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
     Returns:
         The layers.
     """
-    return [module for module in model.modules() if type(module) is nn.Linear]
+    return [module for module in model.modules() if type(module) is nn.Linear and "weight" in module._parameters]
 
 
-def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 7) -> list[float]:
+def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5) -> list[float]:
     """Measure functions in turn, so that what else the machine does troubles all of them alike.
 
     Args:
@@ -154,28 +193,45 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 7) -> l
     return best
 
 
-def onednn_gain(layer: nn.Linear) -> float:
-    """How many times as fast oneDNN computes a layer as what PyTorch uses; 0 if it is not there.
+def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore]]) -> list[float]:
+    """How many times as fast layers would be if they were of other kinds.
 
     Args:
-        layer: A layer in float32 on the CPU.
+        layers: Layers of one shape, in float32 on the CPU. Of several, one after the other is measured, as a model runs
+            them: the weights of a single one would stay in the processor's cache.
+        kinds: The other kinds.
 
     Returns:
-        The ratio, measured with 64 rows.
+        The ratios, geometric means over 10 and 64 rows.
     """
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
-        return 0.0
-    states = torch.zeros(ROWS, layer.in_features)
-    weight = layer.weight.detach()
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    candidates = [list(layers[:MEASURED])]
+    for kind in kinds:
+        candidates.append([copy.copy(layer) for layer in candidates[0]])
+        for layer in candidates[-1]:
+            layer.__class__ = kind
+    ratios = []
     with torch.no_grad():
-        stock, onednn = shortest_times(
-            [
-                lambda: linear(states, weight),
-                lambda: torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], ""),
-            ]
-        )
-    return stock / onednn
+        for rows in ROWS:
+            states = torch.ones(rows, layers[0].in_features, device="cpu", dtype=torch.float32)
+            calls = [partial(_call_all, candidate, states) for candidate in candidates]
+            stock, *times = shortest_times(calls)
+            ratios.append([stock / time for time in times])
+    return [geometric_mean(of_kind) for of_kind in zip(*ratios, strict=True)]
+
+
+def _call_all(layers: Sequence[nn.Module], states: Tensor) -> None:
+    for layer in layers:
+        type(layer).forward(layer, states)  # without hooks: these are no states of a model
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory that tensors give back, for the next ones.
+
+    glibc returns large blocks to the system, and new ones begin with a page fault every 4 KiB. Once a block of nearly
+    32 MiB, the most it looks at, has been freed, it keeps what is smaller, and up to 64 MiB in all, as long as the
+    process lives. This one is not written to, so that it costs no memory; other libraries do as they do.
+    """
+    torch.empty(NEARLY_32_MIB, dtype=torch.uint8, device="cpu")
 
 
 class InferenceMixin:
@@ -184,13 +240,14 @@ class InferenceMixin:
     def optimize_for_inference(self, *, int8: bool = False) -> list[str]:
         """Choose what is fastest on the model's device, once, before inference.
 
-        On a CPU, oneDNN for the linear layers in float32, if that is measured to be faster here: exact. On a GPU that
-        has it, bfloat16 for all weights. The model goes to evaluation mode. On a CPU its weights stay as they are, so
-        it can still be saved; each linear layer keeps one more copy.
+        On a CPU, oneDNN for the linear layers in float32 of those shapes that are measured to be faster so, here and
+        now: exact. On a GPU that has it, bfloat16 for all weights. The model goes to evaluation mode. On a CPU its
+        weights stay as they are, so it can still be saved; each linear layer that is chosen keeps one more copy.
 
         Args:
-            int8: On a CPU, compute the linear layers with integers of 8 bits: fastest, not exact. Weights are rounded
-                by rows, inputs by the range of a whole batch, so that a text may depend a little on its neighbours.
+            int8: On a CPU, compute the linear layers that gain by it with integers of 8 bits: fastest, not exact.
+                Weights are rounded by rows, inputs by the range of a whole batch, so that a text may depend a little on
+                its neighbours; and a layer whose gain is small may be chosen in one process and not in another.
 
         Returns:
             What was chosen, a line each; empty if everything is best as it is.
@@ -204,7 +261,7 @@ class InferenceMixin:
         device = model.device
         if int8 and device.type != "cpu":
             raise ValueError(f"int8 is for CPUs; the model is on {device}.")
-        if int8 and INT8_ENGINE not in torch.backends.quantized.supported_engines:
+        if int8 and not Int8Linear.available():
             raise RuntimeError("int8 needs a PyTorch with oneDNN, which this one lacks.")
         if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             if model.dtype != torch.float32:
@@ -212,18 +269,25 @@ class InferenceMixin:
             model.to(torch.bfloat16)
             return [f"bfloat16: all weights, on {torch.cuda.get_device_name(device)}"]
         layers = [layer for layer in plain_linear_layers(model) if layer.weight.dtype == torch.float32]
-        if device.type != "cpu" or not layers:
+        kinds = [kind for kind in ([Int8Linear] if int8 else []) + [OneDNNLinear] if kind.available()]
+        if device.type != "cpu" or not layers or not kinds:
             return []
-        if int8:
-            for layer in layers:
-                layer.__class__ = Int8Linear
-            return [f"int8: {len(layers)} linear layers, by oneDNN"]
-        largest = max(layers, key=lambda layer: layer.weight.numel())
-        if (gain := onednn_gain(largest)) < FASTER:
-            return []
+        by_shape: dict[tuple[int, int], list[nn.Linear]] = defaultdict(list)
         for layer in layers:
-            layer.__class__ = OneDNNLinear
-        return [f"oneDNN: {len(layers)} linear layers in float32; the largest is {gain:.1f} times as fast"]
+            by_shape[layer.in_features, layer.out_features].append(layer)
+        chosen: dict[Any, list[tuple[float, int]]] = {kind: [] for kind in kinds}
+        for alike in by_shape.values():
+            gain, i = max((gain, i) for i, gain in enumerate(measure_gains(alike, kinds)))
+            if gain >= FASTER:
+                chosen[kinds[i]].append((gain, len(alike)))
+                for layer in alike:
+                    layer.__class__ = kinds[i]
+        return [
+            f"{kind.title}: {sum(count for _, count in gains)} of {len(layers)} linear layers in {kind.numbers}, "
+            f"{min(gains)[0]:.1f} to {max(gains)[0]:.1f} times as fast"
+            for kind, gains in chosen.items()
+            if gains
+        ]
 
 
 __all__ = ["InferenceMixin", "Int8Linear", "OneDNNLinear"]

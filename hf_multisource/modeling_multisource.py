@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout
+from torch.nn.functional import cross_entropy
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -29,7 +29,7 @@ from .conversion import FromSourcesMixin
 from .encoders import ENCODERS, EncodedSource, drop_sources
 from .generation import MultiSourceGenerationMixin
 from .inference import InferenceMixin
-from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings
+from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, dropout
 from .loss import linear_cross_entropy
 from .vocabulary import Shortlist, best_tokens
 
@@ -761,8 +761,8 @@ class MultiSourceForConditionalGeneration(
             num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
             skip_logits: Return the loss of `labels` without logits: less memory, faster. [`MultiSourceTrainer`] does.
             num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C likeliest tokens
-                at the last position and of all others together, and `best_token_ids` says which. Beam search reads
-                no more.
+                at the last position and of all others together, without gradients, and `best_token_ids` says which.
+                Beam search reads no more.
             decoder_shortlist: Which tokens can be predicted, if not all; `generate` makes it of `shortlist`.
             **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
                 `output_hidden_states`, and what the attention implementation reads.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import GenerationConfig
 from transformers import initialization as init
@@ -20,7 +20,7 @@ from .attention import SourceMemory
 from .combinations import COMBINATIONS, ForgetBias
 from .configuration_multisource_rnn import MultiSourceRNNConfig
 from .encoders import EncodedSource, TextSourceEncoder
-from .layers import Bias, MultiSourcePreTrainedModel, TextEmbeddings
+from .layers import Bias, MultiSourcePreTrainedModel, TextEmbeddings, dropout
 from .modeling_multisource import (
     MultiSourceDecoderOutput,
     MultiSourceEncoder,
@@ -109,7 +109,7 @@ class SteppingLSTM(nn.LSTM):
         read, states = input[:, 0], list[tuple[Tensor, Tensor]]()
         for hidden, cell, weights in zip(*hx, self.all_weights, strict=True):
             if states:
-                read = dropout(read, p=self.dropout)
+                read = dropout(read, p=self.dropout, training=True)
             states.append(torch.lstm_cell(read, (hidden, cell), *weights))
             read = states[-1][0]
         hiddens, cells = zip(*states, strict=True)
@@ -349,20 +349,30 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         if state is None:
             state = initial_state.repeat_interleave(decoder_expansion, dim=0).transpose(0, 1)
             state = torch.cat([state, torch.zeros_like(state[:1])])
+        # Parts of their own: the gradient of a slice is as large as what it is cut from, and there are many steps.
+        layers = self.config.num_layers
+        hidden, cell, fed = state.split([layers, layers, 1])
         real = None if attention_mask is None else attention_mask[:, -length:].bool()
         sources = view_sources(SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths))
         recording = past_key_values is not None and past_key_values.past is not None
         keep_in_one_piece(self.lstm)
         whole = not (self.config.input_feeding or recording) and (real is None or bool(real.all()))
         passed, found = [], []
-        for start in range(0, length, length if whole else 1):
-            stop = length if whole else start + 1
-            vectors, weights, new_state = self._step(embedded[:, start:stop], state, sources)
-            state = new_state if real is None or whole else torch.where(real[:, start, None], new_state, state)
-            passed += [state] if recording else []
+        for t, read in enumerate([embedded] if whole else embedded.split(1, dim=1)):
+            if self.config.input_feeding:
+                read = torch.cat([read, fed.transpose(0, 1).to(read.dtype)], dim=-1)
+            output, ends = self.lstm(read, (hidden, cell))
+            vectors, weights = dropout(output, p=self.config.dropout, training=self.training), None
+            if self.attention is not None:
+                vectors, weights = self.attention(vectors, sources)
+            new = (*ends, vectors[:, -1:].transpose(0, 1).to(ends[0].dtype))
+            if real is not None and not whole:
+                new = tuple(map(partial(torch.where, real[:, t, None]), new, (hidden, cell, fed)))
+            hidden, cell, fed = new
+            passed += [torch.cat(new)] if recording else []
             found.append((vectors, weights))
         if past_key_values is not None:
-            past_key_values.write(passed or [state], length)
+            past_key_values.write(passed or [torch.cat([hidden, cell, fed])], length)
         all_vectors, all_weights = zip(*found, strict=True)
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         wants_states = kwargs.get("output_hidden_states", self.config.output_hidden_states)
@@ -375,17 +385,6 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
             attentions=() if wants_weights else None,
             cross_attentions=joined if wants_weights else None,
         )
-
-    def _step(self, embedded: Tensor, state: Tensor, sources: list[Any]) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Read some tokens, one alone if there is input feeding: vectors, weights, and the new state."""
-        layers = self.config.num_layers
-        if self.config.input_feeding:
-            embedded = torch.cat([embedded, state[-1][:, None].to(embedded.dtype)], dim=-1)
-        output, (hidden, cell) = self.lstm(embedded, (state[:layers], state[layers:-1]))
-        vectors, weights = dropout(output, p=self.config.dropout, training=self.training), None
-        if self.attention is not None:
-            vectors, weights = self.attention(vectors, sources)
-        return vectors, weights, torch.cat([hidden, cell, vectors[:, -1][None].to(hidden.dtype)])
 
 
 class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, MultiSourceModel):

@@ -16,13 +16,14 @@ LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the mem
 BLOCK = 64  # tokens of which the highest logit is looked at first
 
 
+@torch.no_grad()
 def best_tokens(
     head: Callable[[Tensor], Tensor], bias: Tensor | None, states: Tensor, count: int, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
     """Find the tokens to which an output layer gives the highest probabilities.
 
     Beam search with K beams and one end token takes its 2 K continuations from the 2 K likeliest tokens of each beam:
-    no other token can be among them. All others are told of by what probability is left to them.
+    no other token can be among them. All others are told of by what probability is left to them. No gradient flows.
 
     Args:
         head: The output layer.
@@ -42,34 +43,54 @@ def best_tokens(
     parts = -(-len(states) * vocab_size // at_once)
     found = []
     for block in states.chunk(parts):
-        logits = head(block).float()
-        if bias is not None:
-            logits += bias
-        found.append(_best(logits, min(count, vocab_size)))
+        found.append(_best(head(block).float(), bias, min(count, vocab_size)))
     values, ids = zip(*found, strict=True)
     return torch.cat(values), torch.cat(ids)
 
 
-def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, ids = highest(logits, count)
+def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
     rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    parts = zip(logits.split(rows), ids[:, :1].split(rows), strict=True)
-    # log_softmax is one fused pass over the vocabulary, logsumexp several.
-    norms = [part.gather(1, at) - part.log_softmax(dim=1).gather(1, at) for part, at in parts]
+    maxima, norms, scratch = [], [], torch.empty_like(logits[:rows])
+    for part in logits.split(rows):  # all passes over a part while it is in the cache
+        if bias is not None:
+            part += bias
+        maxima.append(block_maxima(part))
+        peak = maxima[-1].amax(dim=1, keepdim=True)
+        total = torch.sub(part, peak, out=scratch[: len(part)]).exp_().sum(dim=1, keepdim=True)
+        norms.append(peak + total.log())
+    values, ids = highest(logits, torch.cat(maxima), count)
     logs = values - torch.cat(norms)
     rest = (1.0 - logs.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
     return torch.cat([logs, rest], dim=1), ids
 
 
-def highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest values of each row, as `topk` finds them, faster: it looks at blocks of 64 by their maxima first.
+def block_maxima(values: Tensor) -> Tensor:
+    """The highest value of every 64 columns, and of those behind them.
 
     Args:
         values: Rows.
+
+    Shape:
+        (R, V) to (R, ceil(V / 64)).
+
+    Returns:
+        The maxima.
+    """
+    whole = values.shape[1] // BLOCK * BLOCK
+    found = values[:, :whole].unflatten(1, (whole // BLOCK, BLOCK)).amax(dim=2)
+    return found if whole == values.shape[1] else torch.cat([found, values[:, whole:].amax(dim=1, keepdim=True)], dim=1)
+
+
+def highest(values: Tensor, maxima: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest values of each row, as `topk` finds them, faster: only blocks of high maxima are looked into.
+
+    Args:
+        values: Rows.
+        maxima: What `block_maxima` finds in them.
         count: How many, C.
 
     Shape:
-        (R, V) to two of (R, C).
+        values (R, V), maxima (R, ceil(V / 64)) to two of (R, C).
 
     Returns:
         The values, highest first, and where they stand.
@@ -78,7 +99,7 @@ def highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if blocks < 2 * count:
         return torch.topk(values, count)
     whole = values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))
-    chosen = whole.amax(dim=2).topk(count, sorted=False).indices  # what is highest lies in these, or behind all blocks
+    chosen = maxima[:, :blocks].topk(count, sorted=False).indices  # the highest are in these, or behind all blocks
     inside = whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
     places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=values.device)).flatten(1)
     behind = torch.arange(blocks * BLOCK, values.shape[1], device=values.device).expand(len(values), -1)

@@ -30,7 +30,7 @@ FLOORS = {
     "processing_multisource": {"configuration_multisource", "collation", "pictures"},
     "inference": set[str](),
     "vocabulary": {"inference"},
-    "generation": {"configuration_multisource", "vocabulary"},
+    "generation": {"configuration_multisource", "inference", "vocabulary"},
     "conversion": {"configuration_multisource", "encoders"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import decoding
-from builders import three_source_batch, three_source_model, tiny_config
+from builders import first_is_best, three_source_batch, three_source_model, tiny_config
 from data import Row
 from decoding import Decoded, Hypothesis, Search, decode, decode_batch, decode_windows, load_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, inference
@@ -278,7 +278,7 @@ def test_a_model_is_optimised_as_the_search_says(
 ) -> None:
     """And the search remembers it: what was decoded with other numbers is not gone on with."""
     monkeypatch.setattr(MultiSourceProcessor, "from_pretrained", lambda name: Processor())
-    monkeypatch.setattr(inference, "onednn_gain", lambda layer: 2.0)
+    monkeypatch.setattr(inference, "measure_gains", first_is_best)
     three_source_model("flat").save_pretrained(tmp_path)
     with caplog.at_level("INFO"):
         model, _ = load_model(str(tmp_path), "cpu", optimize)

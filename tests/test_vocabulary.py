@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from builders import EVERY_COMBINER
+from builders import EVERY_COMBINER, first_is_best
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import inference, vocabulary
 from hf_multisource.generation import TAKES_THE_BEST
-from hf_multisource.vocabulary import best_tokens, highest
+from hf_multisource.vocabulary import best_tokens, block_maxima, highest
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -35,7 +35,7 @@ def test_the_highest_are_those_of_topk(rows: int, size: int, count: int, seed: i
     values = torch.rand(rows, size, generator=torch.Generator().manual_seed(seed))
     count = min(count, size)
     expected = values.topk(count)
-    found, places = highest(values, count)
+    found, places = highest(values, block_maxima(values), count)
     assert torch.equal(found, expected.values)
     assert torch.equal(values.gather(1, places), found)
     assert all(len(set(row)) == count for row in places.tolist())
@@ -46,8 +46,8 @@ def test_the_highest_may_stand_anywhere() -> None:
     for places in ([3, 1, 2], [0, 64, 319], [322, 320, 321], [63, 322, 128]):
         values = torch.zeros(1, 323)
         values[0, places] = torch.tensor([3.0, 2.0, 1.0])
-        assert highest(values, 2)[1].tolist() == [places[:2]]
-        assert highest(values, 3)[1].tolist() == [places]
+        for count in (2, 3):
+            assert highest(values, block_maxima(values), count)[1].tolist() == [places[:count]]
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -69,6 +69,16 @@ def test_best_tokens_are_those_of_a_softmax(
     assert all(len(set(row)) == 5 for row in ids.tolist())
     torch.testing.assert_close(logs.exp().sum(dim=1), torch.ones(7))
     assert logs.dtype == torch.float32
+
+
+@pytest.mark.parametrize("best", [0, 500, 998])
+def test_a_token_far_above_all_others_has_all_the_probability(best: int) -> None:
+    """Also one that stands behind the blocks of 64."""
+    bias = torch.zeros(999)
+    bias[best] = 500.0
+    logs, ids = best_tokens(nn.Linear(8, 999, bias=False), bias, torch.randn(2, 8), 3, 999)
+    assert ids[:, 0].tolist() == [best, best]
+    assert logs[:, 0].tolist() == [0.0, 0.0] and not logs[:, :3].isnan().any()
 
 
 def test_a_vocabulary_of_fewer_tokens_is_given_whole() -> None:
@@ -186,7 +196,7 @@ def test_a_shortlist_is_no_probability_for_all_other_tokens(combiner: str, searc
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_shortlist_is_computed_as_the_whole_layer_is(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "onednn_gain", lambda layer: 2.0)
+    monkeypatch.setattr(inference, "measure_gains", first_is_best)
     model = make()
     expected = model.generate(**batch(), num_beams=3, max_new_tokens=6, shortlist=LISTED)
     model.optimize_for_inference(int8=int8)
