@@ -1,13 +1,14 @@
 """What the benchmarks share: the two sizes of the paper, our models and Marian at them, clocks, memory, results.
 
 Weights and tokens are random, made from a seed. A *record* is what one measurement leaves: a JSON file in
-docs/results/performance/<device>/, of which `page.py` makes docs/results/performance.md.
+docs/results/performance/<device>/<hardware>/, of which `page.py` makes docs/results/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 import time
@@ -226,7 +227,8 @@ def save(args: Any, script: str, part: str, name: str, **measured: Any) -> None:
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
     suffix = "" if args.threads == 1 or args.device != "cpu" else f"-threads{args.threads}"
-    path = args.out / args.device / f"{'-'.join(filter(None, (part, name)))}{suffix}.json"
+    machine = re.sub("[^a-z0-9]+", "-", record["hardware"].lower()).strip("-")
+    path = args.out / args.device / machine / f"{'-'.join(filter(None, (part, name)))}{suffix}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(path)

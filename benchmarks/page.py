@@ -157,24 +157,33 @@ PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
 }
 
 
+def sections(records: Sequence[Record]) -> list[str]:
+    """What was measured on one machine, part by part."""
+    page: list[str] = []
+    floors = {record["threads"]: record for record in records if record["part"] == "floor"}
+    for part, (section, label, tabulate) in PARTS.items():
+        chosen = [record for record in records if record["part"] == part]
+        page += [f"### {section}\n"] if chosen else []
+        for record in sorted(chosen, key=lambda one: [one.get(key, 0) for key in ORDER]):
+            named = label.format(**{**record, "threads": plural(record["threads"])})
+            page += [f"{named}:\n"] if named else []
+            page.append(format_table(*tabulate(record, floors.get(record["threads"], {}))) + "\n")
+            chosen_by: dict[str, list[str]] = {}
+            for name, run in record.get("runs", {}).items():
+                chosen_by.setdefault("; ".join(run.get("chose", ())), []).append(name)
+            page += [f"{', '.join(names)}: {chose}.\n" for chose, names in chosen_by.items() if chose]
+    return page
+
+
 def render(records: Sequence[Record], notes: str = "") -> str:
     """The page, from records as `common.save` writes them, and what there is to say of them."""
     page = [INTRODUCTION, *([f"## What the figures say\n\n{notes}"] if notes else [])]
     for device, (title, maker) in DEVICES.items():
-        of_device = [record for record in records if record["device"] == device]
-        floors = {record["threads"]: record for record in of_device if record["part"] == "floor"}
-        page += [f"## {title}\n", *([] if of_device else [f"No figures yet: {maker}.\n"])]
-        for part, (section, label, tabulate) in PARTS.items():
-            chosen = [record for record in of_device if record["part"] == part]
-            page += [f"### {section}\n"] if chosen else []
-            for record in sorted(chosen, key=lambda one: [one.get(key, 0) for key in ORDER]):
-                named = label.format(**{**record, "threads": plural(record["threads"])})
-                page += [f"{named}:\n"] if named else []
-                page.append(format_table(*tabulate(record, floors.get(record["threads"], {}))) + "\n")
-                chosen_by: dict[str, list[str]] = {}
-                for name, run in record.get("runs", {}).items():
-                    chosen_by.setdefault("; ".join(run.get("chose", ())), []).append(name)
-                page += [f"{', '.join(names)}: {chose}.\n" for chose, names in chosen_by.items() if chose]
+        machines = sorted({record["hardware"] for record in records if record["device"] == device})
+        page += [] if machines else [f"## {title}\n", f"No figures yet: {maker}.\n"]
+        for machine in machines:
+            page.append(f"## {title}: {machine}\n")
+            page += sections([one for one in records if (one["device"], one["hardware"]) == (device, machine)])
     made: dict[str, None] = {}
     for record in records:
         versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
@@ -186,7 +195,7 @@ def render(records: Sequence[Record], notes: str = "") -> str:
 def write_page(folder: Path) -> Path:
     """Make the page anew from all records in a folder; it stands beside the folder."""
     page, notes = folder.with_suffix(".md"), folder / "notes.md"
-    records = [read_json(path) for path in sorted(folder.glob("*/*.json"))]
+    records = [read_json(path) for path in sorted(folder.glob("*/*/*.json"))]
     page.write_text(render(records, notes.read_text("utf-8") if notes.exists() else ""), encoding="utf-8")
     return page
 

@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(folder: Path) -> dict[str, Any]:
-    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((folder / "cpu").glob("*.json"))}
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((folder / "cpu").glob("*/*.json"))}
 
 
 def test_decoding_is_measured_and_shown(tmp_path: Path) -> None:
@@ -139,8 +139,22 @@ def test_the_tuned_setting_is_taken_back() -> None:
     assert backend.matmul.fp32_precision == before
 
 
+def test_every_machine_has_its_own_section_and_its_own_limits() -> None:
+    path = next((ROOT / common.RESULTS).glob("cpu/*/speed-msmt-beams10-batch16.json"))
+    speed, floor = (json.loads(path.with_name(name).read_text("utf-8")) for name in (path.name, "floor.json"))
+    fast = {kind: 10 * value for kind, value in floor["gflops"].items()}
+    others = [{**speed, "hardware": "B"}, {**floor, "hardware": "B", "gflops": fast}]
+    other, own = (f"## On a CPU: {name}\n" for name in ("B", speed["hardware"]))
+    shown = page.render([speed, floor, *others])
+    first, second = sorted((other, own))
+    of_first, of_second = shown.split(first)[1].split(second)
+    assert "### Decoding" in of_first and "### Decoding" in of_second
+    assert page.render([speed, floor]).split(own)[1].split("## On a GPU")[0] in shown
+    assert of_first.split("### Decoding")[1] != of_second.split("## On a GPU")[0].split("### Decoding")[1]
+
+
 def test_the_page_is_what_its_writer_makes_of_the_records() -> None:
     folder = ROOT / common.RESULTS
-    rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*.json"))]
+    rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*/*.json"))]
     notes = (folder / "notes.md").read_text("utf-8")
     assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows, notes)
