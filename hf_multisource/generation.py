@@ -12,6 +12,7 @@ from transformers import Cache, EncoderDecoderCache, GenerationConfig, Generatio
 from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
+from .beam_cache import BeamCache
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
 from .inference import keep_freed_memory
 from .vocabulary import Shortlist
@@ -63,8 +64,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
     """`generate` for several sources, with three options more.
 
     `fold_beams` (default True): encoder states, and the keys and values made of them, are kept once for each example;
-    its beams or returned sequences are folded into the query of the attention. False repeats them for every beam as
-    Transformers does, for decoding code that expects it: the same tokens, slower, in `num_beams` times the memory.
+    its beams or returned sequences are folded into the query of the attention, and what beams have said themselves is
+    kept where it was written ([`BeamCache`]). False repeats and reorders as Transformers does, for decoding code that
+    expects it: the same tokens, slower, in `num_beams` times the memory.
 
     `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
     the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
@@ -156,6 +158,29 @@ class MultiSourceGenerationMixin(GenerationMixin):
         )
         return input_ids, {**kept, **shared}
 
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        given = model_kwargs.get("past_key_values")
+        super()._prepare_cache_for_generation(  # type: ignore[misc]
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
+        cache: Any = model_kwargs.get("past_key_values")
+        if (
+            cache is not given
+            and generation_config.cache_implementation is None
+            and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+            and (beams := model_kwargs[EXPANSION]) > 1
+            and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
+            and not generation_config.output_attentions
+        ):
+            cache.self_attention_cache = BeamCache(beams, self.config.decoder_layers, max_cache_length)
+
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
         # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -245,9 +270,13 @@ class MultiSourceGenerationMixin(GenerationMixin):
             ends: Any = getattr(generation_config, "_eos_token_tensor", None)
             width = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
             kwargs[BEST] = generation_config.do_sample = BestTokens(width)
-        return super()._beam_search(  # type: ignore[misc]
+        output: Any = super()._beam_search(  # type: ignore[misc]
             input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs
         )
+        cache = output.get("past_key_values") if isinstance(output, ModelOutput) else None
+        if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
+            cache.self_attention_cache = cache.self_attention_cache.unfold()  # as whoever goes on expects it
+        return output
 
     def _get_top_k_continuations(  # type: ignore[override]
         self,

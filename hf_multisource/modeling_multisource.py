@@ -23,6 +23,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
+from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
@@ -433,12 +434,12 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         states = self.embeddings(input_ids, inputs_embeds, start)
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=states,
-            attention_mask=attention_mask,
-            past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
-        )
+        own = None if past_key_values is None else self_attention_cache(past_key_values)
+        mask: Any = own.mask(states, attention_mask) if isinstance(own, BeamCache) else None
+        if mask is None:
+            mask = create_causal_mask(
+                config=self.config, inputs_embeds=states, attention_mask=attention_mask, past_key_values=own
+            )
         memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths, decoder_expansion)
         for layer in self.layers:
             states = layer(
