@@ -270,6 +270,6 @@ class MultiHeadAttention(nn.Module):
         keys, values = self.project(hidden_states)
         if past_key_values is not None:
             keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)
-        together = hidden_states.view(len(keys), -1, hidden_states.shape[2])  # the beams that share a row of keys
+        together = hidden_states.view(keys.shape[0], -1, hidden_states.shape[2])  # the beams that share a row of keys
         states, weights = self.attend(together, keys, values, mask, **kwargs)
         return states.view(hidden_states.shape), weights
