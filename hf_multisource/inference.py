@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import geometric_mean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ROWS = (10, 64)  # beams of a text; a batch, of which the product, and not reading the weight, takes the time
+ROWS = (10, 40, 160)  # beams of a text, which take as long as reading the weight does; beams of a few; of a batch
 NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
 MEASURED = 12  # layers of a shape, at most
 INT8_ENGINE = "onednn"
@@ -33,6 +33,8 @@ class _OneCopyMore(nn.Linear, ABC):
     #: What the report of `optimize_for_inference` calls it, and the numbers it computes with.
     title: str
     numbers: str
+    #: With how many rows, at least and at most, it computes so; with others as `nn.Linear` does.
+    rows: tuple[float, float] = (0, math.inf)
     _packed: Any = None
     _packed_from: Any = None
     _packed_probe: Any = None
@@ -92,10 +94,11 @@ class _OneCopyMore(nn.Linear, ABC):
             self._packed_number = self._packed_probe.item()
         return self.compute(input, self._packed)
 
-    @staticmethod
-    def _takes(states: Tensor, weight: Tensor) -> bool:
+    def _takes(self, states: Tensor, weight: Tensor) -> bool:
+        least, most = self.rows
         return (
-            not torch.is_grad_enabled()
+            least * weight.shape[1] <= states.numel() <= most * weight.shape[1]
+            and not torch.is_grad_enabled()
             and states.dtype == weight.dtype == torch.float32
             and states.is_cpu
             and weight.is_cpu
@@ -193,7 +196,7 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5) -> l
     return best
 
 
-def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore]]) -> list[float]:
+def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore]]) -> list[tuple[float, ...]]:
     """How many times as fast layers would be if they were of other kinds.
 
     Args:
@@ -202,7 +205,7 @@ def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore
         kinds: The other kinds.
 
     Returns:
-        The ratios, geometric means over 10 and 64 rows.
+        The ratios of each kind, with 10, 40 and 160 rows.
     """
     candidates = [list(layers[:MEASURED])]
     for kind in kinds:
@@ -216,7 +219,38 @@ def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore
             calls = [partial(_call_all, candidate, states) for candidate in candidates]
             stock, *times = shortest_times(calls)
             ratios.append([stock / time for time in times])
-    return [geometric_mean(of_kind) for of_kind in zip(*ratios, strict=True)]
+    return list(zip(*ratios, strict=True))
+
+
+def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
+    """Which kind is best, and where it is worth its copy: from the first number of rows at which it gains to the last.
+
+    Args:
+        gains: From `measure_gains`; of kinds that are as good, the last is taken.
+
+    Returns:
+        Index of the kind, and indices of `ROWS`; if there are none, no kind is worth it.
+    """
+    places = []
+    for of_kind in gains:
+        enough = [i for i, gain in enumerate(of_kind) if gain >= FASTER]
+        places.append(range(enough[0], enough[-1] + 1) if enough else range(0))
+    best = max(range(len(gains)), key=lambda kind: (math.prod(gains[kind][i] for i in places[kind]), kind))
+    return best, places[best]
+
+
+def rows_between(at: range) -> tuple[float, float]:
+    """The numbers of rows that are nearer to those measured than to others.
+
+    Args:
+        at: Indices of `ROWS` that follow one another.
+
+    Returns:
+        The least and the most, inclusive.
+    """
+    least = math.sqrt(ROWS[at[0] - 1] * ROWS[at[0]]) if at[0] else 0
+    most = math.sqrt(ROWS[at[-1]] * ROWS[at[-1] + 1]) if at[-1] + 1 < len(ROWS) else math.inf
+    return least, most
 
 
 def _call_all(layers: Sequence[nn.Module], states: Tensor) -> None:
@@ -240,9 +274,10 @@ class InferenceMixin:
     def optimize_for_inference(self, *, int8: bool = False) -> list[str]:
         """Choose what is fastest on the model's device, once, before inference.
 
-        On a CPU, oneDNN for the linear layers in float32 of those shapes that are measured to be faster so, here and
-        now: exact. On a GPU that has it, bfloat16 for all weights. The model goes to evaluation mode. On a CPU its
-        weights stay as they are, so it can still be saved; each linear layer that is chosen keeps one more copy.
+        On a CPU, oneDNN for the linear layers in float32 of those shapes, and for those numbers of rows, that are
+        measured to be faster so, here and now: exact. On a GPU that has it, bfloat16 for all weights. The model goes to
+        evaluation mode. On a CPU its weights stay as they are, so it can still be saved; each linear layer that is
+        chosen keeps one more copy.
 
         Args:
             int8: On a CPU, compute the linear layers that gain by it with integers of 8 bits: fastest, not exact.
@@ -275,19 +310,26 @@ class InferenceMixin:
         by_shape: dict[tuple[int, int], list[nn.Linear]] = defaultdict(list)
         for layer in layers:
             by_shape[layer.in_features, layer.out_features].append(layer)
-        chosen: dict[Any, list[tuple[float, int]]] = {kind: [] for kind in kinds}
+        lines = []
+        chosen = {kind: (list[float](), list[nn.Linear]()) for kind in kinds}
         for alike in by_shape.values():
-            gain, i = max((gain, i) for i, gain in enumerate(measure_gains(alike, kinds)))
-            if gain >= FASTER:
-                chosen[kinds[i]].append((gain, len(alike)))
-                for layer in alike:
-                    layer.__class__ = kinds[i]
-        return [
-            f"{kind.title}: {sum(count for _, count in gains)} of {len(layers)} linear layers in {kind.numbers}, "
-            f"{min(gains)[0]:.1f} to {max(gains)[0]:.1f} times as fast"
-            for kind, gains in chosen.items()
-            if gains
-        ]
+            measured = measure_gains(alike, kinds)
+            best, at = best_kind(measured)
+            if at:
+                gains, of_kind = chosen[kinds[best]]
+                gains += [measured[best][i] for i in at]
+                of_kind += alike
+                one: Any
+                for one in alike:
+                    one.__class__ = kinds[best]
+                    one.rows = rows_between(at)
+        for kind, (gains, of_kind) in chosen.items():
+            if gains:
+                lines.append(
+                    f"{kind.title}: {len(of_kind)} of {len(layers)} linear layers in {kind.numbers}, "
+                    f"{min(gains):.1f} to {max(gains):.1f} times as fast"
+                )
+        return lines
 
 
 __all__ = ["InferenceMixin", "Int8Linear", "OneDNNLinear"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from builders import three_source_model as make
 from hf_multisource import MultiSourceForConditionalGeneration, generation, inference
 from hf_multisource.inference import Int8Linear, OneDNNLinear
 
-KINDS = {"oneDNN": OneDNNLinear, "int8": Int8Linear}
+KINDS: dict[str, Any] = {"oneDNN": OneDNNLinear, "int8": Int8Linear}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -201,7 +202,7 @@ def test_it_is_taken_only_where_it_is_faster(
 
 
 def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its vocabulary the output layer has a shape of its own; a ratio of 10 and one of 64 rows are averaged."""
+    """With its vocabulary the output layer has a shape of its own."""
     monkeypatch.undo()
     model = make()
     shape = (model.lm_head.in_features, model.lm_head.out_features)
@@ -212,13 +213,57 @@ def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.Monke
         layers, states = functions[0].args
         seen.append(len(states))
         head = (layers[0].in_features, layers[0].out_features) == shape
-        return [{10: 9.0, 64: 1.0}[len(states)] if head else 1.0, 1.0]
+        return [{10: 9.0, 40: 3.0, 160: 1.0}[len(states)] if head else 1.0, 1.0]
 
     monkeypatch.setattr(inference, "shortest_times", measured)
     [chosen] = model.optimize_for_inference()
     assert {module for module in model.modules() if type(module) is OneDNNLinear} == set(alike)
-    assert f"oneDNN: {len(alike)} of " in chosen and chosen.endswith("3.0 to 3.0 times as fast")
-    assert set(seen) == {10, 64}
+    assert f"oneDNN: {len(alike)} of " in chosen and chosen.endswith("3.0 to 9.0 times as fast")
+    assert set(seen) == {10, 40, 160}
+    assert {layer.rows for layer in alike} == {(0, 80.0)}
+
+
+@pytest.mark.parametrize(
+    ("gains", "kind", "rows"),
+    [
+        ([(2.0, 2.0, 2.0)], 0, (0, math.inf)),
+        ([(1.0, 1.0, 1.2)], 0, (80.0, math.inf)),
+        ([(1.0, 1.2, 1.0)], 0, (20.0, 80.0)),
+        ([(1.3, 1.0, 1.2)], 0, (0, math.inf)),
+        ([(1.3, 1.0, 1.0), (1.0, 1.2, 1.2)], 1, (20.0, math.inf)),
+        ([(1.0, 1.0, 1.5), (1.2, 0.1, 1.2)], 0, (80.0, math.inf)),
+        ([(1.2, 1.2, 1.2), (1.2, 1.2, 1.2)], 1, (0, math.inf)),
+        ([(1.09, 1.0, 0.5), (0.2, 0.3, 1.05)], None, None),
+    ],
+)
+def test_a_kind_is_taken_for_the_numbers_of_rows_at_which_it_gains(gains: Any, kind: int | None, rows: Any) -> None:
+    best, at = inference.best_kind(gains)
+    assert bool(at) == (kind is not None)
+    if kind is not None:
+        assert best == kind and inference.rows_between(at) == pytest.approx(rows)
+
+
+@each_kind
+@torch.no_grad()
+def test_with_other_numbers_of_rows_it_is_a_plain_layer(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other = layer(kind)
+    other.rows = (4.0, 10.0)  # type: ignore[assignment]
+    computed: list[int] = []
+    stock = KINDS[kind].compute
+
+    def compute(self: Any, states: Tensor, packed: Any) -> Tensor:
+        computed.append(len(states))
+        return stock(self, states, packed)
+
+    monkeypatch.setattr(KINDS[kind], "compute", compute)
+    for rows in (3, 4, 10, 11):
+        states = torch.randn(rows, 24)
+        found = other(states)
+        if 4 <= rows <= 10:
+            close(kind, found, plain(states))
+        else:
+            assert torch.equal(found, plain(states))
+    assert computed == [4, 10]
 
 
 @each_kind
@@ -226,7 +271,7 @@ def test_what_is_measured_are_the_layers_themselves(kind: str) -> None:
     """All of a shape in turn, and they stay what they were."""
     plain, other = layer(kind)
     gains = inference.measure_gains([plain, copy.deepcopy(plain)], [type(other)])  # type: ignore[list-item]
-    assert len(gains) == 1 and gains[0] > 0
+    assert len(gains) == 1 and len(gains[0]) == len(inference.ROWS) and min(gains[0]) > 0
     assert type(plain) is nn.Linear and not hasattr(plain, "_packed")
 
 
