@@ -228,14 +228,15 @@ class MultiHeadAttention(nn.Module):
         """Look at keys and values.
 
         Args:
-            hidden_states: The queries before their projection.
+            hidden_states: The queries before their projection: K rows, one after the other, for each row of keys.
             keys: From `project`.
             values: From `project`.
             mask: In the form of the attention implementation; None attends everywhere.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
-            hidden_states (B, T, D); keys, values (B, H, S, d). Returns (B, T, D) and weights (B, H, T, S).
+            hidden_states (B * K, T, D); keys, values (B, H, S, d); mask for K * T queries. Returns (B * K, T, D) and
+            weights (B, H, K * T, S).
 
         Returns:
             Context vectors after the output projection, and the weights (None unless the implementation gives them).
@@ -243,7 +244,7 @@ class MultiHeadAttention(nn.Module):
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         context, weights = attention(
             self,
-            self.split_heads(self.q_proj(hidden_states)),
+            self.split_heads(self.q_proj(hidden_states).view(keys.shape[0], -1, hidden_states.shape[2])),
             keys,
             values,
             mask,
@@ -270,6 +271,4 @@ class MultiHeadAttention(nn.Module):
         keys, values = self.project(hidden_states)
         if past_key_values is not None:
             keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)
-        together = hidden_states.view(keys.shape[0], -1, hidden_states.shape[2])  # the beams that share a row of keys
-        states, weights = self.attend(together, keys, values, mask, **kwargs)
-        return states.view(hidden_states.shape), weights
+        return self.attend(hidden_states, keys, values, mask, **kwargs)

@@ -110,16 +110,14 @@ class BeamLayer(CacheLayerMixin):
         """
         return -1
 
-    get_max_cache_shape = get_max_length  # as older releases call it
-
 
 class BeamCache(Cache):
-    """The decoder's own keys and values in beam search: nothing that was written is ever moved.
+    """The decoder's own keys and values in beam search: they are not moved when beams change places.
 
     Stock caches copy all keys and values twice in every step, once for the beams' new order and once to append. Here
-    each beam keeps a list of the beams that wrote its earlier positions, K numbers a position, and only that is put in
-    order. All beams of an example are queries of one row; a mask lets each see what its own list names. The same
-    tokens; the scores are those of other beams, too, which costs less than the copies did.
+    each beam keeps a list of the beams that wrote its earlier positions, and only that is put in order. All beams of an
+    example are queries of one row; a mask lets each see what its own list names. The same numbers up to the order of
+    summation; that each beam's queries also meet other beams' keys, to be masked, costs less than the copies did.
 
     Args:
         num_beams: Rows per example, K.
@@ -157,7 +155,8 @@ class BeamCache(Cache):
             positions = torch.arange(self.writers.shape[2], device=states.device)
             seen = seen & (positions <= positions[-new:, None])[:, :, None]
         if attention_mask is not None:
-            seen = seen & attention_mask.bool().unflatten(0, (-1, self.num_beams))[:, :, None, :, None]
+            real = attention_mask.to(states.device, torch.bool)[:, : self.writers.shape[2]]  # it may be ahead
+            seen = seen & real.unflatten(0, (-1, self.num_beams))[:, :, None, :, None]
         lowest = torch.finfo(states.dtype).min
         return torch.zeros_like(seen, dtype=states.dtype).masked_fill_(~seen, lowest).flatten(3).flatten(1, 2)[:, None]
 
@@ -175,7 +174,7 @@ class BeamCache(Cache):
             self.writers = self.writers.take_along_dim(chosen[:, :, None], dim=1)
 
     def unfold(self) -> DynamicCache:
-        """Give every beam a row of its own.
+        """Give every beam a row of its own. Layer by layer, this cache is emptied.
 
         Returns:
             The cache that stock code would have: keys and values (B * K, H, S, d).
@@ -184,7 +183,9 @@ class BeamCache(Cache):
         layer: Any
         for i, layer in enumerate(self.layers if self.writers is not None else ()):
             keys, values = (self._gather(held[:, :, : layer.length]) for held in (layer.keys, layer.values))
+            layer.keys = layer.values = None
             stock.update(keys, values, i)
+        self.layers, self.writers = [], None
         return stock
 
     def _gather(self, held: Tensor) -> Tensor:

@@ -190,16 +190,11 @@ class Combiner(nn.Module, ABC):
         """
         if self.config._attn_implementation == "eager":  # only it gives weights; others may not know the keyword
             kwargs["present"] = memory.present_in_example(source)
-        rows, length, width = query.shape
-        expansion = memory.expansion
-        if expansion > 1:
-            query = query.reshape(rows // expansion, expansion * length, width)
-        mask = memory.attention_mask(self.config, query, source)
+        expansion, length = memory.expansion, query.shape[1]
+        mask = memory.attention_mask(self.config, query.unflatten(0, (-1, expansion)).flatten(1, 2), source)
         context, weights = attention.attend(query, *keys_values, mask, **kwargs)
-        if expansion > 1:
-            context = context.view(rows, length, width)
-            if weights is not None:
-                weights = weights.unflatten(2, (expansion, length)).transpose(1, 2).flatten(0, 1)
+        if expansion > 1 and weights is not None:
+            weights = weights.unflatten(2, (expansion, length)).transpose(1, 2).flatten(0, 1)
         return context, weights
 
     def forward(

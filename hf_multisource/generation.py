@@ -65,8 +65,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     `fold_beams` (default True): encoder states, and the keys and values made of them, are kept once for each example;
     its beams or returned sequences are folded into the query of the attention, and what beams have said themselves is
-    kept where it was written ([`BeamCache`]). False repeats and reorders as Transformers does, for decoding code that
-    expects it: the same tokens, slower, in `num_beams` times the memory.
+    kept where it was written ([`BeamCache`]; not if attentions or a `cache_implementation` are asked for). False
+    repeats and reorders as Transformers does, for decoding code that expects it, as `custom_generate` may: the same
+    tokens, slower, in `num_beams` times the memory.
 
     `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
     the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
@@ -166,6 +167,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> None:
+        model: Any = self
         given = model_kwargs.get("past_key_values")
         super()._prepare_cache_for_generation(  # type: ignore[misc]
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
@@ -178,6 +180,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             and (beams := model_kwargs[EXPANSION]) > 1
             and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
             and not generation_config.output_attentions
+            and not model.training  # checkpointing takes caches away
         ):
             cache.self_attention_cache = BeamCache(beams, self.config.decoder_layers, max_cache_length)
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
 MEASURED = 12  # layers of a shape, at most
 INT8_ENGINE = "onednn"
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    """What is another one after the tensor has been changed, or put in another's place."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 class _OneCopyMore(nn.Linear, ABC):
@@ -39,6 +45,7 @@ class _OneCopyMore(nn.Linear, ABC):
     _packed_from: Any = None
     _packed_probe: Any = None
     _packed_number: Any = None
+    _packed_bias: Any = None
 
     @staticmethod
     @abstractmethod
@@ -50,20 +57,24 @@ class _OneCopyMore(nn.Linear, ABC):
         """
 
     @abstractmethod
-    def pack(self) -> Any:
+    def pack(self, bias: Tensor | None) -> Any:
         """Make the copy.
 
+        Args:
+            bias: What `compute` will be given.
+
         Returns:
-            The weight in the form that `compute` wants.
+            The weight, and the bias if it is wanted there, in the form that `compute` wants.
         """
 
     @abstractmethod
-    def compute(self, states: Tensor, packed: Any) -> Tensor:
+    def compute(self, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
         """Compute with the copy.
 
         Args:
             states: The layer's input.
             packed: What `pack` made.
+            bias: Added to the output.
 
         Shape:
             (..., in_features) to (..., out_features).
@@ -72,39 +83,50 @@ class _OneCopyMore(nn.Linear, ABC):
             The layer's output.
         """
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
         """Compute as `nn.Linear` does.
 
         Args:
             input: States.
+            bias: Added to the output, where the layer has no bias of its own: such kernels do it on their way.
 
         Shape:
-            (..., in_features) to (..., out_features).
+            input (..., in_features), bias (out_features,). Returns (..., out_features).
 
         Returns:
             The output.
+
+        Raises:
+            ValueError: If a bias is given to a layer that has one.
         """
-        weight = self._parameters.get("weight")  # `self.weight` takes long, for so short a call
+        parameters = self._parameters  # `self.weight` takes long, for so short a call
+        weight, own = parameters.get("weight"), parameters.get("bias")
+        if bias is not None and own is not None:
+            raise ValueError("the layer has a bias of its own; another one cannot be given.")
         if weight is None or not self._takes(input, weight):
-            return super().forward(input)
-        now = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            output = super().forward(input)
+            return output if bias is None else output + bias
+        bias = own if bias is None else bias
+        now = (_state(weight), None if bias is None else _state(bias))
         if self._packed_from != now or self._packed_probe.item() != self._packed_number:
-            self._packed, self._packed_from = self.pack(), now
-            self._packed_probe = weight.detach()[len(weight) // 2, weight.shape[1] // 2]  # keeps the address taken, too
+            self._packed, self._packed_from = self.pack(bias), now
+            # Keeps the addresses taken, too.
+            self._packed_probe = weight.detach()[len(weight) // 2, weight.shape[1] // 2]
+            self._packed_bias = None if bias is None else bias.detach()
             self._packed_number = self._packed_probe.item()
-        return self.compute(input, self._packed)
+        return self.compute(input, self._packed, bias)
 
     def _takes(self, states: Tensor, weight: Tensor) -> bool:
         least, most = self.rows
         return (
-            least * weight.shape[1] <= states.numel() <= most * weight.shape[1]
+            not torch.compiler.is_compiling()
             and not torch.is_grad_enabled()
             and states.dtype == weight.dtype == torch.float32
             and states.is_cpu
             and weight.is_cpu
             and states.numel() > 0
+            and least * weight.shape[1] <= states.numel() <= most * weight.shape[1]
             and not torch.is_autocast_enabled("cpu")
-            and not torch.compiler.is_compiling()
         )
 
     def __getstate__(self) -> dict[str, Any]:  # copies and pickles make their own
@@ -124,11 +146,11 @@ class OneDNNLinear(_OneCopyMore):
     def available() -> bool:
         return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
-    def pack(self) -> Any:
+    def pack(self, bias: Tensor | None) -> Any:
         return torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
 
-    def compute(self, states: Tensor, packed: Any) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(states, packed, self.bias, "none", [], "")
+    def compute(self, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
 
 
 class Int8Linear(_OneCopyMore):
@@ -145,7 +167,7 @@ class Int8Linear(_OneCopyMore):
     def available() -> bool:
         return INT8_ENGINE in torch.backends.quantized.supported_engines
 
-    def pack(self) -> Any:
+    def pack(self, bias: Tensor | None) -> Any:
         weight = self.weight.detach()
         scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny).double() / 127
         zero = torch.zeros(len(weight), dtype=torch.long)
@@ -155,13 +177,15 @@ class Int8Linear(_OneCopyMore):
         engine = torch.backends.quantized.engine
         try:
             torch.backends.quantized.engine = INT8_ENGINE
-            return torch.ops.quantized.linear_prepack(quantised, None)
+            return torch.ops.quantized.linear_prepack(quantised, None if bias is None else bias.detach())
         finally:
             torch.backends.quantized.engine = engine
 
-    def compute(self, states: Tensor, packed: Any) -> Tensor:
-        output: Tensor = torch.ops.quantized.linear_dynamic(states, packed, reduce_range=False)
-        return output if self.bias is None else output.add_(self.bias)  # not packed: it may change
+    def compute(self, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
+        return torch.ops.quantized.linear_dynamic(states, packed, reduce_range=False)
+
+
+KINDS: tuple[type[_OneCopyMore], ...] = (Int8Linear, OneDNNLinear)
 
 
 def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
@@ -223,20 +247,23 @@ def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore
 
 
 def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
-    """Which kind is best, and where it is worth its copy: from the first number of rows at which it gains to the last.
+    """Which kind is best, and with how many rows: those between which it gains most, all in all.
 
     Args:
         gains: From `measure_gains`; of kinds that are as good, the last is taken.
 
     Returns:
-        Index of the kind, and indices of `ROWS`; if there are none, no kind is worth it.
+        Index of the kind, and indices of `ROWS`; if there are none, no kind is worth its copy.
     """
-    places = []
-    for of_kind in gains:
-        enough = [i for i, gain in enumerate(of_kind) if gain >= FASTER]
-        places.append(range(enough[0], enough[-1] + 1) if enough else range(0))
-    best = max(range(len(gains)), key=lambda kind: (math.prod(gains[kind][i] for i in places[kind]), kind))
-    return best, places[best]
+    runs = [range(i, j) for i in range(len(ROWS)) for j in range(i + 1, len(ROWS) + 1)]
+    found = [(1.0, 0, 0, range(0))]  # what it gains in all, the kind, minus the rows, the rows
+    for kind, of_kind in enumerate(gains):
+        for run in runs:
+            inside = [of_kind[i] for i in run]
+            if geometric_mean(inside) >= FASTER:
+                found.append((math.prod(inside), kind, -len(run), run))
+    _, best, _, place = max(found, key=lambda one: one[:3])
+    return best, place
 
 
 def rows_between(at: range) -> tuple[float, float]:
@@ -281,8 +308,9 @@ class InferenceMixin:
 
         Args:
             int8: On a CPU, compute the linear layers that gain by it with integers of 8 bits: fastest, not exact.
-                Weights are rounded by rows, inputs by the range of a whole batch, so that a text may depend a little on
-                its neighbours; and a layer whose gain is small may be chosen in one process and not in another.
+                Weights are rounded by rows, inputs by the range of a whole batch, and a layer may gain in large batches
+                only, so that a text may depend a little on its neighbours and on the size of the batch; and a layer
+                whose gain is small may be chosen in one process and not in another.
 
         Returns:
             What was chosen, a line each; empty if everything is best as it is.
@@ -304,7 +332,7 @@ class InferenceMixin:
             model.to(torch.bfloat16)
             return [f"bfloat16: all weights, on {torch.cuda.get_device_name(device)}"]
         layers = [layer for layer in plain_linear_layers(model) if layer.weight.dtype == torch.float32]
-        kinds = [kind for kind in ([Int8Linear] if int8 else []) + [OneDNNLinear] if kind.available()]
+        kinds = [kind for kind in KINDS if kind.available() and (int8 or kind is not Int8Linear)]
         if device.type != "cpu" or not layers or not kinds:
             return []
         by_shape: dict[tuple[int, int], list[nn.Linear]] = defaultdict(list)

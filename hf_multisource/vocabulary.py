@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .inference import Int8Linear, OneDNNLinear
+from .inference import KINDS
 
 LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
 LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the memory
+SAFE = 60.0  # a highest logit whose power of e, or 100,000 of them, fits into float32 well
 BLOCK = 64  # tokens of which the highest logit is looked at first
 
 
 @torch.no_grad()
 def best_tokens(
-    head: Callable[[Tensor], Tensor], bias: Tensor | None, states: Tensor, count: int, vocab_size: int
+    head: Callable[..., Tensor], bias: Tensor | None, states: Tensor, count: int, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
     """Find the tokens to which an output layer gives the highest probabilities.
 
@@ -42,22 +43,27 @@ def best_tokens(
     at_once = LOGITS_AT_ONCE if states.device.type == "cpu" else LOGITS_AT_ONCE_ON_DEVICE
     parts = -(-len(states) * vocab_size // at_once)
     found = []
+    adds = isinstance(head, KINDS) and head.bias is None  # the bias, on its way
     for block in states.chunk(parts):
-        found.append(_best(head(block).float(), bias, min(count, vocab_size)))
+        logits = head(block, bias) if adds else head(block)
+        found.append(_best(logits.float(), None if adds else bias, min(count, vocab_size)))
     values, ids = zip(*found, strict=True)
     return torch.cat(values), torch.cat(ids)
 
 
 def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    on_cpu = logits.device.type == "cpu"
+    rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if on_cpu else len(logits)
     maxima, norms, scratch = [], [], torch.empty_like(logits[:rows])
     for part in logits.split(rows):  # all passes over a part while it is in the cache
         if bias is not None:
             part += bias
         maxima.append(block_maxima(part))
-        peak = maxima[-1].amax(dim=1, keepdim=True)
-        total = torch.sub(part, peak, out=scratch[: len(part)]).exp_().sum(dim=1, keepdim=True)
-        norms.append(peak + total.log())
+        peak, powers = maxima[-1].amax(dim=1, keepdim=True), scratch[: len(part)]
+        if on_cpu and peak.abs().max() < SAFE:
+            norms.append(torch.exp(part, out=powers).sum(dim=1, keepdim=True).log())
+        else:
+            norms.append(peak + torch.sub(part, peak, out=powers).exp_().sum(dim=1, keepdim=True).log())
     values, ids = highest(logits, torch.cat(maxima), count)
     logs = values - torch.cat(norms)
     rest = (1.0 - logs.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
@@ -124,7 +130,7 @@ class Shortlist:
     """
 
     def __init__(self, ids: Tensor, layer: Any, bias: Tensor | None) -> None:
-        if type(layer) not in (nn.Linear, OneDNNLinear, Int8Linear):
+        if type(layer) not in (nn.Linear, *KINDS):
             raise TypeError(f"a shortlist takes rows of the output layer, which is a {type(layer).__name__}.")
         if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
             raise ValueError("shortlist must be a tensor of token ids, of one dimension.")
@@ -137,9 +143,11 @@ class Shortlist:
         self.ids = ids
         self.vocab_size = layer.out_features
         self.bias = None if bias is None else bias[ids]
-        self.layer: Any = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
-        self.layer.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
-        self.layer.__class__ = type(layer)  # with its kernels
+        short: Any = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
+        short.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
+        if isinstance(layer, KINDS):  # with its kernels
+            short.__class__, short.rows = type(layer), layer.rows
+        self.layer = short
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits of the whole vocabulary: minus infinity for what is not on the list.

@@ -68,6 +68,24 @@ def test_a_beginning_of_the_target_is_folded_too(combiner: str) -> None:
     torch.testing.assert_close(found[0].sequences_scores, found[1].sequences_scores)
 
 
+def test_a_beginning_may_be_read_by_parts() -> None:
+    start = torch.tensor([[2, 5, 6, 7, 4, 4, 5]] * 5)
+    mask = torch.tensor([[1] * 7, [0] * 3 + [1] * 4, [0] + [1] * 6, [1] * 7, [0] * 5 + [1] * 2])
+    inputs = {**batch(), "decoder_input_ids": start, "decoder_attention_mask": mask}
+    expected = generate(make(), inputs, num_beams=3, fold_beams=False)
+    same(generate(make(), inputs, num_beams=3, prefill_chunk_size=2), expected)
+
+
+def test_in_training_beams_are_searched_for_too() -> None:
+    """Checkpointing takes caches away from the layers."""
+    model = make(dropout=0.0)
+    expected = model.generate(**batch(), num_beams=3, max_new_tokens=4, use_cache=False)
+    model.gradient_checkpointing_enable()
+    model.train()
+    assert torch.equal(model.generate(**batch(), num_beams=3, max_new_tokens=4, use_cache=False), expected)
+    assert model.generate(**batch(), num_beams=3, max_new_tokens=4).shape[0] == 5
+
+
 def model_output(model: Any, inputs: dict[str, Any], fold: bool) -> Any:
     return model.generate(
         **inputs, num_beams=3, max_new_tokens=5, fold_beams=fold, output_scores=True, return_dict_in_generate=True

@@ -64,6 +64,33 @@ def test_the_numbers_are_those_of_a_plain_layer(kind: str, bias: bool, shape: tu
 
 
 @each_kind
+@pytest.mark.parametrize("rows", [(0.0, math.inf), (5.0, 9.0)])
+@torch.no_grad()
+def test_a_bias_may_be_given_where_there_is_none(kind: str, rows: tuple[float, float]) -> None:
+    """Within the rows at which it is another kind, and outside of them; and the bias may change."""
+    _, other = layer(kind, bias=False)
+    other.rows = rows  # type: ignore[assignment]
+    bias = torch.randn(40)
+    for states in (torch.randn(7, 24), torch.randn(2, 24)):
+        for _ in range(2):
+            torch.testing.assert_close(other(states, bias), other(states) + bias, atol=1e-5, rtol=1e-5)
+            bias += 1
+        torch.testing.assert_close(other(states, -bias), other(states) - bias, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="bias of its own"):
+        layer(kind)[1](states, bias)
+
+
+@each_kind
+def test_it_is_exported_as_a_plain_layer(kind: str) -> None:
+    plain, other = layer(kind)
+    other.rows = (4.0, 10.0)  # type: ignore[assignment]
+    rows = torch.export.Dim("rows", min=2, max=64)
+    program = torch.export.export(other, (torch.randn(7, 24),), dynamic_shapes=({0: rows},)).module()
+    states = torch.randn(30, 24)
+    torch.testing.assert_close(program(states), plain(states))
+
+
+@each_kind
 def test_where_gradients_or_other_types_are_wanted_it_is_a_plain_layer(kind: str) -> None:
     plain, other = layer(kind)
     states = torch.randn(3, 24)
@@ -232,6 +259,8 @@ def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.Monke
         ([(1.3, 1.0, 1.2)], 0, (0, math.inf)),
         ([(1.3, 1.0, 1.0), (1.0, 1.2, 1.2)], 1, (20.0, math.inf)),
         ([(1.0, 1.0, 1.5), (1.2, 0.1, 1.2)], 0, (80.0, math.inf)),
+        ([(1.3, 0.3, 1.2)], 0, (0, 20.0)),
+        ([(1.3, 0.3, 1.2), (1.0, 1.0, 1.0)], 0, (0, 20.0)),
         ([(1.2, 1.2, 1.2), (1.2, 1.2, 1.2)], 1, (0, math.inf)),
         ([(1.09, 1.0, 0.5), (0.2, 0.3, 1.05)], None, None),
     ],
@@ -251,9 +280,9 @@ def test_with_other_numbers_of_rows_it_is_a_plain_layer(kind: str, monkeypatch: 
     computed: list[int] = []
     stock = KINDS[kind].compute
 
-    def compute(self: Any, states: Tensor, packed: Any) -> Tensor:
+    def compute(self: Any, states: Tensor, *args: Any) -> Tensor:
         computed.append(len(states))
-        return stock(self, states, packed)
+        return stock(self, states, *args)
 
     monkeypatch.setattr(KINDS[kind], "compute", compute)
     for rows in (3, 4, 10, 11):

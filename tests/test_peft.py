@@ -177,3 +177,21 @@ def test_an_adapter_is_looked_for_where_the_caller_says(
         model.load_adapter("org/adapter", **config, **(where if way == "plain" else {way: where}))
         torch.testing.assert_close(logits(model), expected[revision], rtol=1e-4, atol=1e-4)
     assert asked == [], "local_files_only asks nobody"
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_each_example_may_have_an_adapter_of_its_own(num_beams: int) -> None:
+    """PEFT looks at a row of the queries for each name, which it repeats for the beams."""
+    targets = r".*decoder\.layers\.\d+\.self_attn\.(q_proj|v_proj)"
+    model = adapted(three_source_model("flat"), targets)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=2.0)
+    plain = three_source_model("flat").generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6)
+    changed = translate(model, num_beams)
+    assert not torch.equal(plain, changed)
+    names = ["__base__", "default", "default", "__base__", "default"]
+    found = model.generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6, adapter_names=names)
+    for i, name in enumerate(names):
+        assert found[i].tolist() == (plain if name == "__base__" else changed)[i].tolist()

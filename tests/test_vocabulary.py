@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ def test_best_tokens_are_those_of_a_softmax(
     torch.manual_seed(0)
     head = nn.Linear(8, 999, bias=False, dtype=dtype)
     states, bias = torch.randn(7, 8, dtype=dtype) * 9, torch.randn(999) * 3 if biased else None
+    states[::2] *= 40  # too large for powers of e as they come
     logits = head(states).float() + (0.0 if bias is None else bias)
     expected = logits.log_softmax(dim=1).topk(5)
     logs, ids = best_tokens(head, bias, states, 5, 999)
@@ -69,6 +71,38 @@ def test_best_tokens_are_those_of_a_softmax(
     assert all(len(set(row)) == 5 for row in ids.tolist())
     torch.testing.assert_close(logs.exp().sum(dim=1), torch.ones(7))
     assert logs.dtype == torch.float32
+
+
+@pytest.mark.parametrize("level", [-100.0, -59.9, 0.0, 59.9, 60.1, 80.0])
+@pytest.mark.parametrize("alike", [1, 999])
+def test_high_and_low_logits_do_not_matter(level: float, alike: int) -> None:
+    head, bias = nn.Linear(8, 999, bias=False), torch.full((999,), level - 300.0)
+    bias[:alike] = level
+    states = torch.zeros(2, 8)
+    logs, _ = best_tokens(head, bias, states, 3, 999)
+    torch.testing.assert_close(logs[:, :3], bias.log_softmax(dim=0)[:3].sort(descending=True).values.expand(2, 3))
+
+
+@pytest.mark.parametrize("kind", inference.KINDS)
+def test_kernels_add_the_bias_on_their_way(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as to add it after the product, without writing all logits again."""
+    head: Any = nn.Linear(8, 999, bias=False)
+    states, bias = torch.randn(7, 8), torch.randn(999)
+    with torch.no_grad():
+        head.__class__ = kind
+        added = head(states) + bias
+        expected = added.log_softmax(dim=1).topk(3)
+        seen: list[Tensor | None] = []
+        stock = vocabulary._best
+
+        def best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+            seen.append(bias)
+            return stock(logits, bias, count)
+
+        monkeypatch.setattr(vocabulary, "_best", best)
+        logs, ids = best_tokens(head, bias, states, 3, 999)
+    assert seen == [None] and torch.equal(ids, expected.indices)
+    torch.testing.assert_close(logs[:, :3], expected.values, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("best", [0, 500, 998])
@@ -202,6 +236,9 @@ def test_a_shortlist_is_computed_as_the_whole_layer_is(int8: bool, monkeypatch: 
     model.optimize_for_inference(int8=int8)
     short = vocabulary.Shortlist(LISTED, model.lm_head, None)
     assert type(short.layer) is type(model.lm_head) is (inference.Int8Linear if int8 else inference.OneDNNLinear)
+    model.lm_head.rows = (3.0, 7.0)
+    assert vocabulary.Shortlist(LISTED, model.lm_head, None).layer.rows == (3.0, 7.0)
+    model.lm_head.rows = (0.0, math.inf)
     found = model.generate(**batch(), num_beams=3, max_new_tokens=6, shortlist=LISTED)
     assert int8 or torch.equal(found, expected)
 
