@@ -33,8 +33,8 @@ class _OneCopyMore(nn.Linear, ABC):
 
     The layer keeps its weight and its names, so that it is saved, trained and changed as before; where gradients are
     wanted it computes as before. The copy is made when it is needed, and anew after the weight has changed. A change
-    through `weight.data`, as PEFT merges adapters, torch does not count: it is seen by one of the numbers. In 8 bits the
-    copy holds the bias, too; a change in place through `bias.data`, and of nothing else, is not seen.
+    through `weight.data`, as PEFT merges adapters, torch does not count: it is seen by one of the numbers. In 8 bits
+    the copy holds the bias, too; a change in place through `bias.data`, and of nothing else, is not seen.
     """
 
     #: What the report of `optimize_for_inference` calls it, and the numbers it computes with.
