@@ -29,7 +29,7 @@ from transformers import MarianConfig, MarianMTModel
 from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "training"))
-from score import hardware
+from hf_multisource.recipes.provenance import hardware
 
 RESULTS = Path("docs/results/performance")
 PACKAGES = ("hf-multisource", "torch", "transformers", "ctranslate2")

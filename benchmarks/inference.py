@@ -48,10 +48,10 @@ from common import (
     sources_of,
     work,
 )
-from data import read_split
-from decoding import Search, decode_windows, load_model
 from hf_multisource import MultiSourceForConditionalGeneration
-from recipe import load_recipe
+from hf_multisource.data.rows import read_split
+from hf_multisource.evaluation.decoding import Search, decode_windows, load_model
+from hf_multisource.recipes.recipe import load_recipe
 
 Rows = list[list[int]]
 Scales = dict[str, tuple[int, ...]]

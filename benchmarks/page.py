@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from results import format_table, read_json
+from hf_multisource.evaluation.results import read_json
+from hf_multisource.evaluation.tables import format_table
 
 Record = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]

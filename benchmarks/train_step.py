@@ -35,8 +35,8 @@ from common import (
     sources_of,
     work,
 )
-from data import read_split
 from hf_multisource import LengthBucketSampler
+from hf_multisource.data.rows import read_split
 from hf_multisource.loss import linear_cross_entropy
 
 PARTS = ("step", "loss", "padding")

@@ -17,10 +17,9 @@ os.environ.update(
 # Scripts that tests start see the package that the tests see; `make test` has set this to the wheel already.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 
+import cure.sitecustomize  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-
-import cure.sitecustomize  # noqa: E402
 from features import Features  # noqa: E402
 
 # The cure of torchvision works here from now on, and in scripts because they find it.

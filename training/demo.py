@@ -12,12 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-import demo_data
-import score
-from data import read_lines
-from recipe import load_recipe
-from results import format_table
-from train import train
+from hf_multisource.data.files import read_lines
+from hf_multisource.evaluation import scoring as score
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.training import train
+from prepare import demo_data
 
 RECIPE = Path(__file__).parent / "configs" / "demo.yaml"
 FOLDER = Path("runs/demo")

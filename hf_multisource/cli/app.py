@@ -1,0 +1,60 @@
+"""The command `hf-multisource` with all its subcommands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from hf_multisource.cli import attach, card, degrade, plot, precompute, push, recipes, results, score, tokenizer, train
+from hf_multisource.cli import translate as translate_
+from hf_multisource.cli.command import PROGRAM, add_command, new_app, run
+
+# Command -> its function and the settings of `add_command`, in the order in which `--help` lists them.
+COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    recipes.NAME: (recipes.recipes, {}),
+    tokenizer.NAME: (tokenizer.tokenizer, {}),
+    train.NAME: (train.train, train.SETTINGS),
+    score.NAME: (score.score, score.SETTINGS),
+    translate_.NAME: (translate_.translate, translate_.SETTINGS),
+    plot.NAME: (plot.plot, {}),
+    results.NAME: (None, {}),
+    card.NAME: (card.card, {}),
+    push.NAME: (push.push, {}),
+    precompute.NAME: (precompute.precompute, {}),
+    attach.NAME: (attach.attach, {}),
+    degrade.NAME: (degrade.degrade, {}),
+}
+
+
+def make_app() -> typer.Typer:
+    """Return the application with all commands.
+
+    Returns:
+        The application.
+    """
+    app = new_app()
+
+    @app.callback()
+    def describe() -> None:
+        """Train, score, apply and publish models that read several sources of one text.
+
+        `hf-multisource COMMAND -h` explains a command and shows examples.
+        """
+
+    for name, (function, settings) in COMMANDS.items():
+        if name == results.NAME:
+            app.add_typer(results.make_app(), name=name, help="Write rows and tables of results.")
+        else:
+            add_command(app, name, function, **settings)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `hf-multisource`.
+
+    Args:
+        argv: The command line without the program; None: this process's.
+    """
+    run(make_app(), PROGRAM, argv)

@@ -1,0 +1,33 @@
+"""`hf-multisource attach`: put the encoder that made a source's features into the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli.command import make_main
+from hf_multisource.recipes.attachment import attach_checkpoint
+
+NAME = "attach"
+
+
+def attach(
+    run: Annotated[str, typer.Argument(help="Folder or Hub id of a model with a source of features.")],
+    encoder: Annotated[str, typer.Argument(help="Folder or Hub id of the AutoModel that made the features.")],
+    source: Annotated[str, typer.Option("--source", help="Name of the source.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to, new or empty.")],
+) -> None:
+    """Let a model that was trained on precomputed features read what their encoder reads: pictures, for instance.
+
+    \b
+        hf-multisource attach runs/mine microsoft/resnet-50 --source image --out runs/mine_pictures
+    """
+    attach_checkpoint(run, encoder, source, out)
+
+
+main = make_main(NAME, attach)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Build commands: how options are written, how errors are shown, and how a command records its own command line."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from huggingface_hub.errors import StrictDataclassError
+from typer.core import TyperCommand
+
+PROGRAM = "hf-multisource"
+ARGUMENTS = "hf_multisource.arguments"  # key of the command line, as it was given, in `typer.Context.meta`
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+# For commands whose further options depend on a recipe or a model: these reach the command in `typer.Context.args`.
+OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
+EXPECTED = (ValueError, OSError, ImportError, StrictDataclassError)  # errors of the user's input: shown in one line
+
+
+def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str]) -> list[str]:
+    """Rewrite a command line into the form that Typer parses.
+
+    Option names may be written with hyphens (`--attention-plot`) or underscores (`--attention_plot`). An option that
+    takes several values may be given once with all of them (`--sources en de`). Some options may stand without a value.
+
+    Args:
+        arguments: The command line, without the program and the command.
+        several: Names of the options that take several values.
+        bare: Option name -> the value of that option if it stands without one.
+
+    Returns:
+        The rewritten command line.
+    """
+    rewritten: list[str] = []
+    name, values = "", 0  # the option that the next values belong to, and how many it has had
+    for argument in [*arguments, "--"]:
+        if argument.startswith("--"):
+            if name in bare and values == 0:
+                rewritten.append(bare[name])
+            option, equals, value = argument[2:].partition("=")
+            name, values = option.replace("-", "_"), bool(equals)
+            rewritten.append(f"--{name}{equals}{value}")
+        else:
+            if name in several and values > 0:
+                rewritten.append(f"--{name}")
+            values += 1
+            rewritten.append(argument)
+    return rewritten[:-1]
+
+
+def command_class(bare: Mapping[str, str]) -> type[TyperCommand]:
+    """Return a Typer command class that applies `expand`.
+
+    Args:
+        bare: As `expand` has it.
+
+    Returns:
+        The class.
+    """
+
+    class Command(TyperCommand):
+        """A command whose options may be written as `expand` says."""
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            ctx.meta[ARGUMENTS] = list(args)
+            several = {str(param.name) for param in self.params if getattr(param, "multiple", False)}
+            return super().parse_args(ctx, expand(args, several, bare))
+
+    return Command
+
+
+@contextmanager
+def one_line_errors(name: str) -> Iterator[None]:
+    """Turn errors of the user's input into one line on standard error and exit status 1.
+
+    Args:
+        name: The command.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        SystemExit: In place of such an error.
+    """
+    try:
+        yield
+    except EXPECTED as error:
+        raise SystemExit(f"{PROGRAM} {name}: {' '.join(str(error).split())}") from error
+
+
+def add_command(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    title: str | None = None,
+    bare: Mapping[str, str] | None = None,
+    context: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a command to an application.
+
+    Args:
+        app: The application.
+        name: The command's name.
+        function: The command: its parameters are the options, its docstring the help.
+        title: How errors call the command; None: its name.
+        bare: As `expand` has it.
+        context: Settings of Typer's context, such as `OPEN`.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        with one_line_errors(title or name):
+            function(*args, **kwargs)
+
+    settings = {**CONTEXT, **(context or {})}
+    app.command(name, cls=command_class(bare or {}), context_settings=settings)(wrapped)
+
+
+def new_app() -> typer.Typer:
+    """Return an application without commands.
+
+    Returns:
+        The application; help texts are shown as they are written.
+    """
+    return typer.Typer(
+        rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, context_settings=CONTEXT
+    )
+
+
+def run(app: typer.Typer, program: str, argv: Sequence[str] | None) -> None:
+    """Run an application.
+
+    Args:
+        app: The application.
+        program: Its name in usage messages.
+        argv: The command line without the program; None: this process's.
+
+    Raises:
+        SystemExit: If the command failed; after a success this function returns.
+    """
+    try:
+        app(args=None if argv is None else list(argv), prog_name=program)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def make_main(name: str, function: Callable[..., None], **settings: Any) -> Callable[[Sequence[str] | None], None]:
+    """Return a `main` for one command, as `python -m hf_multisource.cli.<name>` and the scripts in training/ run it.
+
+    Args:
+        name: The command.
+        function: Its function.
+        **settings: As `add_command` has them.
+
+    Returns:
+        A function of the command line (None: this process's).
+    """
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        app = new_app()
+        add_command(app, name, function, **settings)
+        run(app, f"{PROGRAM} {name}", argv)
+
+    main.__doc__ = f"Run `{PROGRAM} {name}`.\n\nArgs:\n    argv: The command line without the program."
+    return main
+
+
+def command_line(ctx: typer.Context, name: str) -> str:
+    """Return the command line as results record it: the same for all ways to start the command.
+
+    Args:
+        ctx: The context of the running command.
+        name: The command.
+
+    Returns:
+        Such as "hf-multisource train recipe.yaml --seed 2".
+    """
+    return shlex.join([PROGRAM, name, *ctx.meta[ARGUMENTS]])

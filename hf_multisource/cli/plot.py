@@ -1,0 +1,35 @@
+"""`hf-multisource plot`: draw attention plots anew from their numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli.command import make_main
+from hf_multisource.evaluation.plots import draw
+
+NAME = "plot"
+
+
+def plot(
+    numbers: Annotated[list[Path], typer.Argument(help="JSON files that `score --attention_plot` wrote.")],
+    layer: Annotated[int, typer.Option("--layer", help="Decoder layer from 0, or -1, the last one.")] = -1,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write to; default: beside the numbers.")] = None,
+) -> None:
+    """Draw attention plots anew, of the last decoder layer or another.
+
+    \b
+        hf-multisource plot runs/mine/scores/test.attention-0.json --layer 0
+    """
+    for path in numbers:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        print(draw(content, (out or path.parent) / f"{path.stem}.png", layer))
+
+
+main = make_main(NAME, plot)
+
+if __name__ == "__main__":
+    main()

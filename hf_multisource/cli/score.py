@@ -1,0 +1,96 @@
+"""`hf-multisource score`: decode a test set and score it, also with sources wrong, absent or alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli import options
+from hf_multisource.cli.command import command_line, make_main
+from hf_multisource.evaluation.scoring import PLOTS, Scoring, table
+from hf_multisource.evaluation.scoring import score as score_run
+
+NAME = "score"
+FIRST = "first"  # `--attention_plot` without rows
+SETTINGS = {"bare": {**options.BARE_OPTIMIZE, "attention_plot": FIRST}}
+
+
+def score(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(help="Run folder; or a model folder or Hub id with --data, --target, --split.")],
+    data: Annotated[str | None, typer.Option("--data", help="Folder or Hub id of the data; default: recipe's.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Name of the test split; default: recipe's.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Name of the target; default: recipe's.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write to; default: RUN/scores.")] = None,
+    adversarial: Annotated[
+        bool, typer.Option("--adversarial", "--wrong", help="Also score with each source wrong.")
+    ] = False,
+    draws: Annotated[int, typer.Option("--draws", help="Shuffles of each wrong source.")] = 5,
+    absent: Annotated[bool, typer.Option("--absent", help="Also score with each source absent.")] = False,
+    only: Annotated[bool, typer.Option("--only", help="Also score with each source alone.")] = False,
+    attention_plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attention_plot",
+            metavar="[ROW ...]",
+            help=f"Plot the attention of these sentences, counted from 0; without a row: of the first {PLOTS} that "
+            "have every source.",
+        ),
+    ] = None,
+    num_beams: options.NumBeams = 10,
+    length_penalty: options.LengthPenalty = 1.0,
+    length_normalization: options.LengthNormalization = None,
+    optimize: options.Optimize = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max_length", help="Longest source, in tokens; default: the recipe's, or else 128.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max_new_tokens", help="Longest hypothesis, in tokens; default: as --max_length.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch_size", help="Sentences decoded at once.")] = 64,
+    limit: Annotated[int | None, typer.Option("--limit", help="Score the first so many lines only.")] = None,
+    unreadable: options.Unreadable = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the shuffles.")] = 0,
+    device: options.Device = None,
+) -> None:
+    """Decode a test set and score it with BLEU, chrF and perplexity.
+
+    \b
+        hf-multisource score runs/mine
+        hf-multisource score runs/mine --adversarial --absent --only --attention_plot
+        hf-multisource score org/model --data my_folder --target cs --split test --out scores
+
+    The conditions are `all` (every source as it is), `wrong-X` (X shuffled so that no sentence keeps its own),
+    `absent-X` (X removed) and `only-X` (all other sources removed). RUN/scores receives `<split>.json` with every
+    score and `<split>.<condition>.txt` with the hypotheses. The same command continues an interrupted run.
+    """
+    given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot")}
+    report = score_run(Scoring(**given, attention_plot=rows_of(attention_plot)), command_line(ctx, NAME))
+    print(table(report["conditions"]))
+
+
+def rows_of(given: list[str] | None) -> list[int] | None:
+    """Return the rows that `--attention_plot` names.
+
+    Args:
+        given: The values of the option; None: it was not given.
+
+    Returns:
+        The rows; an empty list for the first few sentences.
+
+    Raises:
+        ValueError: If a value is not a whole number.
+    """
+    if not given or given == [FIRST]:
+        return None if not given else []
+    if wrong := [value for value in given if not value.isdigit()]:
+        raise ValueError(f"--attention_plot {wrong[0]}: rows are whole numbers, counted from 0")
+    return [int(value) for value in given]
+
+
+main = make_main(NAME, score, **SETTINGS)
+
+if __name__ == "__main__":
+    main()

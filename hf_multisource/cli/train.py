@@ -1,0 +1,44 @@
+"""`hf-multisource train`: train a model as a recipe says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli.command import OPEN, command_line, make_main
+from hf_multisource.recipes.recipe import load_recipe, parse_overrides
+from hf_multisource.recipes.training import train as train_recipe
+
+NAME = "train"
+SETTINGS = {"context": OPEN}
+
+
+def train(
+    ctx: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe (see `hf-multisource recipes`) or a file.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder from its last complete checkpoint.")
+    ] = False,
+) -> None:
+    """Train a model as a recipe says; every key of the recipe can be changed on the command line.
+
+    \b
+        hf-multisource train demo --output_dir runs/demo
+        hf-multisource train multi30k_en_de_fr_cs --path my_folder --combiner flat --seed 2
+        hf-multisource train my_recipe.yaml --resume
+        accelerate launch --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
+
+    A key is written as `--key value`, or as `--section.key value` where the section matters; a list is written as
+    `--sources en de`. The run's folder receives the best model and its processor, the resolved recipe, the versions,
+    what the run took, and checkpoints. After a kill, the same command with --resume continues from the last complete
+    checkpoint and arrives at the same weights. With --resume and a higher --max_steps a finished run trains further,
+    provided that its learning rate does not depend on the number of updates.
+    """
+    train_recipe(load_recipe(recipe, parse_overrides(ctx.args)), resume=resume, command=command_line(ctx, NAME))
+
+
+main = make_main(NAME, train, **SETTINGS)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""`hf-multisource translate`: translate text in one file per source, or in one table of all sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli import options
+from hf_multisource.cli.command import OPEN, make_main
+from hf_multisource.evaluation.decoding import Search
+from hf_multisource.evaluation.translating import Translation, source_options
+from hf_multisource.evaluation.translating import translate as translate_job
+
+NAME = "translate"
+SETTINGS = {"bare": options.BARE_OPTIMIZE, "context": OPEN}
+
+
+def translate(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(help="Run folder, model folder or Hub id; comes before all options.")],
+    input: Annotated[str | None, typer.Option("--input", help="Table of all sources; default: standard input.")] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="The table holds JSON lines, not columns.")] = False,
+    out: Annotated[
+        str | None, typer.Option("--out", help="File to write, or to continue; default: standard output.")
+    ] = None,
+    num_beams: options.NumBeams = 10,
+    length_penalty: options.LengthPenalty = 1.0,
+    length_normalization: options.LengthNormalization = None,
+    optimize: options.Optimize = None,
+    n_best: Annotated[int, typer.Option("--n_best", help="Write so many translations with their scores.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option("--max_new_tokens", help="Longest translation, in tokens.")] = 128,
+    max_length: Annotated[
+        int | None, typer.Option("--max_length", help="Cut longer sources, in tokens; default: nothing is cut.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch_size", help="Sentences decoded at once.")] = 32,
+    unreadable: options.Unreadable = "error",
+    device: options.Device = None,
+) -> None:
+    """Translate sentences; each source of the model has an option of its own, such as `--en FILE`.
+
+    \b
+        hf-multisource translate runs/mine --en new.en --de new.de.gz --out new.cs
+        hf-multisource translate runs/mine --jsonl < table.jsonl
+
+    Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table has one
+    column per source between tabs, in the model's order; with --jsonl it has one JSON object a line, source name ->
+    text or null. Of pictures and sound, a text is the path of a file; features come from an array, `--image FILE.npy`.
+    With --n_best K, each sentence has K lines: sentence number (from 0), score and text between tabs.
+    With --out, the same command continues an interrupted run; FILE.json beside the output remembers the settings.
+    """
+    search = Search(
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        length_normalization=length_normalization,
+        max_new_tokens=max_new_tokens,
+        max_length=max_length,
+        n_best=n_best,
+        optimize=optimize,
+    )
+    if model.startswith("-"):
+        raise ValueError(f"the model comes first, before {model}")
+    files = parse_files(ctx.args, source_options(model))
+    translate_job(
+        Translation(
+            model,
+            files,
+            search,
+            table=input,
+            jsonl=jsonl,
+            out=out,
+            batch_size=batch_size,
+            unreadable=unreadable or "error",
+            device=device,
+        )
+    )
+
+
+def parse_files(arguments: Sequence[str], sources: Sequence[str]) -> dict[str, str]:
+    """Read `--en FILE --de=FILE`.
+
+    Args:
+        arguments: What the command's own options leave of the command line.
+        sources: Names that are allowed.
+
+    Returns:
+        Source name -> file.
+
+    Raises:
+        ValueError: If an option is no source, or stands without a file.
+    """
+    files: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        name = option.removeprefix("--")
+        if not option.startswith("--") or name not in sources:
+            allowed = ", ".join(f"--{source}" for source in sources)
+            raise ValueError(f"unknown option {option}; the options of this model's sources are {allowed}")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ValueError(f"{option} needs a file")
+            value = rest.pop(0)
+        files[name] = value
+    return files
+
+
+main = make_main(NAME, translate, **SETTINGS)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Read, check, encode and alter the rows of multi-source data."""

@@ -1,0 +1,142 @@
+"""Encode rows of text, pictures, sound and features into examples for the collator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from hf_multisource.data.media import forms_of, is_absent, read_sound
+from hf_multisource.data.rows import Row
+
+ROWS_PER_CALL = 1000  # rows given to the tokenizers at once
+
+
+class Processor(Protocol):
+    """What `encode_rows` asks of a `MultiSourceProcessor`."""
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """The sources in the model's order."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer."""
+
+    def main_input(self, name: str) -> str:
+        """What a source is given to the model as; "input_ids" of text."""
+
+    def __call__(self, **text: Any) -> Mapping[str, Any]:
+        """Encode values, or lists of them, to one row of ids or numbers per key, neither padded nor truncated."""
+
+
+class MixedExamples(Sequence[dict[str, Any]]):
+    """Encoded rows: texts as token ids, in memory; pictures, sound and features are read when a row is asked for.
+
+    Args:
+        processor: Encodes the sources.
+        rows: The rows.
+        encoded: What is encoded of each row: its labels, and its texts if it has any.
+
+    Attributes:
+        text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
+        label_lengths: Of each row, the tokens of its target.
+    """
+
+    def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, list[int]]]) -> None:
+        self.processor = processor
+        self.rows = rows
+        self.encoded = encoded
+        self.forms = {name: form for name, form in forms_of(processor).items() if form != "text"}
+        texts = [key for name, key in _input_keys(processor).items() if name not in self.forms]
+        self.text_lengths = [[len(example.get(key, ())) for key in texts] for example in encoded]
+        self.label_lengths = [len(example.get("labels", ())) for example in encoded]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row, encoded = self.rows[index], self.encoded[index]
+        values = {name: None if is_absent(row.get(name)) else row[name] for name in self.forms}
+        if all(value is None for value in values.values()):  # the processor would see no source at all
+            keys = [key for name, key in _input_keys(self.processor).items() if name in self.forms]
+            return {**dict.fromkeys(keys), **encoded}
+        for name, form in self.forms.items():
+            if form == "sound" and values[name] is not None:
+                values[name] = read_sound(values[name])
+        return {**self.processor(**values), **encoded}
+
+
+def encode_rows(
+    processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
+) -> tuple[Sequence[dict[str, Any]], dict[str, int]]:
+    """Turn the texts of rows into token ids, shorten what is too long and count it.
+
+    A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
+    the sentence, stays.
+
+    Args:
+        processor: Encodes the sources and the target.
+        rows: Rows of `read_split`.
+        target: Name of the target in the rows, or None where they have none.
+        max_length: Most tokens of a text source or the target, the end of the sentence included.
+
+    Returns:
+        One dict per row with the keys of the processor (`input_ids`, `attention_mask`, `de_input_ids`, …, `labels`): a
+        list of them, or [`MixedExamples`] where some sources are no text. And the counts `truncated.<name>` for every
+        text source and the target.
+
+    Raises:
+        ValueError: If `max_length` leaves no room for a token and the end of the sentence.
+    """
+    if max_length < 2:
+        raise ValueError(f"max_length is {max_length}, but must be at least 2 (a token and the end of the sentence)")
+    keys = _input_keys(processor)
+    texts = [name for name in keys if processor.main_input(name) == "input_ids"]
+    key_names = {keys[name]: name for name in texts}
+    mixed = len(texts) < len(processor.source_names)
+    if target is not None:
+        key_names["labels"] = target
+    report = {f"truncated.{name}": 0 for name in key_names.values()}
+    examples: list[dict[str, list[int]]] = [{} for _ in rows]
+    for start in range(0, len(rows), ROWS_PER_CALL):
+        places = range(start, min(start + ROWS_PER_CALL, len(rows)))
+        # Rows without any text are encoded whole when they are asked for.
+        spoken = [i for i in places if not mixed or any(not is_absent(rows[i].get(name)) for name in texts)]
+        if spoken:
+            encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
+            for key in (key for name in texts for key in (keys[name], mask_key(keys[name]))):
+                for i, values in zip(spoken, encoded[key], strict=True):
+                    examples[i][key] = list(values)
+        if target is not None:
+            labels = processor.tokenizer(text_target=[rows[i][target] for i in places])["input_ids"]
+            for i, values in zip(places, labels, strict=True):
+                examples[i]["labels"] = list(values)
+    for example in examples:
+        for key, values in example.items():
+            if len(values) > max_length:
+                example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
+                if key in key_names:
+                    report[f"truncated.{key_names[key]}"] += 1
+    return (MixedExamples(processor, rows, examples) if mixed else examples), report
+
+
+def mask_key(key: str) -> str:
+    """The keyword of the mask that belongs to a source's ids.
+
+    Args:
+        key: Such as "input_ids" or "de_input_ids".
+
+    Returns:
+        Such as "attention_mask" or "de_attention_mask".
+    """
+    return key.removesuffix("input_ids") + "attention_mask"
+
+
+def _input_keys(processor: Processor) -> dict[str, str]:
+    """What each source is given to the model as: bare for source 0, with its name in front for the others."""
+    return {
+        name: f"{name}_{processor.main_input(name)}" if i else processor.main_input(name)
+        for i, name in enumerate(processor.source_names)
+    }

@@ -1,0 +1,339 @@
+"""Read multi-source data and encode it.
+
+A split has one column per source and one for the target; row i is line i of every column. Text may lie as
+    DATA/<split>.<name>, DATA/<split>.<name>.gz       line-aligned plain text, one file a column
+    DATA/<split>.jsonl, DATA/<split>.jsonl.gz         one JSON object a line
+    DATA/<split>.parquet                              needs pyarrow
+    org/name, org/name:config                         a dataset of the Hugging Face Hub, needs datasets
+In the last three a row holds the columns themselves or, as many translation sets do, one `translation` object of them.
+Pictures and sound lie in files, whose paths, relative to DATA, stand where a text would; or, in Parquet and Hub
+datasets, in the column itself, as bytes or as `datasets.Image` and `datasets.Audio` have them: all in memory then.
+Features lie beside the text, row i for line i, and are not read before they are needed:
+    DATA/<split>.<name>.npy                           an array (N, S, F), or maps (N, F, H, W); a row of zeros = absent
+    DATA/<split>.<name>.npz                           one such array, in memory
+    DATA/<split>.<name>/                              a folder of these, joined in the order of their names
+An empty or white line, a null and a missing key all mean the same: that source is absent in this row.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.data.files import read_lines
+from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
+
+Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
+Columns = dict[str, Sequence[Any]]
+
+TABLES = (".jsonl", ".jsonl.gz", ".parquet")
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
+SHOWN = 10  # of the files that cannot be read
+FILE: tuple[Any, str] = (str | bytes | Mapping | None, "a path, bytes or a dict of them")
+ALLOWED: dict[str, tuple[Any, str]] = {
+    "text": (str | None, "text"),
+    "picture": FILE,
+    "sound": FILE,
+    "features": (list | None, "lists of numbers"),
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of one split and what was counted while reading them.
+
+    Attributes:
+        rows: One dict per row with the sources in order, then the target; None = absent.
+        kept: Line of each row in the data, counted from 0; where nothing was dropped, 0, 1, 2, …
+        report: Counts: `lines` read, `rows` kept, `dropped_empty_target`, `dropped_no_source`, per column
+            `absent.<name>`, the kept rows without it, and `unreadable.<name>` where there are such files.
+    """
+
+    rows: list[Row]
+    kept: list[int]
+    report: dict[str, int]
+
+
+def read_split(
+    data: str,
+    split: str,
+    sources: Sequence[str],
+    target: str | None,
+    *,
+    keep_all: bool = False,
+    limit: int | None = None,
+    forms: Mapping[str, str] | None = None,
+) -> Split:
+    """Read the sources and the target of one split.
+
+    Rows to learn from need a target and at least one source: others are dropped and counted (a row that lacks both
+    counts as one without target). Decoding must answer every line: `keep_all` keeps every row.
+
+    Args:
+        data: A folder or the id of a Hub dataset.
+        split: Name of the split, such as `train`.
+        sources: Names of the sources, in order.
+        target: Name of the target, or None to read sources only.
+        keep_all: Drop nothing; `rows[i]` is line i.
+        limit: Look at no more than the first so many lines.
+        forms: Of the sources that are no text: `picture`, `sound` or `features`, see `media`.
+
+    Returns:
+        The rows, their lines and the counts.
+
+    Raises:
+        ValueError: If names or text are bad; the message names the file, line or column.
+        FileNotFoundError: If the data or the split is not there; the message says what was looked for.
+    """
+    names = [*sources] if target is None else [*sources, target]
+    if not sources:
+        raise ValueError("sources is empty: name at least one source")
+    if len(set(names)) < len(names):
+        raise ValueError(f"sources and target must all differ, but are {', '.join(names)}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, but must be at least 1 (or None for all lines)")
+    forms = {name: (forms or {}).get(name, "text") for name in names}
+    if Path(data).is_dir():
+        columns = _read_folder(Path(data), split, forms)
+    elif HUB_ID.fullmatch(data):
+        columns = _read_hub(data, split, forms)
+    else:
+        raise FileNotFoundError(f"no folder {data}, and that is no id of a Hub dataset (org/name or org/name:config)")
+
+    rows: list[Row] = []
+    kept: list[int] = []
+    report = dict.fromkeys(("lines", "rows", "dropped_empty_target", "dropped_no_source"), 0)
+    for line, values in enumerate(islice(zip(*(columns[name] for name in names), strict=True), limit)):
+        row = {name: None if is_absent(value) else value for name, value in zip(names, values, strict=True)}
+        report["lines"] += 1
+        if not keep_all and target is not None and row[target] is None:
+            report["dropped_empty_target"] += 1
+        elif not keep_all and all(row[name] is None for name in sources):
+            report["dropped_no_source"] += 1
+        else:
+            rows.append(row)
+            kept.append(line)
+    report["rows"] = len(rows)
+    report |= {f"absent.{name}": sum(row[name] is None for row in rows) for name in names}
+    if not rows:
+        raise ValueError(
+            f"split {split!r} of {data}: no row is left of {report['lines']}; {report['dropped_empty_target']} have no "
+            f"target ({target}), {report['dropped_no_source']} no source ({', '.join(sources)})"
+        )
+    return Split(rows, kept, report)
+
+
+def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequence[str]) -> Split:
+    """Make what cannot be read absent, and drop rows that have no source left.
+
+    Args:
+        split: The split.
+        lines: By source, the lines (counted from 0, as in `split.kept`) whose file cannot be read.
+        sources: All sources.
+
+    Returns:
+        The split without them; its report counts `unreadable.<name>`.
+
+    Raises:
+        ValueError: If no row is left.
+    """
+    gone = {name: set(numbers) for name, numbers in lines.items()}
+    rows = [
+        {name: None if line in gone.get(name, ()) else value for name, value in row.items()}
+        for line, row in zip(split.kept, split.rows, strict=True)
+    ]
+    left = [i for i, row in enumerate(rows) if any(row[name] is not None for name in sources)]
+    if not left:
+        raise ValueError(f"no row is left of {len(rows)}: their only sources cannot be read")
+    report = {
+        **split.report,
+        "rows": len(left),
+        "dropped_no_source": split.report["dropped_no_source"] + len(rows) - len(left),
+        **{f"absent.{name}": sum(rows[i][name] is None for i in left) for name in rows[0]},
+        **{f"unreadable.{name}": len(numbers) for name, numbers in gone.items()},
+    }
+    return replace(split, rows=[rows[i] for i in left], kept=[split.kept[i] for i in left], report=report)
+
+
+def check_files(
+    split: Split,
+    name: str,
+    sources: Sequence[str],
+    forms: Mapping[str, str],
+    unreadable: str,
+    rates: Mapping[str, int] | None = None,
+) -> tuple[Split, dict[str, list[int]]]:
+    """See to it that every picture and every recording can be read, or is absent; each is read once, and forgotten.
+
+    Args:
+        split: The split.
+        name: Its name.
+        sources: All sources.
+        forms: Of the sources.
+        unreadable: What one is that cannot be read: an "error" or "absent".
+        rates: Of the sources that are sound: the sampling rate, in Hz, without which a recording counts as one that
+            cannot be read; None: any will do.
+
+    Returns:
+        The split without what cannot be read, and by source the lines of that, counted from 0.
+
+    Raises:
+        ValueError: If something cannot be read and that is an error; the message gives lines and reasons.
+    """
+    found = find_unreadable(split.rows, forms, name, rates)
+    reasons = [
+        f"{name}, line {split.kept[i] + 1}, {source}: {reason}"
+        for source, rows in found.items()
+        for i, reason in rows.items()
+    ]
+    if reasons and unreadable == "error":
+        shown = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
+        raise ValueError(f"{len(reasons)} files cannot be read (unreadable: absent goes on without them): {shown}")
+    lines = {source: [split.kept[i] for i in rows] for source, rows in found.items()}
+    return (take_away(split, lines, sources) if lines else split), lines
+
+
+def _read_folder(folder: Path, split: str, forms: Mapping[str, str]) -> Columns:
+    """Read a split, its features from files of their own."""
+    features = {name: find_features(folder, split, name) for name, form in forms.items() if form == "features"}
+    others = [name for name in forms if name not in features]
+    columns, places = _read_texts(folder, split, {name: forms[name] for name in others}) if others else ({}, {})
+    columns |= {name: read_features(path) for name, path in features.items()}
+    places |= {name: path.name for name, path in features.items()}
+    lengths = {places[name]: len(column) for name, column in columns.items()}
+    if empty := [place for place, length in lengths.items() if length == 0]:
+        raise ValueError(f"{folder / empty[0]} is empty")
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{place} has {length} lines" for place, length in lengths.items())
+        short = min(lengths, key=lengths.__getitem__)
+        raise ValueError(
+            f"files in {folder} differ in length: {listed}; line {lengths[short] + 1} has no partner in {short}"
+        )
+    return columns
+
+
+def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
+    """Find out in which form the texts (and paths) lie in the folder; read them, and say which file each is from."""
+    names = list(forms)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    plain = {name: [path for path in files if path.name.removesuffix(".gz") == f"{split}.{name}"] for name in names}
+    tables = [path for path in files if path.name in {split + end for end in TABLES}]
+    text = [path for paths in plain.values() for path in paths]
+    if len(tables) + bool(text) > 1 or any(len(paths) > 1 for paths in plain.values()):
+        twice = ", ".join(path.name for path in text + tables)
+        raise ValueError(f"split {split!r} lies in {folder} in more than one form ({twice}): keep one")
+    if tables:
+        path = tables[0]
+        parquet = path.suffix == ".parquet"
+        columns = _read_parquet(path, forms) if parquet else _columns(_parse_json(path), forms, f"{path}, line")
+        return _within(folder, columns, forms), dict.fromkeys(names, path.name)
+
+    stems = [path.name.removesuffix(".gz") for path in files]
+    if missing := [name for name in names if not plain[name]]:
+        if found := sorted({stem.removeprefix(f"{split}.") for stem in stems if stem.startswith(f"{split}.")}):
+            raise ValueError(
+                f"unknown source or target {missing[0]!r}: no {split}.{missing[0]}[.gz] in {folder}; "
+                f"split {split!r} has {', '.join(found)}"
+            )
+        looked = ", ".join([f"{split}.{names[0]}[.gz]", f"{split}.jsonl[.gz]", f"{split}.parquet"])
+        splits = {stem.rpartition(".")[0] for stem in stems if stem.rpartition(".")[2] in (*names, "jsonl", "parquet")}
+        found_splits = ", ".join(sorted(splits)) or "none"
+        raise FileNotFoundError(f"no split {split!r} in {folder}: looked for {looked}; splits found: {found_splits}")
+
+    columns = {name: read_lines(plain[name][0]) for name in names}
+    return _within(folder, columns, forms), {name: paths[0].name for name, paths in plain.items()}
+
+
+def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns:
+    """The columns, their paths relative to the folder."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, str) and value.strip():
+            return str(folder / value)
+        if isinstance(value, Mapping) and value.get("bytes") is None and value.get("path"):
+            return str(folder / value["path"])
+        return value
+
+    return {
+        name: column if forms[name] == "text" else [place(value) for value in column]
+        for name, column in columns.items()
+    }
+
+
+def _parse_json(path: Path) -> Iterator[object]:
+    """Parse one JSON value a line."""
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at character {error.colno}") from error
+
+
+def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
+    """Read the columns that are wanted from a Parquet file."""
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from error
+    try:
+        table = parquet.ParquetFile(path)
+    except ValueError as error:  # pyarrow.ArrowInvalid
+        raise ValueError(f"{path}: damaged Parquet file: {error}") from error
+    there = table.schema_arrow.names
+    batches = table.iter_batches(columns=[name for name in (*forms, "translation") if name in there])
+    return _columns((row for batch in batches for row in batch.to_pylist()), forms, f"{path}, row", there)
+
+
+def _read_hub(data: str, split: str, forms: Mapping[str, str]) -> Columns:
+    """Read the columns that are wanted from a dataset of the Hub."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(f"no folder {data}; reading a Hub dataset needs datasets: pip install datasets") from error
+    hub_id, _, config = data.partition(":")
+    try:
+        dataset = datasets.load_dataset(hub_id, name=config or None, split=split)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"no folder {data}, and no such Hub dataset (split {split!r}): {error}") from error
+    there = dataset.column_names
+    dataset = dataset.select_columns([name for name in (*forms, "translation") if name in there])
+    for name, feature in dataset.features.items():
+        if isinstance(feature, datasets.Image | datasets.Audio):  # as they are stored: bytes, or a path
+            dataset = dataset.cast_column(name, replace(feature, decode=False))
+    return _columns(dataset, forms, f"{data}, split {split!r}, row", there)
+
+
+def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there: Iterable[str] = ()) -> Columns:
+    """Turn rows of named values into columns; `place` and a number say where a row is, `there` which names exist."""
+    columns: dict[str, list[Any]] = {name: [] for name in forms}
+    found = dict.fromkeys(there)
+    number = 0
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
+            row = row["translation"]
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{place} {number}: must be an object of named text, but is {row!r:.40}")
+        found.update(dict.fromkeys(row))
+        for name, column in columns.items():
+            value = row.get(name)
+            allowed, what = ALLOWED[forms[name]]
+            if not isinstance(value, allowed):
+                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {value!r:.40}")
+            if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+                raise ValueError(f"{place} {number}: {name!r} holds half a surrogate pair, which is no character")
+            column.append(_array(value) if forms[name] == "features" and value is not None else value)
+    if number == 0:
+        raise ValueError(f"{place.rpartition(',')[0]} is empty")
+    if unknown := [name for name in forms if name not in found]:
+        has = ", ".join(found)
+        raise ValueError(f"unknown source or target {unknown[0]!r}: {place}s 1 to {number} have only {has}")
+    return dict(columns)
+
+
+def _array(rows: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(rows, np.float32)

@@ -1,0 +1,1 @@
+"""Decoding, scores with confidence intervals, perturbed sources, attention plots and tables of results."""

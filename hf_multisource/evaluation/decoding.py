@@ -1,0 +1,316 @@
+"""Decode rows into a text file, in order and as they come, so that a run cut short goes on where it stopped."""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
+from hf_multisource.data.encoding import MixedExamples, encode_rows
+from hf_multisource.data.files import write_json
+from hf_multisource.data.media import digest, is_absent
+from hf_multisource.data.rows import Row
+
+logger = logging.getLogger(__name__)
+
+LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
+LENGTH_NORMALIZATION = "Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)**length_normalization"
+WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
+
+
+class Hypothesis(NamedTuple):
+    """One translation; `score` is the length-normalised log probability, None where it was not asked for."""
+
+    text: str
+    score: float | None
+
+
+class Decoded(NamedTuple):
+    """What `decode` returns: the hypotheses of every row, best first, and the seconds it took over all its starts."""
+
+    rows: list[list[Hypothesis]]
+    seconds: float
+
+    @property
+    def best(self) -> list[str]:
+        """The first hypothesis of every row."""
+        return [hypotheses[0].text for hypotheses in self.rows]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search.
+
+    Args:
+        num_beams: Beam width; 1 is greedy.
+        length_penalty: Exponent p of `LENGTH_PENALTY`.
+        max_new_tokens: Longest hypothesis, tokens.
+        max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
+        n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
+        length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
+        optimize: How numbers are computed: "best" or "int8" as `optimize_for_inference` does; None: plainly.
+
+    Raises:
+        ValueError: If `n_best` is more than the beam can give, or the rules of length do not go together.
+    """
+
+    num_beams: int = 10
+    length_penalty: float = 1.0
+    max_new_tokens: int = 128
+    max_length: int | None = None
+    n_best: int = 0
+    length_normalization: float | None = None
+    optimize: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_best and not 2 <= self.num_beams >= self.n_best:
+            raise ValueError(
+                f"n_best is {self.n_best} with num_beams {self.num_beams}; scored hypotheses come from the beam: "
+                "num_beams must be at least 2 and at least n_best"
+            )
+        if self.length_normalization is not None and (self.num_beams < 2 or self.length_penalty != 1.0):
+            raise ValueError(
+                f"length_normalization is {self.length_normalization} with num_beams {self.num_beams} and "
+                f"length_penalty {self.length_penalty}; it needs a beam and stands in for the length penalty"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, and of the two rules of length the one that holds."""
+        unused = {"length_penalty" if self.length_normalization is not None else "length_normalization"}
+        if self.optimize is None:
+            unused.add("optimize")
+        return {key: setting for key, setting in asdict(self).items() if key not in unused}
+
+    def described(self) -> dict[str, Any]:
+        """The settings with the rule of length written out, as reports have them."""
+        if self.length_normalization is not None:
+            return {**self.settings(), "length_normalization_formula": LENGTH_NORMALIZATION}
+        return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
+
+
+def load_config(name: str) -> Any:
+    """Load the configuration of a model from a folder or the Hub; ValueError if there is no such model."""
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name} is no folder of a model, nor can it be had from the Hub: {error}") from error
+
+
+def load_model(name: str, device: str | None = None, optimize: str | None = None) -> tuple[Any, Any]:
+    """Load model and processor from a folder or the Hub, ready to decode.
+
+    Args:
+        name: Folder or Hub id.
+        device: Where to; None: the GPU if there is one.
+        optimize: As [`Search`] has it.
+
+    Returns:
+        The two.
+
+    Raises:
+        ValueError: If there is no such model, or its weights are another's, or the device has not what `optimize` asks.
+    """
+    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=load_config(name), output_loading_info=True)
+    model, report = loaded
+    if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
+        raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
+    model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
+    model.generation_config.length_normalization = None  # the search says which rule holds
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    for chosen in model.optimize_for_inference(int8=optimize == "int8") if optimize else ():
+        logger.info(chosen)
+    return model, MultiSourceProcessor.from_pretrained(name)
+
+
+def decode_batch(
+    model: Any, processor: Any, batch: Mapping[str, torch.Tensor], search: Search
+) -> list[list[Hypothesis]]:
+    """Search for the best hypotheses of every example of a padded batch."""
+    width = max(1, search.n_best)
+    rule: dict[str, Any] = {}
+    if search.num_beams > 1:  # greedy search has no rule and warns
+        rule["length_penalty"] = search.length_penalty
+    if search.length_normalization is not None:
+        rule.update(length_normalization=search.length_normalization, early_stopping=False)
+    with torch.inference_mode():
+        output = model.generate(
+            **{key: tensor.to(model.device) for key, tensor in batch.items()},
+            num_beams=search.num_beams,
+            max_new_tokens=search.max_new_tokens,
+            num_return_sequences=width,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=search.n_best > 0,  # keeps every step's log probabilities: memory
+            **rule,
+        )
+    texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
+    texts = [text.replace("\r", " ").replace("\n", " ") for text in texts]  # one line each in the file
+    scores = output.sequences_scores.tolist() if search.n_best else [None] * len(texts)
+    hypotheses = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+    return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]
+
+
+def decode_windows(
+    model: Any,
+    processor: Any,
+    rows: Sequence[Row],
+    search: Search,
+    *,
+    batch_size: int,
+    done: int = 0,
+    title: str = "decoding",
+) -> Iterator[list[list[Hypothesis]]]:
+    """Decode `rows[done:]` with a progress bar; yield the hypotheses of one window of rows after the other, in order.
+
+    Inside a window, sentences of like length share a batch. A row without any source gets empty hypotheses (score nan).
+    """
+    collate = DataCollatorForMultiSource(processor)
+    counts: Counter[str] = Counter()
+    with tqdm(total=len(rows), initial=done, desc=title, unit="sent", dynamic_ncols=True) as bar:
+        for start in range(done, len(rows), WINDOW * batch_size):
+            window = [
+                {name: row.get(name) for name in processor.source_names}
+                for row in rows[start : start + WINDOW * batch_size]
+            ]
+            spoken = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
+            encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
+            place = {i: k for k, i in enumerate(spoken)}
+            counts.update(cut, silent=len(window) - len(spoken))
+            lengths = dict(zip(spoken, longest(encoded), strict=True))
+            spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
+            nothing = Hypothesis("", float("nan") if search.n_best else None)
+            results = [[nothing] * max(1, search.n_best) for _ in window]
+            bar.update(len(window) - len(spoken))
+            for first in range(0, len(spoken), batch_size):
+                batch = spoken[first : first + batch_size]
+                decoded = decode_batch(model, processor, collate([encoded[place[i]] for i in batch]), search)
+                for i, hypotheses in zip(batch, decoded, strict=True):
+                    results[i] = hypotheses
+                bar.update(len(batch))
+            yield results
+    for name in processor.source_names:
+        if count := counts[f"truncated.{name}"]:
+            logger.warning("%s: source %s cut to %d tokens in %d rows", title, name, search.max_length, count)
+    if counts["silent"]:
+        logger.warning("%s: %d rows have no source at all; their translation is empty", title, counts["silent"])
+
+
+def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The longest text source of every example, in tokens; 0 where there is none."""
+    if isinstance(examples, MixedExamples):
+        return [max(lengths, default=0) for lengths in examples.text_lengths]
+    return [max(map(len, example.values())) for example in examples]
+
+
+def fingerprint(model: Any, processor: Any, rows: Sequence[Row], search: Search) -> dict[str, Any]:
+    """Everything that decides the hypotheses: search, rows and weights. Not the batch size, which may change."""
+    names = list(processor.source_names)
+    values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
+    text = json.dumps(values, default=digest)  # of pictures in files: the paths
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {
+        **search.settings(),
+        "sources": names,
+        "rows": len(rows),
+        "rows_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "weights_sha256": weights.hexdigest(),
+    }
+
+
+def format_lines(index: int, hypotheses: Sequence[Hypothesis]) -> str:
+    """One line a hypothesis: the text, or, with scores, row index, score and text between tabs."""
+    return "".join(f"{text}\n" if score is None else f"{index}\t{score:.6f}\t{text}\n" for text, score in hypotheses)
+
+
+def _parse(line: str, scored: bool) -> Hypothesis:
+    if not scored:
+        return Hypothesis(line, None)
+    _, score, text = line.split("\t", 2)
+    return Hypothesis(text, float(score))
+
+
+def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_row: int) -> tuple[int, float]:
+    """Return complete rows and seconds so far; drop a torn end. Write the settings of a new file beside it."""
+    if not out_path.exists():
+        out_path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(sidecar, {"settings": settings, "seconds": 0.0})
+        return 0, 0.0
+    if not sidecar.exists():
+        raise FileExistsError(f"{out_path} is there without its {sidecar.name}: not ours to go on with; name another")
+    stored = json.loads(sidecar.read_text(encoding="utf-8"))
+    before = stored["settings"]
+    changed = [key for key in settings if before.get(key) != settings[key]]
+    if changed:
+        differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
+        raise ValueError(
+            f"{out_path} was begun with other settings: {differences}. Nothing was touched; "
+            "go back to those settings, name another output, or move this one away"
+        )
+    lines = out_path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is torn
+    rows = len(lines) // lines_per_row
+    os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
+    return rows, stored["seconds"]
+
+
+def decode(
+    model: Any,
+    processor: Any,
+    rows: Sequence[Row],
+    out_path: str | Path,
+    search: Search,
+    *,
+    batch_size: int = 64,
+    title: str = "decoding",
+) -> Decoded:
+    """Decode rows into a text file; called again after an interruption, go on with the first row that is not there.
+
+    The file holds one line a row, or with `search.n_best` = K, K lines a row: row index (from 0), score, text, between
+    tabs. `<out_path>.json` beside it holds the settings it was begun with.
+
+    Args:
+        model: Has `generate`, `state_dict`, `device`.
+        processor: Has `source_names`, `__call__`, `batch_decode`.
+        rows: One dict a sentence, source name -> text or what `media` says; None, "" or left out = absent.
+        out_path: The file to write or to go on with.
+        search: The search and its limits.
+        batch_size: Sentences a batch; may change between starts.
+        title: Stands before the progress bar and warnings.
+
+    Returns:
+        All hypotheses of the file, those of earlier starts included.
+
+    Raises:
+        FileExistsError: If the file is there but was not written by this function.
+        ValueError: If it was begun with other settings, rows or weights; the message says which.
+    """
+    out_path = Path(out_path)
+    sidecar = out_path.with_name(out_path.name + ".json")
+    lines_per_row = max(1, search.n_best)
+    settings = fingerprint(model, processor, rows, search)
+    done, seconds = _resume(out_path, sidecar, settings, lines_per_row)
+    with out_path.open("a", encoding="utf-8", newline="\n") as out:
+        began = time.perf_counter() - seconds
+        windows = decode_windows(model, processor, rows, search, batch_size=batch_size, done=done, title=title)
+        for window in windows if done < len(rows) else ():
+            out.write("".join(format_lines(done + i, hypotheses) for i, hypotheses in enumerate(window)))
+            out.flush()
+            done += len(window)
+            seconds = round(time.perf_counter() - began, 3)
+            write_json(sidecar, {"settings": settings, "seconds": seconds})
+    lines = out_path.read_bytes().decode("utf-8").split("\n")[:-1]
+    hypotheses = [_parse(line, search.n_best > 0) for line in lines]
+    return Decoded([hypotheses[i : i + lines_per_row] for i in range(0, len(hypotheses), lines_per_row)], seconds)

@@ -1,0 +1,273 @@
+"""Plots of attention: target tokens x the tokens of all sources, as in the appendix of Libovický et al. 2018.
+
+Weights are means over the heads. Needs matplotlib (the extra `plots`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_multisource import COMBINERS, DataCollatorForMultiSource, attention_to_tokens
+from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.rows import Row
+
+logger = logging.getLogger(__name__)
+
+INSTALL = "plots need matplotlib: pip install 'hf-multisource[plots]'"
+# A straight line in the Oklab colour space, hue 262 degrees: equal steps of weight look like equal steps of darkness.
+BLUES = ["#fafafa", "#d8dfed", "#b6c5e0", "#96abd2", "#7692c4", "#5778b6", "#395fa7", "#1a4598", "#002888"]
+CELL = 0.21  # inches
+ABSENT_WIDTH = 1.5  # cells
+MIN_WIDTH = 7.0  # inches; the title must fit
+
+
+def measure_attention(
+    model: Any, processor: Any, rows: Sequence[Row], hypotheses: Sequence[str], max_length: int | None
+) -> list[dict[str, Any]]:
+    """Let the model read hypotheses (teacher forcing) and note what its decoder attends to at each token.
+
+    A hypothesis is split into tokens anew, which may differ from those that the search found.
+
+    Args:
+        model: The model; its attention implementation is changed to eager meanwhile, the only one that shows weights.
+        processor: Its processor.
+        rows: One dict a sentence, source name -> text; None = absent.
+        hypotheses: Their translations.
+        max_length: Longest source in tokens; what is beyond is cut. None: nothing is cut.
+
+    Returns:
+        One dict of JSON values a sentence: `target` (T tokens), `sources` (tokens by source), `weights` (L, T, S) and
+        `source_weights` (L, T, n) or None, means over the heads; `combiner`, and the number of `heads`.
+    """
+    chosen = [{name: row.get(name) for name in processor.source_names} for row in rows]
+    encoded, _ = encode_rows(processor, chosen, None, max_length or sys.maxsize)
+    examples = [dict(example) for example in encoded]
+    for example, hypothesis in zip(examples, hypotheses, strict=True):
+        example["labels"] = processor.tokenizer(text_target=hypothesis)["input_ids"]
+    batch = {key: value.to(model.device) for key, value in DataCollatorForMultiSource(processor)(examples).items()}
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            encoded = model.get_encoder()(**batch)
+            output = model(**batch, encoder_outputs=encoded, output_attentions=True)
+    finally:
+        model.set_attn_implementation(before)
+    weights = torch.stack(output.cross_attentions, dim=1).mean(dim=2)  # (B, L, T, S)
+    over = torch.stack(output.source_weights, dim=1).mean(dim=2) if output.source_weights else None
+    measured = []
+    for i in range(len(rows)):
+        found = attention_to_tokens(weights, batch, batch["labels"], processor, i, over, encoded)
+        measured.append(
+            {
+                "target": found.target_tokens,
+                "sources": found.source_tokens,
+                "weights": _rounded(found.weights),
+                "source_weights": None if found.source_weights is None else _rounded(found.source_weights),
+                "combiner": model.config.strategy,
+                "heads": output.cross_attentions[0].shape[1],
+            }
+        )
+    return measured
+
+
+def _rounded(weights: torch.Tensor) -> Any:
+    numbers = weights.double().cpu()
+    return (numbers * 10_000).round().div(10_000).tolist()
+
+
+def write_plots(
+    folder: Path, split: str, numbers: Sequence[int], contents: Sequence[dict[str, Any]], title: str
+) -> list[Path]:
+    """Write `<split>.attention-<number>.json` and the plot beside it, of each sentence.
+
+    Args:
+        folder: Where to.
+        split: Name of the test split.
+        numbers: Of the sentences.
+        contents: What `measure_attention` gave.
+        title: Stands over every plot, before the number.
+
+    Returns:
+        The plots.
+    """
+    plots = []
+    for number, content in zip(numbers, contents, strict=True):
+        path = folder / f"{split}.attention-{number}.json"
+        titled = {"title": f"{title}, sentence {number}", **content}
+        path.write_text(json.dumps(titled, ensure_ascii=False) + "\n", encoding="utf-8")
+        plots.append(draw(titled, path.with_suffix(".png")))
+    return plots
+
+
+def draw(content: dict[str, Any], path: Path, layer: int = -1) -> Path:
+    """Draw one sentence.
+
+    Args:
+        content: What the JSON file holds.
+        path: The PNG file to write.
+        layer: Decoder layer, counted from 0, or from the end if negative.
+
+    Returns:
+        The path.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is not installed; the message says what to install.
+        ValueError: If there is no such layer.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ModuleNotFoundError(INSTALL) from error
+    layers = len(content["weights"])
+    if not -layers <= layer < layers:
+        raise ValueError(f"layer is {layer}; the model has {layers}, counted from 0")
+    shown = [content["title"], *labels(content["target"])]
+    shown += [text for tokens in content["sources"].values() for text in labels(tokens)]
+    fonts = fonts_for(set().union(*shown))
+    # Without mathematics: a token may well be a dollar sign.
+    style: Any = {"font.family": fonts, "font.size": 8, "text.parse_math": False}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts_for` has said it, once
+        make_figure(content, layer % layers).savefig(path, dpi=160)
+    return path
+
+
+def make_figure(content: dict[str, Any], layer: int) -> Any:
+    """Lay out one panel a source, and one more where the combiner weighs the sources.
+
+    Args:
+        content: What the JSON file holds.
+        layer: Decoder layer, counted from 0.
+
+    Returns:
+        A matplotlib figure.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    colours = LinearSegmentedColormap.from_list("blues", BLUES)
+    sources, target = content["sources"], content["target"]
+    weights = torch.tensor(content["weights"][layer]).reshape(len(target), -1)
+    over = content["source_weights"] and torch.tensor(content["source_weights"][layer])
+    widths = [len(texts) or ABSENT_WIDTH for texts in sources.values()]
+    if over is not None:
+        widths.append(1.6 * len(sources))
+    size = (max(MIN_WIDTH, CELL * sum(widths) + 2.2), CELL * len(target) + 1.8)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.05, wspace=0.01))
+    panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    top = max(float(weights.max()), 0.01) if weights.numel() else 1.0
+    mesh: Any = None
+    start = 0
+    for panel, (name, texts) in zip(panels, sources.items(), strict=False):
+        panel.set_title(name, fontweight="bold", fontsize=9)
+        if texts:
+            part = weights[:, start : start + len(texts)].numpy()
+            mesh = panel.pcolormesh(part, cmap=colours, vmin=0.0, vmax=top, edgecolors="white", linewidth=0.4)
+            start += len(texts)
+        else:
+            panel.set_facecolor("#eeeeee")
+            panel.text(
+                0.5, 0.5, "absent", rotation=90, ha="center", va="center", color="#777777", transform=panel.transAxes
+            )
+        label_axis(panel.xaxis, texts)
+        panel.tick_params(axis="x", labelrotation=90)
+    if over is not None:
+        draw_source_weights(panels[-1], over, list(sources), colours)
+    label_axis(panels[0].yaxis, target)
+    panels[0].set_ylim(len(target), 0)
+    panels[0].set_ylabel("target")
+    for panel in panels:
+        panel.tick_params(length=0, pad=2)
+        panel.spines[:].set(color="#bbbbbb", linewidth=0.6)
+    for panel in panels[1:]:
+        panel.tick_params(labelleft=False)
+    figure.colorbar(mesh, ax=list(panels), label="attention weight", pad=0.01, aspect=30).outline.set_visible(False)
+    figure.suptitle(caption(content, layer), fontsize=8, x=0.01, ha="left")
+    return figure
+
+
+def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str], colours: Any) -> None:
+    """Draw the weights over the sources, with their numbers.
+
+    Args:
+        panel: The panel.
+        weights: (T, n).
+        names: Of the sources.
+        colours: The colour map.
+    """
+    panel.set_title("over sources", fontweight="bold", fontsize=9)
+    panel.pcolormesh(weights.numpy(), cmap=colours, vmin=0.0, vmax=1.0, edgecolors="white", linewidth=0.4)
+    for row, line in enumerate(weights.tolist()):
+        for column, weight in enumerate(line):
+            colour = "white" if weight > 0.5 else "#333333"
+            panel.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=6, color=colour)
+    panel.set_xticks([i + 0.5 for i in range(len(names))], names)
+    panel.tick_params(axis="x", labelrotation=90)
+
+
+def caption(content: dict[str, Any], layer: int) -> str:
+    """What the plot shows, in two lines."""
+    strategy = content["combiner"]
+    joint = strategy in COMBINERS and COMBINERS[strategy].joint_weights
+    sums = f" over {'all sources together' if joint else 'each source'}" if len(content["sources"]) > 1 else ""
+    combiner = f" ({strategy})" if sums else ""
+    one = "at most 1" if "local_p" in strategy else "1"
+    return (
+        f"{content['title']}\ncross-attention{combiner} of decoder layer {layer + 1} of {len(content['weights'])}, "
+        f"mean of {content['heads']} heads; a row sums to {one}{sums}"
+    )
+
+
+def labels(tokens: Sequence[str]) -> list[str]:
+    """Tokens to read: · stands before one that goes on with a word, … for one that completes no character."""
+    texts = []
+    for before, token in zip(["", *tokens], tokens, strict=False):
+        goes_on = before[-1:].isalnum() and token[:1].isalnum()
+        texts.append(f"·{token}" if goes_on else (token.strip() or "▁") if token else "…")
+    return texts
+
+
+def label_axis(axis: Any, tokens: Sequence[str]) -> None:
+    """Put tokens at the middle of their cells."""
+    axis.set_ticks([i + 0.5 for i in range(len(tokens))], labels(tokens))
+
+
+def fonts_for(characters: Iterable[str]) -> list[str]:
+    """DejaVu Sans, which comes with matplotlib, and installed fonts that have the characters it lacks.
+
+    Args:
+        characters: What is to be shown; a warning names those that no font has, which come out as boxes.
+
+    Returns:
+        Names of font families, in the order in which they are to be tried.
+    """
+    from matplotlib import font_manager
+
+    fonts = ["DejaVu Sans"]
+    lacking = {ord(character) for character in characters}
+    lacking -= set(font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap())
+    for entry in sorted(font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.style)):
+        if not lacking:
+            break
+        if entry.name.startswith("Last Resort"):  # has a box for every character
+            continue
+        try:
+            found = lacking & set(font_manager.get_font(entry.fname).get_charmap())
+        except RuntimeError:  # a font of pictures
+            continue
+        if found:
+            fonts.append(entry.name)
+            lacking -= found
+    if lacking:
+        logger.warning("no installed font has %s; install one that does (Noto)", " ".join(map(chr, sorted(lacking))))
+    return fonts

@@ -1,0 +1,413 @@
+"""Committed results: one JSON row per finished cell, one table made from the rows. No figure is typed by hand.
+
+`make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`); the
+row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
+paired bootstrap; with dedicated runs, those of the run left with some of its sources are compared with those of runs
+trained on just these. The attention plot named, or the first one of the split, is copied beside the row, and its
+command is recorded in the row: name a plot where the test set's sentences may not be shown. The page
+docs/results/<table>.md is made from all rows that are there, and from docs/results/<table>/notes.md: what they show,
+in words.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource import MultiSourceConfig
+from hf_multisource.data.files import read_lines
+from hf_multisource.evaluation.metrics import METRICS
+from hf_multisource.evaluation.significance import paired_bootstrap
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.pretrained import encoder_config
+from hf_multisource.recipes.recipe import FAMILIES
+
+FLAT_GAIN = 0.3  # BLEU points
+RESULTS = Path("docs/results")
+WRITERS = {"scores": "score.py"}  # folder of a run -> what writes it; all else is train.py's
+
+
+def flattened(curve: Sequence[tuple[int, float]]) -> bool:
+    """Whether training has run long enough to be compared.
+
+    Args:
+        curve: (updates, dev BLEU) of every evaluation.
+
+    Returns:
+        True if the last fifth of the updates raised the best dev BLEU by less than `FLAT_GAIN`. False where no
+        evaluation comes before the last fifth: then nothing is known.
+    """
+    before = [bleu for step, bleu in curve if step <= 0.8 * max(step for step, _ in curve)]
+    return bool(before) and max(bleu for _, bleu in curve) - max(before) < FLAT_GAIN
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a file that is not there is an error that says what writes it."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; training/{WRITERS.get(path.parent.name, 'train.py')} writes it")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> dict[str, Any]:
+    """Paired bootstrap of two runs on one test set: the run in one condition, the baseline with all its sources."""
+    names = ((run, "reference"), (baseline, "reference"), (run, condition), (baseline, "all"))
+    files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
+    missing = [str(path) for path in files if not path.exists()]
+    if missing:
+        raise FileNotFoundError(f"{', '.join(missing)} not there; training/score.py writes them")
+    references, baseline_references, hypotheses, baseline_hypotheses = map(read_lines, files)
+    if references != baseline_references:
+        raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
+    return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references)}
+
+
+def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
+    """The sources that a condition of `score.py` leaves to a model, in their order; none where one is wrong."""
+    kind, _, name = condition.partition("-")
+    if kind == "absent":
+        return tuple(source for source in sources if source != name)
+    if kind == "only":
+        return (name,)
+    return tuple(sources) if kind == "all" else ()
+
+
+def compare_dedicated(
+    run: Path, dedicated: Sequence[Path], split: str, sources: Sequence[str], conditions: Sequence[str]
+) -> dict[str, Any]:
+    """Compare a run, left with some of its sources, with runs that were trained on just these.
+
+    Args:
+        run: The run folder.
+        dedicated: The other run folders.
+        split: Test split.
+        sources: Sources of the run.
+        conditions: In which it was scored.
+
+    Returns:
+        Condition -> what `compare` gives.
+
+    Raises:
+        ValueError: If the run was never scored with just the sources of another.
+    """
+    compared: dict[str, Any] = {}
+    for other in dedicated:
+        own = read_json(other / "scores" / f"{split}.json")["sources"]
+        found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
+        if not found:
+            raise ValueError(f"{run} has no score with just {' '.join(own)} left to compare with {other}")
+        compared[found[0]] = compare(run, other, split, found[0])
+    return compared
+
+
+def scored_splits(run: Path) -> list[str]:
+    """Names of the splits of which a run has scores."""
+    beside = (".txt.json", ".attention-")  # what else lies there
+    files = sorted((run / "scores").glob("*.json"))
+    return [path.stem for path in files if not any(mark in path.name for mark in beside)]
+
+
+def attention_plots(run: Path, split: str) -> list[Path]:
+    """The plots that `score.py --attention-plot` made of a split, in the order of the sentences."""
+    plots = (run / "scores").glob(f"{glob.escape(split)}.attention-*.png")
+    return sorted(plots, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def plot_commands(plot: Path) -> list[str]:
+    """The commands that `score.py` recorded beside an attention plot; none beside a plot made otherwise."""
+    split, mark, _ = plot.name.rpartition(".attention-")
+    report = plot.with_name(f"{split}.json")
+    return list(read_json(report)["commands"]) if mark and report.exists() else []
+
+
+def training_facts(run: Path) -> dict[str, Any]:
+    """What a finished run says of its training: figures, dev BLEU over the updates, and the command.
+
+    Args:
+        run: The run folder.
+
+    Returns:
+        The part of a row that is about training, and `command`.
+
+    Raises:
+        FileNotFoundError: If training has not finished.
+    """
+    summary = read_json(run / "train_summary.json")
+    history = read_json(run / "trainer_state.json")["log_history"]
+    evaluations = [entry for entry in history if "eval_bleu" in entry]
+    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in evaluations]
+    best: Any = max(evaluations, key=lambda entry: entry["eval_bleu"], default={})  # the first, as in training
+    return {
+        "parameters": summary["parameters"],
+        "updates": summary["updates"],
+        "minutes": round(summary["seconds"] / 60, 1),
+        "hardware": summary["hardware"],
+        "threads": summary["threads"],
+        "seed": summary["seed"],
+        "curve": curve,
+        "dev_loss": best.get("eval_loss"),
+        "finished": flattened(curve),
+        "command": summary["command"],
+    }
+
+
+def wrapped_encoders(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Configurations of the encoders that a model wraps: without them, its recipe means nothing where they are not.
+
+    Args:
+        config: The model's `config.json`.
+
+    Returns:
+        By source: what differs from the defaults of all models, and `model_type`.
+    """
+    about_the_file = ("transformers_version", "architectures", "dtype")
+    configs = {source["name"]: source["encoder"] for source in config["sources"] if "encoder" in source}
+    return {
+        name: {key: value for key, value in encoder_config(own).to_diff_dict().items() if key not in about_the_file}
+        for name, own in configs.items()
+    }
+
+
+def make_row(
+    run: Path,
+    table: str,
+    name: str,
+    split: str | None = None,
+    baseline: Path | None = None,
+    dedicated: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Collect everything about one run.
+
+    Args:
+        run: The run folder.
+        table: Table the row belongs to.
+        name: The row's name in it.
+        split: Test split; None: the only one that was scored.
+        baseline: Run folder to compare with.
+        dedicated: Run folders to compare with in the conditions that leave just their sources.
+
+    Returns:
+        The row, as it is committed.
+
+    Raises:
+        FileNotFoundError: If a file of the run is not there.
+        ValueError: If several splits were scored and none is named, or no condition leaves just the sources of a
+            dedicated run.
+    """
+    if split is None:
+        splits = scored_splits(run)
+        if len(splits) != 1:
+            raise ValueError(f"{run}/scores holds scores of {', '.join(splits) or 'no split'}; name one with --split")
+        split = splits[0]
+    scores = read_json(run / "scores" / f"{split}.json")
+    training = training_facts(run)
+    config = read_json(run / "config.json")
+    joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
+    family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
+    combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
+    row: dict[str, Any] = {
+        "table": table,
+        "name": name,
+        "run": run.name,
+        "combiner": combiner,
+        "sources": scores["sources"],
+        "target": scores["target"],
+        **{key: value for key, value in training.items() if key != "command"},
+        "split": split,
+        "scores": {
+            condition: {
+                metric: {**entry["draws"][0][metric], **entry[metric], "draws": len(entry["draws"])}
+                for metric in METRICS
+            }
+            for condition, entry in scores["conditions"].items()
+        },
+        "perplexity": scores["conditions"]["all"]["draws"][0].get("perplexity", {}).get("score"),
+        "search": scores["search"],
+        "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
+        "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
+        "baseline": compare(run, baseline, split) if baseline else None,
+        "commands": [training["command"], *scores["commands"]],
+        "date": scores["date"],
+        "versions": scores["versions"],
+    }
+    if encoders := wrapped_encoders(config):
+        row["encoders"] = encoders
+    if dedicated:
+        row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]))
+    return row
+
+
+def format_score(score: dict[str, Any]) -> str:
+    """Score ± half the 95 % interval, or ± the standard deviation over draws where there are several."""
+    spread = score["draws_sd"] if score["draws"] > 1 else (score["ci_high"] - score["ci_low"]) / 2
+    return f"{score['score']:.1f} ± {spread:.1f}"
+
+
+def length_rule(search: dict[str, Any]) -> str:
+    """Which rule of length a search used, with its value."""
+    name = "length_penalty" if "length_penalty" in search else "length_normalization"
+    return f"{name.replace('_', ' ')} {search[name]} ({search[f'{name}_formula']})"
+
+
+def _against_baseline(row: dict[str, Any]) -> str:
+    if row["baseline"] is None:
+        return ""
+    bleu = row["baseline"]["bleu"]
+    return f"{bleu['difference']:+.1f} (p = {bleu['p_value']:.3f}) to {row['baseline']['run']}"
+
+
+def learning_curves(rows: Sequence[dict[str, Any]]) -> str:
+    """Dev BLEU of all rows over the updates, as a table."""
+    curves = {row["name"]: dict(row["curve"]) for row in rows}
+    steps = sorted({step for curve in curves.values() for step in curve})
+    lines = [
+        [f"{step:,}", *(f"{curve[step]:.1f}" if step in curve else "" for curve in curves.values())] for step in steps
+    ]
+    return format_table(["updates", *curves], lines)
+
+
+def how_made(rows: Sequence[dict[str, Any]]) -> str:
+    """The section that says of every row when, on what and by which commands it was made."""
+    made = ""
+    for row in rows:
+        search = row["search"]
+        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        made += (
+            f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
+            f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
+            f"{length_rule(search)}, "
+            f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
+            + "".join(f"      {command}\n" for command in row["commands"])
+        )
+    return f"## How each row was made\n\n{made}"
+
+
+def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
+    """The page of one table, from its rows and what is said of them.
+
+    Args:
+        table: The table's name.
+        rows: Rows as `make_row` gives them.
+        notes: What they show, in Markdown.
+
+    Returns:
+        Markdown.
+    """
+    rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
+    changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
+    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
+    header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"]
+    has_perplexity = any(row.get("perplexity") is not None for row in rows)  # not of rows made before it was measured
+    header += ["perplexity"] if has_perplexity else []
+    header += ["updates", "minutes", "parameters"]
+    unfinished = {row["run"] for row in rows if not row["finished"]}
+
+    def comparable(row: dict[str, Any]) -> bool:
+        return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
+
+    def bleu(row: dict[str, Any], condition: str) -> str:
+        return format_score(row["scores"][condition]["bleu"]) if condition in row["scores"] else ""
+
+    lines, changes = [], []
+    for row in rows:
+        name = row["name"] if row["finished"] else f"{row['name']} (unfinished)"
+        lines.append(
+            [
+                name,
+                row["combiner"],
+                " ".join(row["sources"]),
+                bleu(row, "all"),
+                format_score(row["scores"]["all"]["chrf"]),
+                _against_baseline(row) if comparable(row) else "",
+                "" if row["dev_loss"] is None else f"{row['dev_loss']:.3f}",
+                *([f"{row['perplexity']:.1f}" if row.get("perplexity") else ""] if has_perplexity else []),
+                f"{row['updates']:,}",
+                f"{row['minutes']:.1f}",
+                f"{row['parameters'] / 1e6:.1f} M",
+            ]
+        )
+        if len(row["scores"]) > 1:
+            changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
+    explained = "\n*perplexity*: of the test set's references, a token." if has_perplexity else ""
+    splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
+    signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
+    sections = [
+        f"""\
+<!-- Made by `python training/results.py table {table}` from what lies in {table}/. Do not edit. -->
+# {table}
+
+Test set: {splits}. ± is half of the 95 % bootstrap interval. p: paired bootstrap. *dev loss*: cross-entropy of the
+kept checkpoint on the dev set, in nats a token. A row is *unfinished*, and not to be compared, while the last fifth of
+its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
+
+{format_table(header, lines)}
+
+{signatures}"""
+    ]
+    if changes:
+        sections.append(f"""\
+## Sources taken away or swapped
+
+BLEU. *absent-X*: source X taken away from every sentence; *only-X*: all others taken away; *wrong-X*: X shuffled so
+that no sentence keeps its own (± is the standard deviation over the draws where there are several).
+
+{format_table(["name", "all", *changed], changes)}
+""")
+    if notes:
+        sections.append(f"## What they show\n\n{notes.strip()}\n")
+    if any(row["curve"] for row in rows):
+        sections.append(f"## Learning curves\n\nBLEU of greedy search on the dev set.\n\n{learning_curves(rows)}\n")
+    return "\n".join([*sections, how_made(rows)])
+
+
+def write_table(table: str, folder: Path) -> Path:
+    """Render the page of a table from the rows in its folder."""
+    rows = [read_json(path) for path in sorted((folder / table).glob("*.json"))]
+    if not rows:
+        raise FileNotFoundError(f"{folder / table} holds no row; `results.py row RUN --table {table}` writes one")
+    page = folder / f"{table}.md"
+    notes = folder / table / "notes.md"
+    said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    page.write_text(render(table, rows, said), encoding="utf-8")
+    return page
+
+
+def write_row(
+    run: Path,
+    table: str,
+    name: str,
+    *,
+    results: Path = RESULTS,
+    split: str | None = None,
+    baseline: Path | None = None,
+    dedicated: Sequence[Path] = (),
+    plot: Path | None = None,
+) -> list[Path]:
+    """Write the row of one run, with its plot, and the table.
+
+    Args:
+        run: As `make_row` has it.
+        table: As `make_row` has it.
+        name: As `make_row` has it; also the name of the row's file.
+        results: Folder of all tables.
+        split: As `make_row` has it.
+        baseline: As `make_row` has it.
+        dedicated: As `make_row` has it.
+        plot: Attention plot; None: the split's first one, if there is any.
+
+    Returns:
+        The files that were written.
+    """
+    content = make_row(run, table, name, split, baseline, dedicated)
+    plots = [plot] if plot else attention_plots(run, content["split"])
+    if plots:
+        content["commands"] = list(dict.fromkeys([*content["commands"], *plot_commands(plots[0])]))
+    path = results / table / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.with_suffix(".png").unlink(missing_ok=True)
+    copies = [Path(shutil.copyfile(plots[0], path.with_suffix(".png")))] if plots else []
+    return [path, *copies, write_table(table, results)]

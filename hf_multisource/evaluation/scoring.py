@@ -1,0 +1,273 @@
+"""Decode a test set and score it: as it is, and with a source wrong, absent, or alone.
+
+Conditions in which a test set can be decoded:
+
+    all          every source as it is
+    wrong-X      source X shuffled within the test set so that no sentence keeps its own (adversarial); several draws
+    absent-X     source X removed from every sentence
+    only-X       every source except X removed
+
+The output folder receives `<split>.json` with every score, and `<split>.<condition>.txt` with the hypotheses, one a
+line, written as they are decoded: a later call continues an interrupted one and decodes nothing twice. Attention plots
+are written to `<split>.attention-<row>.png` with their numbers in a `.json` file beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_multisource.data.files import write_json
+from hf_multisource.data.media import forms_of, rates_of
+from hf_multisource.data.rows import Row, check_files, read_split
+from hf_multisource.evaluation.decoding import (
+    Decoded,
+    Search,
+    decode,
+    fingerprint,
+    load_config,
+    load_model,
+)
+from hf_multisource.evaluation.likelihood import cross_entropy
+from hf_multisource.evaluation.metrics import METRICS, load_metric
+from hf_multisource.evaluation.perturbations import make_absent, make_wrong
+from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
+from hf_multisource.evaluation.significance import paired_bootstrap
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.provenance import hardware
+from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+
+PACKAGES = ("hf-multisource", "torch", "transformers", "evaluate", "sacrebleu")
+PERPLEXITY = "perplexity"
+PLOTS = 3  # sentences whose attention is plotted if none is named
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What to score, in which conditions, and how to decode.
+
+    Args:
+        run: Run folder; or a model folder or Hub id, with `data`, `target`, `split` and `out`.
+        data: Folder or Hub id of the data; None: the recipe's.
+        split: Name of the test split; None: the recipe's.
+        target: Name of the target column; None: the recipe's.
+        out: Folder to write to; None: the folder `scores` in the run.
+        adversarial: Whether to score with each source wrong.
+        draws: Shuffles of each wrong source.
+        absent: Whether to score with each source absent.
+        only: Whether to score with each source alone.
+        attention_plot: Rows, counted from 0, whose attention is plotted; (): the first few; None: no plots.
+        num_beams: As [`Search`].
+        length_penalty: As [`Search`].
+        length_normalization: As [`Search`].
+        optimize: As [`Search`].
+        max_length: Longest source, in tokens; None: the recipe's, or else 128.
+        max_new_tokens: Longest hypothesis, in tokens; None: as `max_length`.
+        batch_size: Sentences decoded at once.
+        limit: Score only the first so many lines; None: all.
+        unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent"; None: the recipe's.
+        seed: Seed of the shuffles.
+        device: Torch device; None: the GPU if there is one.
+
+    Raises:
+        ValueError: If a value is not allowed; the message names it.
+    """
+
+    run: str
+    data: str | None = None
+    split: str | None = None
+    target: str | None = None
+    out: Path | None = None
+    adversarial: bool = False
+    draws: int = 5
+    absent: bool = False
+    only: bool = False
+    attention_plot: Sequence[int] | None = None
+    num_beams: int = 10
+    length_penalty: float = 1.0
+    length_normalization: float | None = None
+    optimize: str | None = None
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    batch_size: int = 64
+    limit: int | None = None
+    unreadable: str | None = None
+    seed: int = 0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "batch_size", "max_new_tokens", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.unreadable not in (None, *UNREADABLE):
+            raise ValueError(f"unreadable is {self.unreadable!r}; allowed are {', '.join(UNREADABLE)}")
+        if self.attention_plot is not None and find_spec("matplotlib") is None:
+            raise ImportError(INSTALL)
+        if self.out is None and not Path(self.run).is_dir():
+            raise ValueError(f"{self.run} is not a folder: say with --out where to write")
+
+    @property
+    def folder(self) -> Path:
+        """Folder that receives the scores."""
+        return self.out or Path(self.run) / "scores"
+
+
+def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> dict[str, list[list[Row]]]:
+    """The rows of every condition that was asked for; several draws where chance is in it."""
+    chosen = {"all": [list(rows)]}
+    for source in sources:
+        if args.adversarial:
+            chosen[f"wrong-{source}"] = [make_wrong(rows, source, args.seed, draw) for draw in range(args.draws)]
+        if args.absent and len(sources) > 1:  # with one source nothing would be left to translate
+            chosen[f"absent-{source}"] = [make_absent(rows, [source])]
+        if args.only and len(sources) > 1:
+            chosen[f"only-{source}"] = [make_absent(rows, [other for other in sources if other != source])]
+    return chosen
+
+
+def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str] | None) -> dict[str, Any]:
+    """Every figure of one decoding; `congruent`: the hypotheses of condition `all`, to compare with."""
+    figures: dict[str, Any] = {
+        "seconds": decoded.seconds,
+        "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
+    }
+    for name in METRICS:
+        figures[name] = load_metric(name).compute(predictions=decoded.best, references=list(references))
+    if congruent is not None:
+        for name, comparison in paired_bootstrap(decoded.best, congruent, references).items():
+            figures[name].update(comparison)
+    return figures
+
+
+def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean score over draws and its standard deviation (None for one draw), with the draws themselves."""
+    summary: dict[str, Any] = {}
+    for name in METRICS:
+        scores = [draw[name]["score"] for draw in draws]
+        deviation = statistics.stdev(scores) if len(scores) > 1 else None
+        summary[name] = {"score": statistics.fmean(scores), "draws_sd": deviation}
+    return {**summary, "draws": list(draws)}
+
+
+def table(scored: dict[str, Any]) -> str:
+    """The conditions as a table to read."""
+    lines = []
+    for condition, entry in scored.items():
+        line = [condition]
+        for name in METRICS:
+            first, deviation = entry["draws"][0][name], entry[name]["draws_sd"]
+            spread = f"± {deviation:.2f} over {len(entry['draws'])} draws" if deviation is not None else ""
+            line += [f"{entry[name]['score']:.2f}", spread or f"[{first['ci_low']:.2f}, {first['ci_high']:.2f}]"]
+        perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # not in older reports
+        line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}")
+        first = entry["draws"][0]
+        worst = max((draw["bleu"].get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
+        line += ["" if condition == "all" else f"{worst:.3f}", str(first["sentences_per_second"])]
+        lines.append(line)
+    return format_table(["condition", "BLEU", "95 %", "chrF", "95 %", "perplexity", "p to all (BLEU)", "sent/s"], lines)
+
+
+def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
+    """The run's data section with what the command line changes; without a recipe, the command line says all."""
+    options = {"path": args.data, "target": args.target, "test": args.split, "max_length": args.max_length}
+    options["unreadable"] = args.unreadable
+    given = {key: value for key, value in options.items() if value is not None}
+    recipe = Path(args.run) / "recipe.yaml"
+    if recipe.exists():
+        data = replace(load_recipe(recipe).data, **given)
+    elif missing := [option for option in ("data", "target", "split") if getattr(args, option) is None]:
+        raise ValueError(f"{args.run} has no recipe.yaml that would say it: give --{', --'.join(missing)}")
+    else:
+        data = DataRecipe(sources=list(source_names), **given)
+    if data.model_sources != list(source_names):
+        raise ValueError(f"{recipe} names the sources {data.model_sources}; the model's are {list(source_names)}")
+    return data
+
+
+def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[str]) -> list[int]:
+    """Numbers of the sentences to plot: those asked for, or the first few of those that lack the fewest sources.
+
+    Raises:
+        ValueError: If there is no such sentence.
+    """
+    for number in asked:
+        if not 0 <= number < len(rows):
+            raise ValueError(f"--attention-plot {number}: there are {len(rows)} sentences, numbered from 0")
+    fullest = sorted(range(len(rows)), key=lambda i: sum(rows[i][name] is None for name in sources))
+    return list(asked) or fullest[:PLOTS]
+
+
+def score(args: Scoring, command: str) -> dict[str, Any]:
+    """Decode and measure every condition, writing as it goes; returns the report."""
+    if args.attention_plot is not None and getattr(load_config(args.run), "attention", None) == "none":
+        raise ValueError(f"--attention-plot: {args.run} is a model without attention")
+    model, processor = load_model(args.run, args.device, args.optimize)
+    data = which_data(args, processor.source_names)
+    forms = {} if data.concatenate else forms_of(processor)
+    split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
+    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, rates_of(processor))
+    references = [row[data.target] or "" for row in split.rows]
+    search = Search(
+        num_beams=args.num_beams,
+        length_penalty=args.length_penalty,
+        length_normalization=args.length_normalization,
+        max_new_tokens=args.max_new_tokens or data.max_length,
+        max_length=data.max_length,
+        optimize=args.optimize,
+    )
+    identity = fingerprint(model, processor, data.model_rows(split.rows), search)
+    path = args.folder / f"{data.test}.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if before.get("fingerprint") != identity:
+        before = {"commands": [], "conditions": {}}  # about something else; what was decoded is checked by `decode`
+    report: dict[str, Any] = {
+        "run": Path(args.run).name,
+        "split": data.test,
+        "sources": data.sources,
+        "target": data.target,
+        "data": split.report,
+        "search": {**search.described(), "batch_size": args.batch_size},
+        "significance": "paired bootstrap (sacrebleu), 1000 resamples, each condition against `all`",
+        "hardware": hardware(model.device),
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "commands": list(dict.fromkeys([*before["commands"], command])),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "fingerprint": identity,
+        "conditions": before["conditions"],
+    }
+    plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
+    congruent: list[str] | None = None
+    for condition, draws in conditions(split.rows, data.sources, args).items():
+        measured = []
+        for i, rows in enumerate(draws):
+            name = f"{condition}-{i}" if condition.startswith("wrong-") else condition
+            out = args.folder / f"{data.test}.{name}.txt"
+            decoded = decode(
+                model, processor, data.model_rows(rows), out, search, batch_size=args.batch_size, title=name
+            )
+            known = cross_entropy(
+                model, processor, data.model_rows(rows), data.target, data.max_length, args.batch_size
+            )
+            measured.append({"hypotheses": out.name, **measure(decoded, references, congruent), PERPLEXITY: known})
+            if congruent is None:
+                congruent = decoded.best
+                text = "".join(f"{line}\n" for line in references)
+                (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
+        report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
+        write_json(path, report)
+    if plotted and congruent is not None:
+        chosen = data.model_rows([split.rows[i] for i in plotted])
+        measured = measure_attention(model, processor, chosen, [congruent[i] for i in plotted], search.max_length)
+        write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
+    return report

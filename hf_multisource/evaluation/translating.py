@@ -1,0 +1,220 @@
+"""Translate text that lies in one file per source, or in one table of all sources.
+
+Line i of every file belongs to sentence i; a source without a file is absent. A table has one column per source
+between tabs, in the model's order, or one JSON object a line, source name -> text. An empty line, an empty column and
+null mean that the source is absent in this sentence. A sentence without any source becomes an empty line, and a
+warning.
+
+Of a source that is pictures or sound, a text is the path of one, relative to the folder of the file that names it (to
+the current one on standard input). Features come from an array in a file of their own, and not in a table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.data.files import read_lines
+from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
+from hf_multisource.data.rows import Row
+from hf_multisource.evaluation.decoding import (
+    Search,
+    decode,
+    decode_windows,
+    format_lines,
+    load_config,
+    load_model,
+)
+from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+
+FILES = ("picture", "sound")  # forms whose values are paths
+
+
+def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = None) -> list[Row]:
+    """Join line-aligned files, source name -> path; `forms`: of the sources that are no text.
+
+    Raises:
+        ValueError: If they differ in length; the message gives every length.
+    """
+    columns: dict[str, list[Any]] = {}
+    for name, path in files.items():
+        form = (forms or {}).get(name, "text")
+        columns[name] = read_features(Path(path)) if form == "features" else read_lines(path)
+        if form in FILES:
+            columns[name] = [line.strip() and str(Path(path).parent / line) for line in columns[name]]
+    if len({len(column) for column in columns.values()}) > 1:
+        lengths = ", ".join(f"{name} ({files[name]}) has {len(column)}" for name, column in columns.items())
+        raise ValueError(f"the sources differ in their number of lines: {lengths}")
+    return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
+
+
+def rows_from_tsv(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
+    """Split lines at tabs, one column per source.
+
+    Raises:
+        ValueError: If a line has another number of columns; the message names the line.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        columns = line.split("\t")
+        if len(columns) != len(sources):
+            raise ValueError(
+                f"{place}, line {number}: {len(columns)} columns between tabs; the model's sources are {len(sources)}: "
+                f"{', '.join(sources)} (an absent one is an empty column)"
+            )
+        rows.append(dict(zip(sources, columns, strict=True)))
+    return rows
+
+
+def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
+    """Parse one JSON object a line, source name -> text or null.
+
+    Raises:
+        ValueError: If a line is something else, or names an unknown source; the message names the line.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row: Any = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{place}, line {number}: not JSON: {error}") from error
+        if not isinstance(row, dict) or not all(isinstance(text, str | None) for text in row.values()):
+            raise ValueError(f"{place}, line {number}: must be an object of named text (or null), but is {line[:60]}")
+        if unknown := [name for name in row if name not in sources]:
+            listed = ", ".join(sources)
+            raise ValueError(f"{place}, line {number}: unknown source {unknown[0]!r}; the model's are {listed}")
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What to translate, and how.
+
+    Args:
+        model: Run folder, model folder or Hub id.
+        files: Source name -> file of its lines; empty: `table` has all sources.
+        table: File of all sources; None: standard input.
+        jsonl: Whether the table holds JSON lines, not columns between tabs.
+        out: File to write, or to continue; None: standard output.
+        search: How to decode.
+        batch_size: Sentences decoded at once.
+        unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent".
+        device: Torch device; None: the GPU if there is one.
+
+    Raises:
+        ValueError: If a value is not allowed; the message names it.
+    """
+
+    model: str
+    files: Mapping[str, str]
+    search: Search
+    table: str | None = None
+    jsonl: bool = False
+    out: str | None = None
+    batch_size: int = 32
+    unreadable: str = "error"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.unreadable not in UNREADABLE:
+            raise ValueError(f"unreadable is {self.unreadable!r}; allowed are {', '.join(UNREADABLE)}")
+        if self.files and (self.table or self.jsonl):
+            named = " --".join(self.files)
+            raise ValueError(f"give one file per source (--{named}) or a table (--input, --jsonl), not both")
+
+
+def read_rows(
+    job: Translation, sources: Sequence[str], forms: Mapping[str, str], rates: Mapping[str, int]
+) -> list[Row]:
+    """Read the sentences to translate.
+
+    Args:
+        job: What to translate.
+        sources: The sources that may be given.
+        forms: Form of each source that is no text, as in `media`.
+        rates: Sampling rate, in Hz, of each source that is sound.
+
+    Returns:
+        One dict a sentence.
+
+    Raises:
+        ValueError: If the text is bad, or a file that is named in it.
+    """
+    files = dict(job.files)
+    if files:
+        rows = rows_from_files(files, forms)
+    else:
+        place = job.table or "standard input"
+        lines = read_lines(job.table or "-")
+        rows = rows_from_jsonl(lines, sources, place) if job.jsonl else rows_from_tsv(lines, sources, place)
+        for number, row in enumerate(rows, 1):
+            for name, value in row.items():
+                if value and forms.get(name) == "features":
+                    raise ValueError(
+                        f"{place}, line {number}: features of {name!r} stand in no table: give --{name} FILE"
+                    )
+                if value and forms.get(name) in FILES:
+                    row[name] = str(Path(job.table or "").parent / value)
+    whole = [{**dict.fromkeys(sources), **row} for row in rows]
+    for name, places in find_unreadable(whole, forms, rates=rates).items():
+        for i, reason in places.items():
+            if job.unreadable == "error":
+                raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
+            print(f"line {i + 1}, {name}: {reason}: taken for absent", file=sys.stderr)
+            rows[i][name] = None
+    return rows
+
+
+def joined_sources(model: str) -> DataRecipe | None:
+    """The data section of a run that joined its sources into one; None for any other model."""
+    recipe = Path(model) / "recipe.yaml"
+    data = load_recipe(recipe).data if recipe.exists() else None
+    return data if data and data.concatenate else None
+
+
+def source_options(model: str) -> list[str]:
+    """Return the sources that can be given to a model, each in a file of its own.
+
+    Args:
+        model: Run folder, model folder or Hub id.
+
+    Returns:
+        Names of the model's sources; of a run that joined its sources into one, the names of those.
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    joined = joined_sources(model)
+    return list(joined.sources if joined else load_config(model).source_names)
+
+
+def translate(job: Translation) -> None:
+    """Translate, and write one line a sentence, or `search.n_best` lines with index, score and text between tabs.
+
+    Args:
+        job: What to translate, and how.
+
+    Raises:
+        ValueError: If the sentences cannot be read; the message says where.
+    """
+    sources, joined = source_options(job.model), joined_sources(job.model)
+    model, processor = load_model(job.model, job.device, job.search.optimize)
+    rows = read_rows(job, sources, {} if joined else forms_of(processor), rates_of(processor))
+    if joined:
+        rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
+    if job.out:
+        decode(model, processor, rows, job.out, job.search, batch_size=job.batch_size, title=job.out)
+        return
+    index = 0
+    for window in decode_windows(model, processor, rows, job.search, batch_size=job.batch_size):
+        for hypotheses in window:
+            sys.stdout.write(format_lines(index, hypotheses))
+            index += 1
+        sys.stdout.flush()

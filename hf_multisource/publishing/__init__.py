@@ -1,0 +1,1 @@
+"""Model cards and uploads to the Hugging Face Hub."""

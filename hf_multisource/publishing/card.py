@@ -1,0 +1,388 @@
+"""Model cards: `template.md`, filled in from what a run, or a committed row of results, says of itself.
+
+The card of a run is written to RUN/README.md, where the Hub looks for it; what the run lacks (it is still training, it
+is not scored) the card says it lacks. The card of a row is written to model_cards/<table>-<name>.md; its settings are
+those of the recipe that the row's command names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+
+from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
+from hf_multisource.evaluation.results import (
+    FLAT_GAIN,
+    attention_plots,
+    format_score,
+    length_rule,
+    make_row,
+    read_json,
+    scored_splits,
+    training_facts,
+    wrapped_encoders,
+)
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.recipe import FAMILIES, SEPARATOR, Recipe, load_recipe, parse_overrides
+
+CARDS = Path("model_cards")
+TEMPLATE = Path(__file__).with_name("template.md")
+METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+CONDITIONS = {
+    "absent": "*absent*: the source is taken away from every sentence.",
+    "wrong": "*wrong*: the source is another sentence's, so that no sentence keeps its own.",
+    "only": "*only*: all other sources are taken away from every sentence.",
+}
+# Where the parts of a strategy are explained.
+DOCUMENTED: dict[str, Any] = {
+    **COMBINERS,
+    **COMBINATIONS,
+    **dict.fromkeys(("local_p", "general", "dot"), RNNSourceAttention),
+}
+# ISO 639-1. The Hub refuses a card with any other two letters.
+LANGUAGES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
+et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj
+kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
+ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti
+tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+EXAMPLES = {
+    "cs": "Pes běží přes louku.",
+    "de": "Ein Hund läuft über die Wiese.",
+    "en": "A dog runs across the meadow.",
+    "es": "Un perro corre por el prado.",
+    "fr": "Un chien court dans le pré.",
+}
+# Of sources that are no text, as Python.
+VALUES = {
+    "picture": '"photo.jpg"',
+    "sound": '{"array": numpy.zeros(16000), "sampling_rate": 16000}',
+    "features": 'numpy.load("features.npy")[0]',
+}
+# What a run knows only when it has finished, or has been scored.
+UNKNOWN = (
+    *("parameters", "updates", "minutes", "hardware", "threads", "seed", "finished", "split", "scores", "search"),
+    *("decoding_hardware", "sentences_per_second", "baseline", "date"),
+)
+
+
+@dataclass
+class Subject:
+    """What a card is about.
+
+    Args:
+        row: A row of results; None where a run does not know yet.
+        recipe: What it was trained by.
+        address: What `from_pretrained` takes.
+        plot: An attention plot, if there is one.
+        published: Whether the weights lie where the card will.
+        ships_code: Whether the code lies beside the weights.
+    """
+
+    row: dict[str, Any]
+    recipe: Recipe
+    address: str
+    plot: Path | None
+    published: bool
+    ships_code: bool
+
+    @property
+    def rebuilt(self) -> Recipe:
+        """The recipe, with configurations of wrapped encoders, where the row holds them, in place of checkpoints."""
+        known = self.row.get("encoders", {})
+        entries = self.recipe.source_entries()
+        sources = [entry | ({"encoder": known[name]} if name in known else {}) for name, entry in entries.items()]
+        return replace(self.recipe, model={**self.recipe.model, "sources": sources})
+
+
+def subject_of_run(run: Path, split: str | None = None, address: str | None = None) -> Subject:
+    """Read a run folder, whatever it has so far.
+
+    Args:
+        run: The run folder.
+        split: Test split; None: the only one that was scored.
+        address: Hub id that the model is to have; None: the folder.
+
+    Returns:
+        The card's subject.
+
+    Raises:
+        FileNotFoundError: If the folder has no recipe.
+        ValueError: If several splits were scored and none is named.
+    """
+    recipe = load_recipe(run / "recipe.yaml")
+    data = recipe.data
+    joined = "concatenated" if len(data.sources) > 1 else ""
+    row: dict[str, Any] = {
+        **dict.fromkeys(UNKNOWN),
+        **{"name": run.name, "run": run.name, "combiner": joined, "sources": data.sources, "target": data.target},
+        **{"commands": [], "curve": [], "versions": {}},
+    }
+    subject = Subject(row, recipe, address or run.as_posix(), None, True, (run / "modeling_multisource.py").exists())
+    if (run / "config.json").exists():
+        row["encoders"] = wrapped_encoders(read_json(run / "config.json"))
+    if len(data.model_sources) > 1:
+        row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).strategy
+    if (run / "train_summary.json").exists():
+        facts = training_facts(run)
+        row |= {**facts, "commands": [facts["command"]]}
+        if split or scored_splits(run):
+            row |= make_row(run, "", run.name, split)
+    if (run / "versions.json").exists():
+        row["versions"] = {**read_json(run / "versions.json"), **row["versions"]}
+    plots = attention_plots(run, row["split"]) if row["split"] else []
+    subject.plot = plots[0] if plots else None
+    return subject
+
+
+def subject_of_row(path: Path) -> Subject:
+    """Read a committed row, and the recipe that its command names.
+
+    Args:
+        path: The row.
+
+    Returns:
+        The card's subject.
+    """
+    row = read_json(path)
+    recipe = recipe_of_command(row["commands"][0])
+    others = [read_json(other) for other in path.parent.glob("*.json")]
+    unfinished = {other["run"] for other in others if not other["finished"]}
+    if row["baseline"] and row["baseline"]["run"] in unfinished:
+        row["baseline"] = None
+    plot = path.with_suffix(".png")
+    named = {**row, "name": f"{row['table']}-{row['name']}"}
+    return Subject(named, recipe, f"runs/{row['run']}", plot if plot.exists() else None, False, False)
+
+
+def recipe_of_command(command: str) -> Recipe:
+    """The recipe that a `train.py` command names, with the command's changes.
+
+    Args:
+        command: As `train_summary.json` and rows hold it.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If it is no such command.
+    """
+    words = [word for word in shlex.split(command) if word != "--resume"]
+    scripts = [i for i, word in enumerate(words) if Path(word).name == "train.py"]
+    if not scripts or scripts[0] + 1 == len(words):
+        raise ValueError(f"no `train.py RECIPE` in the command {command!r}")
+    return load_recipe(words[scripts[0] + 1], parse_overrides(words[scripts[0] + 2 :]))
+
+
+def strategy_text(strategy: str) -> str:
+    """The docstrings of a strategy's parts as Markdown: what they do, and their equations."""
+    text = ""
+    for name in strategy.split(", "):
+        prose = (inspect.getdoc(DOCUMENTED[name]) or "").split("\n\nArgs:")[0]
+        for part in re.split(r"((?:^ {4}.*\n?)+)", prose, flags=re.MULTILINE):
+            equation = part.startswith("    ")
+            text += f"\n```text\n{inspect.cleandoc(part)}\n```\n\n" if equation else part
+        text += "\n\n"
+    return text.strip()
+
+
+def family_of(recipe: Recipe) -> Any:
+    """The configuration class of a recipe's model."""
+    return FAMILIES[recipe.model.get("model_type", MultiSourceConfig.model_type)]
+
+
+def snippet(subject: Subject) -> str:
+    """Python that translates one sentence."""
+    sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
+    if subject.recipe.data.concatenate:
+        sources = {"all": SEPARATOR.join(sources.values())}
+    forms = subject.rebuilt.forms()
+    values = {name: VALUES.get(forms.get(name, "text")) or quote(text) for name, text in sources.items()}
+    texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
+    absent = "  # leave out what you do not have" if len(sources) > 1 else ""
+    beams = (subject.row["search"] or {}).get("num_beams", 4)
+    numpy = "import numpy\n" if any("numpy" in value for value in values.values()) else ""
+    model = family_of(subject.recipe).__name__.replace("Config", "ForConditionalGeneration")
+    return f"""{numpy}from hf_multisource import {model}, MultiSourceProcessor
+
+address = {quote(subject.address)}
+processor = MultiSourceProcessor.from_pretrained(address)
+model = {model}.from_pretrained(address).eval()
+sources = {{{absent}
+{texts}}}
+output = model.generate(**processor(**sources, return_tensors="pt"), num_beams={beams})
+print(processor.batch_decode(output, skip_special_tokens=True)[0])"""
+
+
+def quote(text: str) -> str:
+    """A text as Python source."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def examined(row: dict[str, Any]) -> list[str]:
+    """The conditions, of those in `CONDITIONS`, in which sources were scored."""
+    scores = row["scores"] or {}
+    return [condition for condition in CONDITIONS if any(f"{condition}-{name}" in scores for name in row["sources"])]
+
+
+def worth_table(row: dict[str, Any]) -> str:
+    """Scores of each source absent, wrong and alone; empty if none was measured."""
+    scores, asked = row["scores"] or {}, examined(row)
+    columns = [(condition, metric) for metric in METRICS for condition in asked]
+    lines = []
+    for name in row["sources"]:
+        line = [name]
+        for condition, metric in columns:
+            entry = scores.get(f"{condition}-{name}")
+            difference = entry[metric]["score"] - scores["all"][metric]["score"] if entry else 0.0
+            line.append(f"{format_score(entry[metric])} ({difference:+.1f})" if entry else "")
+        lines.append(line)
+    header = ["source", *(f"{METRICS[metric]}, {condition}" for condition, metric in columns)]
+    return format_table(header, lines) if columns else ""
+
+
+def metadata(subject: Subject) -> ModelCardData:
+    """What the Hub reads: languages, licence, data, and the scores of a finished run as `model-index`.
+
+    Args:
+        subject: The card's subject.
+
+    Returns:
+        The card's front matter.
+    """
+    row, origin = subject.row, subject.recipe.data.origin or ""
+    # Named by the code of a language, a source is taken to be in it; others ("draft") say nothing of theirs.
+    languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
+    hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
+    dataset = origin.split(",")[0].strip() if origin else Path(subject.recipe.data.path).name
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=hub[0] if hub else dataset,
+            dataset_name=dataset,
+            dataset_split=row["split"],
+            metric_type=metric,
+            metric_name=label,
+            metric_value=round(row["scores"]["all"][metric]["score"], 2),
+            metric_args={"signature": row["scores"]["all"][metric]["signature"]},
+        )
+        for metric, label in METRICS.items()
+        if row["scores"] and row["finished"]
+    ]
+    link = terms(subject.recipe)
+    return ModelCardData(
+        language=list(dict.fromkeys(languages)) or None,
+        license="other" if link else "unknown",
+        license_name="terms-of-the-training-data" if link else None,
+        license_link=link,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["multi-source", *(row["combiner"].split(", ") if row["combiner"] else [])],
+        datasets=hub or None,
+        metrics=list(METRICS) if row["scores"] else None,
+        model_name=row["name"] if results else None,
+        eval_results=results or None,
+    )
+
+
+def terms(recipe: Recipe) -> str | None:
+    """Where the terms of the data are found: the first address in `origin`."""
+    found = re.search(r"https?://[^\s,;()<>]+", recipe.data.origin or "")
+    return found.group().rstrip(".") if found else None
+
+
+def settings(recipe: Recipe) -> str:
+    """The recipe without what is said elsewhere or is of one machine only."""
+    sections = asdict(recipe)
+    chosen = {name: dict(sections[name]) for name in ("tokenizer", "model", "training")}
+    for section, key in (("tokenizer", "load"), ("training", "output_dir"), ("training", "max_steps")):
+        chosen[section].pop(key, None)
+    if len(recipe.data.model_sources) == 1:
+        chosen["model"].pop("combiner", None)  # all are alike then
+    return yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).strip()
+
+
+def render(subject: Subject, out: Path, command: str) -> str:
+    """Fill in the template.
+
+    Args:
+        subject: The card's subject.
+        out: Where the card will lie; links lead from there.
+        command: What makes this card.
+
+    Returns:
+        Markdown with front matter.
+    """
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {
+        "line": lambda text: " ".join(str(text).split()),
+        "cell": lambda text: str(text).replace("|", "\\|"),
+        "thousands": lambda number: f"{number:,}",
+        "length_rule": length_rule,
+    }
+    row = subject.row
+    plain = len(subject.recipe.data.model_sources) == 1
+    card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        row=row,
+        recipe=subject.recipe,
+        metadata=metadata(subject).to_yaml(),
+        command=command,
+        joined=subject.recipe.data.concatenate,
+        separator=SEPARATOR,
+        combiner="" if plain else strategy_text(row["combiner"]),
+        transformer=family_of(subject.recipe) is MultiSourceConfig,
+        snippet=snippet(subject),
+        published=subject.published,
+        ships_code=subject.ships_code,
+        metrics=METRICS,
+        flat_gain=FLAT_GAIN,
+        worth=worth_table(row),
+        notes=[CONDITIONS[condition] for condition in examined(row)],
+        plot=subject.plot and Path(os.path.relpath(subject.plot, out.parent)).as_posix(),
+        best=max((bleu for _, bleu in row["curve"]), default=None),
+        settings=settings(subject.recipe),
+        terms=terms(subject.recipe),
+    )
+    return re.sub(r"\n{3,}", "\n\n", card)
+
+
+def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
+    """The card of a committed row.
+
+    Args:
+        path: The row.
+        out: Where the card will lie; None: in model_cards.
+
+    Returns:
+        Where it belongs, and the card.
+    """
+    out = out or CARDS / f"{path.parent.name}-{path.stem}.md"
+    return out, render(subject_of_row(path), out, f"python training/card.py --row {path.as_posix()}")
+
+
+def write_card(out: Path, card: str) -> Path:
+    """Write a card.
+
+    Args:
+        out: The file.
+        card: Its text.
+
+    Returns:
+        The file.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(card, encoding="utf-8", newline="\n")
+    return out

@@ -1,0 +1,120 @@
+"""Publish a finished model on the Hub: weights, processor, model card, and the code that loads them anywhere.
+
+Model and processor are loaded first, so nothing that cannot be loaded is published, and saved afresh: checkpoints,
+optimizer states, scores and logs are left out. README.md, the model card, is included if the folder has one. All files
+appear in one commit: after an upload that broke off nothing has changed, and a second call completes it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
+
+CARD = "README.md"
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    """Load what is to be published.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        Model and processor.
+
+    Raises:
+        ValueError: If the run is not finished, weights are missing, or model and processor do not belong together.
+        OSError: If a file is missing or damaged.
+    """
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder} is no folder of a model: it has no config.json")
+    if (folder / "recipe.yaml").exists() and not (folder / "train_summary.json").exists():
+        raise ValueError(f"{folder} holds a run that is not finished: it has no train_summary.json")
+    config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, MultiSourceConfig | MultiSourceRNNConfig):
+        raise ValueError(
+            f"{folder} holds a model of model_type {config.model_type!r}, which is none of several sources"
+        )
+    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, config=config, output_loading_info=True)
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}")
+    try:
+        processor = MultiSourceProcessor.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder}: its processor cannot be loaded: {error}") from error
+    if processor.source_names != model.config.source_names:
+        raise ValueError(
+            f"{folder}: the processor's sources are {', '.join(processor.source_names)}, "
+            f"the model's {', '.join(model.config.source_names)}"
+        )
+    return model, processor
+
+
+def size_in_words(size: float) -> str:
+    """A number of bytes, to read."""
+    power = next((power for power in range(3) if size < 1000 ** (power + 1)), 3)
+    return f"{size / 1000**power:.1f} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def listing(folder: Path) -> str:
+    """The files of a folder with their sizes, one a line, and the total."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sizes = [path.stat().st_size for path in files]
+    lines = [f"{size_in_words(s):>10}  {f.relative_to(folder).as_posix()}" for f, s in zip(files, sizes, strict=True)]
+    return "\n".join([*lines, f"{size_in_words(sum(sizes)):>10}  in {len(files)} files"])
+
+
+def upload(folder: Path, repo: str, private: bool) -> str:
+    """Make the repository if need be and commit all files of a folder to it.
+
+    Raises:
+        ConnectionError: If that fails, whatever the reason.
+    """
+    api = HfApi()
+    try:
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload model, processor and code")
+    except Exception as error:  # which HTTP library raises what differs between versions of the client
+        raise ConnectionError(f"{repo}: the upload broke off: {error}\nThe same command tries again.") from error
+    return str(commit.commit_url)
+
+
+def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) -> str:
+    """Show what would be published, or publish it.
+
+    Args:
+        run: Run folder or model folder.
+        repo: Hub id to publish to.
+        push: Whether to upload.
+        private: Whether a new repository is private.
+
+    Returns:
+        The listing of the files, and what became of them.
+
+    Raises:
+        ValueError: If `repo` is no Hub id, or the run cannot be published.
+    """
+    validate_repo_id(repo)
+    if "/" not in repo:
+        raise ValueError(f"{repo} must have the form ORG/NAME")
+    model, processor = load(run)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        if (run / CARD).exists():
+            shutil.copy(run / CARD, folder / CARD)
+        else:
+            print(f"{run} has no {CARD}: the model would have no card", file=sys.stderr)
+        print(f"{repo}{' (private)' if private else ''}:\n{listing(folder)}", flush=True)
+        return f"uploaded: {upload(folder, repo, private)}" if push else "Nothing was uploaded; --push does it."

@@ -1,0 +1,71 @@
+"""The recipes that the package ships, found by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONFIGS = Path(__file__).with_name("configs")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the shipped recipes.
+
+    Returns:
+        Name -> file, sorted by name.
+    """
+    return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
+
+
+def find_recipe(name: str | Path) -> Path:
+    """Return the file of a recipe.
+
+    Args:
+        name: A file, or the name of a shipped recipe.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileNotFoundError: If there is neither such a file nor such a recipe.
+        IsADirectoryError: If it is a folder.
+    """
+    path, shipped = Path(name), shipped_recipes()
+    if path.is_dir():
+        raise IsADirectoryError(f"{name} is a folder; a recipe is a YAML file")
+    if path.exists():
+        return path
+    if str(name) in shipped:
+        return shipped[str(name)]
+    raise FileNotFoundError(f"no file {name}, and no shipped recipe of that name; these are {', '.join(shipped)}")
+
+
+def read_recipe(name: str) -> str:
+    """Return the text of a shipped recipe.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        YAML with comments.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    shipped = shipped_recipes()
+    if name not in shipped:
+        raise ValueError(f"no shipped recipe {name!r}; these are {', '.join(shipped)}")
+    return shipped[name].read_text(encoding="utf-8")
+
+
+def describe_recipes() -> str:
+    """Return the names of the shipped recipes with the first sentence of each.
+
+    Returns:
+        One line a recipe.
+    """
+    lines = []
+    for name, path in shipped_recipes().items():
+        comment = path.read_text(encoding="utf-8").split("\n\n")[0].partition("\ndata:")[0]
+        text = " ".join(line.removeprefix("#").strip() for line in comment.splitlines() if line.startswith("#"))
+        lines.append(f"{name:<32}{text.partition('. ')[0].rstrip('.')}.\n")
+    return "".join(lines)

@@ -1,0 +1,197 @@
+"""Run a picture encoder once over a split, and keep what it makes of each picture.
+
+ENCODER is a folder or the Hub id of any `AutoModel` of pictures. DATA/<split>.<source> has one path a line, relative to
+DATA; an empty line means that there is no picture. OUT/<split>.<source>.npy receives an array (N, S, F), row i for line
+i: S positions (a map is taken row by row) of F features. A recipe reads it with `kind: features, feature_size: F`.
+
+A row of zeros says that the picture is absent, or could not be read. Which ones could not, and what made the array,
+is in OUT/<split>.<source>.npy.json. The same command again goes on after the last batch that is complete; the array
+has its name only when it is whole, until then it is called OUT/<split>.<source>.npy.partial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoModel
+
+from hf_multisource import read_picture
+from hf_multisource.data.files import read_lines, write_json
+from hf_multisource.recipes.pretrained import load_part
+
+DTYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class Precomputation:
+    """What to encode, and with what.
+
+    Args:
+        encoder: Folder or Hub id of an `AutoModel` of pictures.
+        data: Folder with `<split>.<source>`, one path a line.
+        split: Name of the split.
+        source: Name of the source.
+        out: Folder to write to.
+        batch_size: Pictures encoded at once.
+        dtype: One of `DTYPES`, the type of the array.
+        device: Torch device; None: the GPU if there is one.
+
+    Raises:
+        ValueError: If a value is not allowed; the message names it.
+    """
+
+    encoder: str
+    data: Path
+    split: str
+    source: str
+    out: Path
+    batch_size: int = 32
+    dtype: str = "float16"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; allowed are {', '.join(DTYPES)}")
+
+
+def fingerprint(paths: Sequence[str], args: Precomputation) -> dict[str, Any]:
+    """Everything that decides the array, but for the pictures' content."""
+    listed = hashlib.sha256("\n".join(paths).encode()).hexdigest()
+    return {"encoder": args.encoder, "dtype": args.dtype, "rows": len(paths), "paths_sha256": listed}
+
+
+def as_sequences(states: Tensor) -> Tensor:
+    """Turn maps (B, F, H, W) into sequences (B, H * W, F), row by row; leave sequences as they are.
+
+    Args:
+        states: What the encoder gives.
+
+    Returns:
+        Sequences (B, S, F).
+
+    Raises:
+        ValueError: If this is neither.
+    """
+    if states.ndim == 4:
+        states = states.flatten(2).transpose(1, 2)
+    if states.ndim != 3:
+        raise ValueError(
+            f"the encoder gives {tuple(states.shape)}: neither a map (B, F, H, W) nor a sequence (B, S, F)"
+        )
+    return states
+
+
+def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
+    """Read pictures.
+
+    Args:
+        paths: Of each; None: there is none.
+
+    Returns:
+        The pictures, None where there is none, and the places of those that cannot be read.
+    """
+    pictures: list[Any] = []
+    unreadable = []
+    for i, path in enumerate(paths):
+        try:
+            pictures.append(read_picture(path) if path else None)
+        except ValueError:
+            pictures.append(None)
+            unreadable.append(i)
+    return pictures, unreadable
+
+
+class Encoder:
+    """A picture encoder with its image processor.
+
+    Args:
+        name: Folder or Hub id.
+        device: Where it runs; None: the GPU if there is one.
+    """
+
+    def __init__(self, name: str, device: str | None = None) -> None:
+        self.processor = load_part(name, "picture")
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.model: Any = AutoModel.from_pretrained(name, use_safetensors=True).to(self.device).eval()
+
+    @torch.inference_mode()
+    def __call__(self, pictures: Sequence[Any]) -> np.ndarray:
+        """Encode pictures.
+
+        Args:
+            pictures: RGB.
+
+        Returns:
+            An array (B, S, F) of single precision.
+        """
+        inputs = self.processor(list(pictures), return_tensors="pt").to(self.device)
+        return as_sequences(self.model(**inputs).last_hidden_state).float().cpu().numpy()
+
+
+def precompute(args: Precomputation) -> Path:
+    """Fill the array, or go on filling it.
+
+    Args:
+        args: The command's.
+
+    Returns:
+        The array's file.
+
+    Raises:
+        FileExistsError: If the array is there, but nothing says what made it.
+        ValueError: If it was begun with other settings, or no picture can be read.
+    """
+    paths = read_lines(args.data / f"{args.split}.{args.source}")
+    whole = args.out / f"{args.split}.{args.source}.npy"
+    partial, sidecar = whole.with_name(whole.name + ".partial"), whole.with_name(whole.name + ".json")
+    identity = fingerprint(paths, args)
+    state: dict[str, Any] = {"settings": identity, "done": 0, "shape": None, "unreadable": []}
+    if sidecar.exists():
+        state = json.loads(sidecar.read_text(encoding="utf-8"))
+        if changed := [key for key in identity if state["settings"].get(key) != identity[key]]:
+            raise ValueError(
+                f"{whole} was begun with another {', '.join(changed)}; move it away, or name another --out"
+            )
+    elif whole.exists():
+        raise FileExistsError(
+            f"{whole} is there without its {sidecar.name}: not made by this script; name another --out"
+        )
+    if whole.exists():
+        return whole
+    args.out.mkdir(parents=True, exist_ok=True)
+    array = np.lib.format.open_memmap(partial, mode="r+") if state["done"] else None
+    encoder = Encoder(args.encoder, args.device) if state["done"] < len(paths) else None
+    with tqdm(total=len(paths), initial=state["done"], desc=whole.name, unit="picture", dynamic_ncols=True) as bar:
+        for start in range(state["done"], len(paths), args.batch_size):
+            batch = [args.data / path if path.strip() else None for path in paths[start : start + args.batch_size]]
+            pictures, unreadable = read_pictures(batch)
+            state["unreadable"] += [start + i for i in unreadable]
+            present = [i for i, picture in enumerate(pictures) if picture is not None]
+            if present and encoder:
+                states = encoder([pictures[i] for i in present])
+                if not np.abs(states).max() <= np.finfo(args.dtype).max:
+                    raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
+                if array is None:  # its shape is known now
+                    shape = (len(paths), *states.shape[1:])
+                    array = np.lib.format.open_memmap(partial, mode="w+", dtype=args.dtype, shape=shape)
+                array[[start + i for i in present]] = states
+                array.flush()
+                # Only now: what is done lies on the disk. Before the first picture there is nothing to go on with.
+                write_json(sidecar, {**state, "done": start + len(batch), "shape": list(array.shape)})
+            bar.update(len(batch))
+    if array is None:
+        raise ValueError(f"{args.data / f'{args.split}.{args.source}'}: no picture can be read")
+    write_json(sidecar, {**state, "done": len(paths), "shape": list(array.shape)})
+    partial.replace(whole)
+    return whole

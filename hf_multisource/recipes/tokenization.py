@@ -1,0 +1,175 @@
+"""Train tokenizers: one for all sources and the target, or one for each.
+
+Every kind works on bytes, as GPT-2's does: no character is ever unknown, and decoding gives the text back exactly, up
+to Unicode normalisation (NFC) and white space at both ends. The same text always gives the same `tokenizer.json`.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from hf_multisource.data.rows import read_split
+
+SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # their ids are 0, 1, 2, 3
+KINDS = ("bpe", "wordpiece", "unigram")
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 letters that stand for the bytes
+MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(ALPHABET) + 1
+# A word takes the space before it along; no token crosses from letters (with their marks) to numbers or punctuation.
+WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def train_tokenizer(
+    texts: Iterable[str | None], kind: str, vocab_size: int, *, lowercase: bool = False, null_token: str | None = None
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer on sentences.
+
+    Args:
+        texts: Sentences; None, empty and white ones are passed over.
+        kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`.
+        vocab_size: Most tokens, the special ones and the 256 bytes included. Little text may give fewer: a note is
+            printed then.
+        lowercase: Whether to encode text in lower case; decoding cannot give the capitals back.
+        null_token: One more special token, such as "<NULL>": what a processor with this `null_token` reads where a
+            text source is absent.
+
+    Returns:
+        The tokenizer, which ends every sentence with `</s>` and reads special tokens in text as plain text.
+
+    Raises:
+        ValueError: If the kind is unknown, `vocab_size` too small or `null_token` no new token, or there is no text.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}")
+    if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
+        raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
+    special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
+    least = MIN_VOCAB_SIZE + (null_token is not None)
+    if vocab_size < least:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, but must be at least {least}: "
+            f"{len(special_tokens)} special tokens, {len(ALPHABET)} bytes and one more"
+        )
+    sentences = [text for text in texts if text and text.strip()]
+    if not sentences:
+        raise ValueError("there is no text to train the tokenizer on")
+
+    options: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "special_tokens": list(special_tokens),
+        "initial_alphabet": ALPHABET,
+        "show_progress": sys.stderr.isatty(),  # elsewhere the bars come out as empty lines
+    }
+    model: models.Model
+    trainer: trainers.Trainer
+    if kind == "bpe":
+        model, trainer = models.BPE(), trainers.BpeTrainer(**options)
+    elif kind == "wordpiece":
+        # Words carry their space, so continuations need no "##". The limit on a word's length would lose long ones.
+        model = models.WordPiece(unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=10**6)
+        trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **options)
+    else:
+        model, trainer = models.Unigram(), trainers.UnigramTrainer(unk_token="<unk>", **options)
+    tokenizer = Tokenizer(model)
+    lower = [normalizers.Lowercase()] if lowercase else []
+    # The first word gets a space as well, or it would be another token than the same word later on.
+    tokenizer.normalizer = normalizers.Sequence(
+        [*lower, normalizers.NFC(), normalizers.Strip(), normalizers.Prepend(" ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    tokenizer.train_from_iterator(sentences, trainer)
+    if kind == "unigram":
+        tokenizer.model = _settled(tokenizer, len(special_tokens))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
+    )
+    if tokenizer.get_vocab_size() < vocab_size:
+        print(f"note: asked for {vocab_size} tokens, but the text gives only {tokenizer.get_vocab_size()}")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        bos_token="<s>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,  # a sentence may well quote "</s>", and must not end there
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:
+    """Make the trained Unigram model independent of the trainer's random hash order.
+
+    That order shows in the last digits of the scores, and in the bytes that the text lacks: as the trainer meets them
+    it scores each 0.0001 above the one before, from the lowest score on. So scores are rounded, and those bytes and
+    any as rare all get the lowest score.
+    """
+    vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
+    special, pieces = vocab[:special_tokens], vocab[special_tokens:]
+    lowest = min(score for _, score in pieces)
+    rare = lowest + 0.0001 * len(ALPHABET)
+    settled = [(piece, round(lowest if len(piece) == 1 and score < rare else score, 6)) for piece, score in pieces]
+    settled.sort(key=lambda entry: (-entry[1], entry[0]))
+    return models.Unigram([*map(tuple, special), *settled], unk_id=SPECIAL_TOKENS.index("<unk>"))
+
+
+def write_tokenizers(
+    data: str,
+    sources: Sequence[str],
+    target: str,
+    out: Path,
+    *,
+    split: str = "train",
+    kind: str = "bpe",
+    vocab_size: int = 8000,
+    lowercase: bool = False,
+    null_token: str | None = None,
+    separate: bool = False,
+) -> list[str]:
+    """Train one tokenizer on all columns of a split, or one on each, and save them.
+
+    Args:
+        data: Folder or Hub id of the data.
+        sources: Names of the sources.
+        target: Name of the target.
+        out: Folder to save in, new or empty.
+        split: Split to train on.
+        kind: As `train_tokenizer` has it.
+        vocab_size: As `train_tokenizer` has it.
+        lowercase: As `train_tokenizer` has it.
+        null_token: As `train_tokenizer` has it.
+        separate: Whether to train one tokenizer each, in `out`/<source> and `out`/target.
+
+    Returns:
+        One line a tokenizer: where it lies and what it is.
+
+    Raises:
+        FileExistsError: If `out` is not empty.
+        ValueError: If a source is called "target", or an option is not allowed.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} is there already: choose another folder for --out, or remove it")
+    if separate and "target" in sources:
+        raise ValueError("a source named 'target' would take the folder of the target's tokenizer: rename it")
+    rows = read_split(data, split, sources, target, keep_all=True).rows
+    columns = {name: [row[name] for row in rows] for name in (*sources, target)}
+    if separate:
+        parts = {out / ("target" if name == target else name): text for name, text in columns.items()}
+    else:
+        parts = {out: [text for column in columns.values() for text in column]}
+    lines = []
+    for folder, texts in parts.items():
+        tokenizer = train_tokenizer(texts, kind, vocab_size, lowercase=lowercase, null_token=null_token)
+        tokenizer.save_pretrained(folder)
+        lines.append(f"{folder}: {kind}, {len(tokenizer)} tokens, from {sum(map(bool, texts))} sentences")
+    return lines

@@ -1,0 +1,174 @@
+"""Features of pictures, kept: what they are, and that an interrupted run ends as one that was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kinds import picture
+from runs import read_json, write_lines
+from transformers import AutoModel, ResNetConfig, ResNetModel, ViTConfig, ViTImageProcessorPil, ViTModel
+
+from hf_multisource import read_picture
+from hf_multisource.data.rows import read_split
+from hf_multisource.cli import precompute
+
+ROWS = 11
+ABSENT, BROKEN = 4, 7
+PROCESSOR = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+
+
+class Killed(BaseException):
+    """What no program catches."""
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("resnet")
+    torch.manual_seed(3)
+    ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1])).save_pretrained(folder)
+    PROCESSOR.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "images").mkdir(parents=True)
+    for i in range(ROWS):
+        picture(i, 20).save(folder / "images" / f"{i}.png")
+    (folder / "images" / f"{BROKEN}.png").write_bytes(b"no picture")
+    write_lines(folder / "train.image", ["" if i == ABSENT else f"images/{i}.png" for i in range(ROWS)])
+    write_lines(folder / "train.cs", [str(i) for i in range(ROWS)])
+    return folder
+
+
+def command(encoder: str, data: Path, out: Path, *more: str) -> list[str]:
+    given = [encoder, "--data", str(data), "--split", "train", "--source", "image", "--out", str(out)]
+    return [*given, "--batch_size", "2", "--device", "cpu", *more]
+
+
+def test_row_i_is_the_map_of_picture_i_row_by_row_and_zeros_where_there_is_none(encoder: str, data: Path) -> None:
+    precompute.main(command(encoder, data, data, "--dtype", "float32"))
+    array = np.load(data / "train.image.npy")
+    model = AutoModel.from_pretrained(encoder).eval()
+    assert array.shape == (ROWS, 16, 6) and array.dtype == np.float32
+    for i, row in enumerate(array):
+        if i in (ABSENT, BROKEN):
+            assert not row.any()
+            continue
+        inputs = PROCESSOR(read_picture(data / "images" / f"{i}.png"), return_tensors="pt")
+        with torch.inference_mode():
+            (states,) = model(**inputs).last_hidden_state  # F, H, W
+        for place in range(16):
+            np.testing.assert_allclose(row[place], states[:, place // 4, place % 4], rtol=1e-4, atol=1e-5)
+    note = read_json(data / "train.image.npy.json")
+    assert (note["done"], note["shape"], note["unreadable"]) == (ROWS, [ROWS, 16, 6], [BROKEN])
+
+
+def test_what_it_writes_is_read_as_features_beside_the_text(encoder: str, data: Path) -> None:
+    precompute.main(command(encoder, data, data))
+    split = read_split(str(data), "train", ["image"], "cs", keep_all=True, forms={"image": "features"})
+    assert [i for i, row in enumerate(split.rows) if row["image"] is None] == [ABSENT, BROKEN]
+    assert split.rows[0]["image"].dtype == np.float16
+
+
+def test_a_sequence_is_kept_as_it_is(data: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ViTModel(ViTConfig(**settings, intermediate_size=4, image_size=32, patch_size=16)).save_pretrained(tmp_path / "vit")
+    PROCESSOR.save_pretrained(tmp_path / "vit")
+    precompute.main(command(str(tmp_path / "vit"), data, tmp_path / "out"))
+    assert np.load(tmp_path / "out" / "train.image.npy").shape == (ROWS, 5, 4)
+
+
+def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, *, after: bool) -> None:
+    """Have the program die before or after that many calls of a function."""
+    original: Any = getattr(owner, name)
+    seen: list[None] = []
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        seen.append(None)
+        if len(seen) == calls and not after:
+            raise Killed
+        answer = original(*args, **kwargs)
+        if len(seen) == calls:
+            raise Killed
+        return answer
+
+    patch.setattr(owner, name, dying)
+
+
+KILLS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before the first batch": lambda patch: interrupt(patch, precompute.Encoder, "__call__", 1, after=False),
+    "between batches": lambda patch: interrupt(patch, precompute.Encoder, "__call__", 4, after=False),
+    "with the array made, but nothing noted": lambda patch: interrupt(patch, precompute, "write_json", 1, after=False),
+    "with rows written, but not noted": lambda patch: interrupt(patch, precompute, "write_json", 3, after=False),
+    "right after a note": lambda patch: interrupt(patch, precompute, "write_json", 3, after=True),
+    "before the array gets its name": lambda patch: interrupt(patch, Path, "replace", 1, after=False),
+}
+
+
+@pytest.mark.parametrize("kill", KILLS.values(), ids=KILLS)
+def test_an_interrupted_run_goes_on_to_the_same_array(
+    kill: Callable[[pytest.MonkeyPatch], None], encoder: str, data: Path, tmp_path: Path
+) -> None:
+    precompute.main(command(encoder, data, tmp_path / "whole"))
+    arguments = command(encoder, data, tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch)
+        with pytest.raises(Killed):
+            precompute.main(arguments)
+    assert not (tmp_path / "out" / "train.image.npy").exists()
+    precompute.main(arguments)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train.image.npy", "train.image.npy.json"]
+    for name in ("train.image.npy", "train.image.npy.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_what_is_done_is_not_done_again(encoder: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt(patch, precompute.Encoder, "__call__", 4, after=False)
+        with pytest.raises(Killed):
+            precompute.main(command(encoder, data, data))
+    seen: list[int] = []
+    encode: Any = precompute.Encoder.__call__
+
+    def count(self: Any, pictures: list[Any]) -> Any:
+        seen.append(len(pictures))
+        return encode(self, pictures)
+
+    monkeypatch.setattr(precompute.Encoder, "__call__", count)
+    precompute.main(command(encoder, data, data))
+    assert sum(seen) == ROWS - 6 - 1, "six rows were done, of the others one is broken"
+    precompute.main(command(encoder, data, data))
+    assert sum(seen) == ROWS - 6 - 1
+
+
+def test_an_array_of_something_else_is_not_touched(encoder: str, data: Path, tmp_path: Path) -> None:
+    precompute.main(command(encoder, data, data))
+    before = (data / "train.image.npy").read_bytes()
+    with pytest.raises(SystemExit, match=r"train\.image\.npy was begun with another dtype"):
+        precompute.main(command(encoder, data, data, "--dtype", "float32"))
+    write_lines(data / "train.image", ["images/0.png"] * ROWS)
+    with pytest.raises(SystemExit, match="was begun with another paths_sha256"):
+        precompute.main(command(encoder, data, data))
+    (data / "train.image.npy.json").unlink()
+    with pytest.raises(SystemExit, match=r"train\.image\.npy is there without its train\.image\.npy\.json"):
+        precompute.main(command(encoder, data, data))
+    assert (data / "train.image.npy").read_bytes() == before
+
+
+def test_what_gives_no_features_is_an_error(encoder: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"the encoder gives \(2, 3\): neither a map .* nor a sequence"):
+        precompute.as_sequences(torch.zeros(2, 3))
+    monkeypatch.setattr(precompute.Encoder, "__call__", lambda self, p: np.full((len(p), 2, 3), 1e6, np.float32))
+    with pytest.raises(SystemExit, match=r"features reach .* too much for float16"):
+        precompute.main(command(encoder, data, data))
+    write_lines(data / "train.image", [""] * ROWS)
+    (data / "train.image.npy.json").unlink(missing_ok=True)
+    with pytest.raises(SystemExit, match=r"train\.image: no picture can be read"):
+        precompute.main(command(encoder, data, data))

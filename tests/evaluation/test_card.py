@@ -1,0 +1,302 @@
+"""Model cards, of runs in whatever state and of the committed rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from test_scoring import OPTIONS, figures, made_up_row, make_run
+from transformers import AutoModelForSeq2SeqLM, ViTConfig
+
+from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from hf_multisource.cli import results
+from hf_multisource.cli import score
+from hf_multisource.evaluation.results import RESULTS, make_row
+from hf_multisource.cli import card
+from hf_multisource.publishing.card import card_of_row, recipe_of_command, strategy_text, subject_of_row, subject_of_run
+from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = sorted((ROOT / RESULTS).glob("*/*.json"))
+feature = pytest.mark.feature("Hub", "Model card")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", tmp_path)
+
+
+def with_origin(run: Path, origin: str | None) -> None:
+    path = run / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text("utf-8"))
+    recipe["data"]["origin"] = origin
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+
+
+def written(run: Path, *options: str) -> ModelCard:
+    card.main([str(run), *options])
+    return ModelCard.load(run / "README.md")
+
+
+def made_up_card(tmp_path: Path, name: str = "x", **fields: Any) -> ModelCard:
+    """The card of a committed row that was made up."""
+    row = made_up_row(name, fields.pop("sources", "en de"), table="multi30k", curve=[[100, 20.0]], **fields)
+    row["commands"][0] = f"python training/train.py {ROOT}/training/configs/multi30k_en_de_fr_cs.yaml --sources en de"
+    path = tmp_path / "table" / "x.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(row))
+    out = tmp_path / "card.md"
+    card.main(["--row", str(path), "--out", str(out)])
+    return ModelCard.load(out)
+
+
+def code(text: str, language: str) -> str:
+    return "".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+@feature
+def test_a_scored_run_gives_a_card_that_the_hub_reads(run: Path) -> None:
+    with_origin(run, "Some texts, https://huggingface.co/datasets/org/texts; for research only")
+    (run / "versions.json").write_text('{"python": "3.11"}')
+    score.main([str(run), *OPTIONS, "--absent", "--adversarial", "--draws", "1", "--attention-plot", "3"])
+    found = written(run)
+    row = make_row(run, "", "run")
+    data = found.data.to_dict()
+    assert data["language"] == ["en", "de", "cs"]
+    assert (data["library_name"], data["pipeline_tag"]) == ("transformers", "translation")
+    assert data["tags"] == ["multi-source", "serial"]
+    assert (data["license"], data["license_name"]) == ("other", "terms-of-the-training-data")
+    assert data["license_link"] == "https://huggingface.co/datasets/org/texts"
+    assert data["datasets"] == ["org/texts"]
+    assert data["metrics"] == ["bleu", "chrf"]
+    assert data["model-index"][0]["name"] == "run"
+    (result,) = data["model-index"][0]["results"]
+    assert result["task"] == {"type": "translation"}
+    assert result["dataset"] == {"name": "Some texts", "type": "org/texts", "split": "test"}
+    assert {metric["type"]: metric["value"] for metric in result["metrics"]} == {
+        metric: round(row["scores"]["all"][metric]["score"], 2) for metric in ("bleu", "chrf")
+    }
+    text = found.text
+    for line in ("1. en\n2. de\n", "![Cross-attention", "(scores/test.attention-3.png)", "for research only.\n"):
+        assert line in text
+    assert "1,000 updates in 1.5 minutes on an abacus (1 threads), seed 7" in text
+    assert "python training/train.py x.yaml\npython training/score.py" in text
+    assert "python 3.11, hf-multisource" in text
+    for source in ("en", "de"):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {source} ")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")][1:]
+        scores = [row["scores"][f"{condition}-{source}"] for condition in ("absent", "wrong")]
+        numbers = [entry[metric]["score"] for metric in ("bleu", "chrf") for entry in scores]
+        assert [cell.split()[0] for cell in cells] == [f"{number:.1f}" for number in numbers]
+        assert f"({numbers[2] - row['scores']['all']['chrf']['score']:+.1f})" in cells[2]
+    assert "Unfinished" not in text
+    assert "None" not in text
+
+
+@feature
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_the_example_of_a_card_runs(run: Path, tmp_path: Path, concatenate: bool) -> None:
+    if concatenate:
+        run = make_run(tmp_path / "joined", tmp_path, concatenate=True)
+    names: dict[str, Any] = {}
+    exec(compile(code(written(run).text, "python"), "README.md", "exec"), names)
+    assert list(names["sources"]) == (["all"] if concatenate else ["en", "de"])
+    assert isinstance(names["model"], MultiSourceForConditionalGeneration)
+    assert names["output"].shape[0] == 1
+
+
+def test_the_address_on_the_hub_takes_the_place_of_the_folder(run: Path) -> None:
+    text = written(run, "--address", 'org/na"me').text
+    assert 'address = "org/na\\"me"\n' in text
+    assert str(run) not in code(text, "python")
+
+
+@feature
+def test_a_run_that_is_still_training_or_not_scored_says_so(run: Path) -> None:
+    text = written(run).text
+    assert "Not scored yet: `python training/score.py RUN --adversarial --absent` does it." in text
+    assert "Not examined yet" in text
+    assert "1,000 updates" in text
+    assert "has not finished" not in text
+    assert "The recipe does not say where the text is from" in text
+    (run / "train_summary.json").unlink()
+    found = written(run)
+    assert "> **Training has not finished.** What follows is what was planned." in found.text
+    assert "updates in" not in found.text
+    assert "None" not in found.text
+    data = found.data.to_dict()
+    assert data["license"] == "unknown"
+    assert not {"model-index", "metrics", "license_name", "datasets"} & set(data)
+
+
+def test_a_run_without_recipe_has_no_card(run: Path) -> None:
+    (run / "recipe.yaml").unlink()
+    with pytest.raises(SystemExit, match=r"card\.py: .*recipe\.yaml"):
+        card.main([str(run)])
+    assert not (run / "README.md").exists()
+
+
+@feature
+def test_an_unfinished_row_says_so_and_claims_nothing_on_the_hub(tmp_path: Path) -> None:
+    baseline = {
+        "run": "runs_en",
+        "bleu": {"difference": 2.0, "p_value": 0.004},
+        "chrf": {"difference": 1.0, "p_value": 0.1},
+    }
+    finished = made_up_card(tmp_path, baseline=baseline)
+    assert "Against `runs_en` (paired bootstrap): BLEU +2.0 (p = 0.004), chrF +1.0 (p = 0.100).\n" in finished.text
+    assert "model-index" in finished.data.to_dict()
+    unfinished = made_up_card(tmp_path, baseline=baseline, finished=False)
+    assert "> **Unfinished.** The last fifth of the updates" in unfinished.text
+    assert "Against" not in unfinished.text
+    assert "model-index" not in unfinished.data.to_dict()
+    assert "| BLEU | 25.0 |" in unfinished.text
+    other = made_up_row("en", "en", table="multi30k", run="runs_en", finished=False)
+    (tmp_path / "table" / "en.json").write_text(json.dumps(other))
+    assert "Against" not in made_up_card(tmp_path, baseline=baseline).text  # nothing is compared with an unfinished run
+
+
+def test_a_condition_that_was_not_scored_is_not_explained_and_a_gap_stays_empty(tmp_path: Path) -> None:
+    scores = {"all": figures(25.0), "wrong-de": figures(21.0, draws=5), "absent-en": figures(9.0)}
+    scores["wrong-de"]["chrf"]["draws_sd"] = 0.5
+    text = made_up_card(tmp_path, scores=scores).text
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert lines[-4] == ["source", "BLEU, absent", "BLEU, wrong", "chrF, absent", "chrF, wrong"]
+    assert lines[-2][:3] == ["en", "9.0 ± 1.5 (-16.0)", ""]
+    assert lines[-1][:3] == ["de", "", "21.0 ± 0.2 (-4.0)"]
+    assert "- *wrong*: the source is another sentence's" in text
+    assert "*only*" not in text
+    assert "Not examined: no score with a source absent or wrong." in made_up_card(tmp_path).text
+
+
+@pytest.mark.parametrize(
+    "name", ["a: b # \"c\" 'd'", "- x\n---\nlicense: mit", "ž{{ 1 }}|`y`", "%YAML &a *b !!python/name:os"]
+)
+def test_no_name_breaks_the_front_matter(tmp_path: Path, name: str) -> None:
+    found = made_up_card(tmp_path, name=name, split=name, target="no", combiner="flat")
+    data = found.data.to_dict()
+    assert data["model-index"][0]["name"] == f"multi30k-{name}"
+    assert data["model-index"][0]["results"][0]["dataset"]["split"] == name
+    assert (data["license"], data["language"]) == ("other", ["en", "de", "no"])
+    assert f"# multi30k-{' '.join(name.split())}\n" in found.text
+
+
+def test_only_names_that_are_codes_of_languages_are_given_as_languages(tmp_path: Path) -> None:
+    data = made_up_card(tmp_path, sources="en draft xx", target="cs").data.to_dict()
+    assert data["language"] == ["en", "cs"]
+
+
+def test_the_plot_beside_a_row_is_linked_from_where_the_card_lies(tmp_path: Path) -> None:
+    assert "## Attention" not in made_up_card(tmp_path).text
+    (tmp_path / "table" / "x.png").write_bytes(b"")
+    assert "](table/x.png)" in made_up_card(tmp_path).text
+
+
+def test_the_card_of_a_row_needs_neither_the_run_nor_the_checkpoint_of_a_wrapped_encoder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    score.main([str(run), *OPTIONS])
+    ViTConfig(hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained("vit")
+    recipe = Recipe(DataRecipe("text", ["en", "de"], "cs"), training={"output_dir": "run"})
+    recipe.model["sources"] = [{"name": "de", "kind": "pretrained", "encoder": "vit", "freeze": True}]
+    recipe.save(tmp_path / "x.yaml")  # which the run's command names
+    recipe.save(run / "recipe.yaml")
+    config = recipe.model_config(280, {})
+    config.save_pretrained(run)
+    results.main(["row", str(run), "--table", "table", "--name", "x", "--results", str(tmp_path)])
+    shutil.rmtree("vit")
+    assert written(run).text.count("photo.jpg") == 1
+    shutil.rmtree(run)
+    card.main(["--row", "table/x.json", "--out", "card.md"])
+    text = ModelCard.load(tmp_path / "card.md").text
+    assert '    "en": "A dog runs across the meadow.",\n    "de": "photo.jpg",\n' in code(text, "python")
+    assert "encoder: vit\n" in code(text, "yaml"), "the settings are those that were given"
+    subject = subject_of_row(Path("table/x.json"))
+    made = subject.rebuilt.model_config(280, {})
+    assert [source.to_dict() for source in made.sources] == [source.to_dict() for source in config.sources]
+    assert len(subject.row["encoders"]["de"]) < len(config.sources[1].to_dict()["encoder"])
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
+    text = strategy_text(combiner)
+    equation = code(text, "text")
+    assert equation.strip()
+    assert "Args" not in text
+    doc = COMBINERS[combiner].__doc__ or ""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("```")]
+    assert lines == [line.strip() for line in doc.split("Args:")[0].splitlines() if line.strip()]
+    assert all(line in doc for line in equation.splitlines())
+
+
+def test_a_command_gives_the_recipe_that_it_trained_with() -> None:
+    path = ROOT / "hf_multisource" / "recipes" / "configs" / "multi30k_en_de_fr_cs.yaml"
+    recipe = recipe_of_command(
+        f"python training/train.py {path} --resume --combiner flat --sources en de --max_steps 7"
+    )
+    assert (recipe.data.sources, recipe.model["combiner"], recipe.training["max_steps"]) == (["en", "de"], "flat", 7)
+    with pytest.raises(ValueError, match=r"no `train\.py RECIPE` in the command 'python training/score\.py x'"):
+        recipe_of_command("python training/score.py x")
+
+
+def test_another_text_has_another_origin() -> None:
+    path = ROOT / "hf_multisource" / "recipes" / "configs" / "multi30k_en_de_fr_cs.yaml"
+    assert load_recipe(path).data.origin is not None
+    assert load_recipe(path, {"path": "mine"}).data.origin is None
+    assert load_recipe(path, {"origin": "my own", "data.path": "mine"}).data.origin == "my own"
+
+
+def test_card_refuses_options_that_do_not_belong_together(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in [
+        (["--all", "--out", "x.md"], "no --out"),
+        (["--all", "--split", "test"], "belong to a run"),
+        ([], "one of the arguments run --row --all is required"),
+    ]:
+        with pytest.raises(SystemExit):
+            card.main(arguments)
+        assert message in capsys.readouterr().err
+
+
+# What is committed.
+
+
+@feature
+def test_every_committed_row_has_a_card_that_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    cards = dict(card_of_row(path.relative_to(ROOT)) for path in ROWS)
+    assert cards
+    made = {path.relative_to(ROOT) for path in (ROOT / card.CARDS).glob("*.md")}
+    assert made - {card.CARDS / "template.md", card.CARDS / "README.md"} == set(cards)
+    for path, text in cards.items():
+        assert path.read_text("utf-8") == text, f"{path} is stale: python training/card.py --all"
+        ModelCard(text)
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
+def test_the_recipe_of_a_committed_row_still_gives_the_model_that_was_scored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    subject = subject_of_row(path)
+    recipe: Recipe = subject.recipe
+    assert (recipe.data.sources, recipe.data.target) == (subject.row["sources"], subject.row["target"])
+    size = recipe.tokenizer.vocab_size
+    own = dict.fromkeys(recipe.data.model_sources, size) if recipe.tokenizer.separate else {}
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(subject.rebuilt.model_config(size, own))
+    assert sum(parameter.numel() for parameter in model.parameters()) == subject.row["parameters"]
+
+
+def test_a_run_tells_its_combiner_before_it_is_scored_as_after(run: Path, tmp_path: Path) -> None:
+    for folder in (run, make_run(tmp_path / "joined", tmp_path, concatenate=True)):
+        before = subject_of_run(folder).row["combiner"]
+        score.main([str(folder), *OPTIONS])
+        assert subject_of_run(folder).row["combiner"] == before == make_row(folder, "", "x")["combiner"]

@@ -1,0 +1,616 @@
+"""Scores with confidence, wrong and absent sources, committed rows and tables; score.py and translate.py as typed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+from builders import tiny_config
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import write_lines
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.data.files import read_lines
+from hf_multisource.data.rows import Row
+from hf_multisource.cli import results
+from hf_multisource.cli import score
+from hf_multisource.cli import translate
+from hf_multisource.evaluation.decoding import Search, decode, load_model
+from hf_multisource.evaluation.likelihood import cross_entropy
+from hf_multisource.evaluation.metrics import load_metric
+from hf_multisource.evaluation.perturbations import derangement, make_absent, make_wrong
+from hf_multisource.evaluation.results import flattened, make_row, render
+from hf_multisource.evaluation.significance import paired_bootstrap
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.recipe import DataRecipe, Recipe
+from hf_multisource.recipes.tokenization import train_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+SACREBLEU = {"bleu": BLEU, "chrf": CHRF}
+WORDS = ["a", "small", "dog", "sees", "two", "old", "cats", "near", "the", "red", "house", "today"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(4, 9))) for _ in range(count)]
+
+
+def spoilt(texts: Sequence[str], words: int) -> list[str]:
+    """Texts whose last words are wrong."""
+    return [" ".join([*text.split()[:-words], *["x"] * words]) for text in texts]
+
+
+REFERENCES = sentences(40, seed=1)
+GOOD, BAD = spoilt(REFERENCES, 1), spoilt(REFERENCES, 3)
+
+# The metric modules.
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_the_module_loads_from_its_path_and_agrees_with_sacrebleu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    metric = evaluate.load("hf_multisource/evaluation/translation_score", name)
+    found = metric.compute(predictions=GOOD, references=REFERENCES, n_bootstrap=200)
+    oracle = SACREBLEU[name]()
+    expected = oracle.corpus_score(GOOD, [REFERENCES], n_bootstrap=200)
+    assert found["score"] == expected.score
+    assert found["signature"] == str(oracle.get_signature())
+    assert (found["ci_high"] - found["ci_low"]) / 2 == pytest.approx(expected._ci)
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_the_interval_is_that_of_test_sets_drawn_with_replacement(name: str) -> None:
+    found = load_metric(name).compute(predictions=GOOD, references=REFERENCES, n_bootstrap=80, seed=3)
+    draws = np.random.default_rng(3).choice(40, size=(80, 40), replace=True)
+    replicas = sorted(
+        SACREBLEU[name]().corpus_score([GOOD[i] for i in draw], [[REFERENCES[i] for i in draw]]).score for draw in draws
+    )
+    assert found["ci_low"] == pytest.approx(replicas[2])  # 2.5 % of 80 are left out at each end
+    assert found["ci_high"] == pytest.approx(replicas[-3])
+    assert found["sd"] == pytest.approx(np.std(replicas, ddof=1))
+
+
+def test_the_seed_moves_the_interval_and_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    bleu = load_metric("bleu")
+    first, again, other = (bleu.compute(predictions=GOOD, references=REFERENCES, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert (first["score"], first["ci_low"]) != (other["score"], other["ci_low"])
+    assert first["score"] == other["score"]
+    assert os.environ["SACREBLEU_SEED"] == "77"
+
+
+def test_options_reach_sacrebleu_and_show_in_the_signature() -> None:
+    options = {"tokenize": "none", "lowercase": True}
+    found = load_metric("bleu").compute(predictions=GOOD, references=REFERENCES, options=options)
+    assert "case:lc|eff:no|tok:none" in found["signature"]
+
+
+def test_a_metric_that_is_not_named_or_unknown_is_refused() -> None:
+    with pytest.raises(ValueError, match="config_name of translation_score is 'ter'; allowed: bleu, chrf"):
+        load_metric("ter")
+
+
+@pytest.mark.parametrize(
+    ("texts", "resamples", "message"),
+    [(GOOD, 39, "n_bootstrap is 39; a 95 % interval needs at least 40"), ([], 40, "predictions is empty")],
+)
+def test_what_cannot_be_scored_is_refused(texts: list[str], resamples: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_metric("bleu").compute(predictions=texts, references=REFERENCES[: len(texts)], n_bootstrap=resamples)
+
+
+def test_the_paired_test_is_that_of_sacrebleu() -> None:
+    found = paired_bootstrap(GOOD, BAD, REFERENCES, n_samples=100)
+    systems: list[tuple[str, Sequence[str]]] = [("bad", BAD), ("good", GOOD)]
+    _, table = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [REFERENCES], test_type="bs", n_samples=100)()
+    for name, key in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        bad, good = table[key]
+        assert not isinstance(bad, str) and not isinstance(good, str)
+        assert found[name]["difference"] == good.score - bad.score > 0
+        assert good.p_value == found[name]["p_value"] < 0.05
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_the_interval_of_a_difference_is_that_of_test_sets_drawn_with_replacement(name: str) -> None:
+    found = paired_bootstrap(GOOD, BAD, REFERENCES, n_samples=80)[name]
+    draws = np.random.default_rng(12345).choice(40, size=(80, 40), replace=True)
+
+    def score_of(texts: Sequence[str], draw: Any) -> float:
+        return SACREBLEU[name]().corpus_score([texts[i] for i in draw], [[REFERENCES[i] for i in draw]]).score
+
+    differences = sorted(score_of(GOOD, draw) - score_of(BAD, draw) for draw in draws)
+    assert found["difference_low"] == pytest.approx(differences[2])  # 2.5 % of 80 are left out at each end
+    assert found["difference_high"] == pytest.approx(differences[-3])
+    turned = paired_bootstrap(BAD, GOOD, REFERENCES, n_samples=80)[name]
+    assert (turned["difference_low"], turned["p_value"]) == (-found["difference_high"], found["p_value"])
+
+
+def test_no_difference_is_never_significant() -> None:
+    none = {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "p_value": 1.0}
+    assert paired_bootstrap(GOOD, GOOD, REFERENCES)["bleu"] == none
+    assert paired_bootstrap(["y"] * 40, ["z"] * 40, REFERENCES)["bleu"]["p_value"] == 1.0
+
+
+def test_a_comparison_of_different_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="40 hypotheses, 39 of the baseline, 40 references"):
+        paired_bootstrap(GOOD, BAD[1:], REFERENCES)
+
+
+# Wrong and absent sources.
+
+
+@given(texts=st.lists(st.sampled_from("aaabcdefgh"), min_size=2, max_size=12), seed=st.integers(0, 99))
+def test_a_derangement_moves_everybody_and_meets_an_equal_text_only_where_it_must(texts: list[str], seed: int) -> None:
+    permutation = derangement(texts, random.Random(seed))
+    assert sorted(permutation) == list(range(len(texts)))
+    assert all(place != origin for place, origin in enumerate(permutation))
+    unchanged = sum(texts[place] == texts[origin] for place, origin in enumerate(permutation))
+    assert unchanged == max(0, 2 * max(Counter(texts).values()) - len(texts))
+
+
+def test_derangements_differ_by_seed_draw_and_source_and_repeat() -> None:
+    rows: list[Row] = [{"en": f"e{i}", "de": f"d{i}"} for i in range(20)]
+
+    def order(source: str, seed: int, draw: int) -> list[int]:
+        return [int((row[source] or "")[1:]) for row in make_wrong(rows, source, seed, draw)]
+
+    assert order("de", 0, 0) == order("de", 0, 0)
+    assert len({tuple(order(*key)) for key in (("de", 0, 0), ("de", 0, 1), ("de", 1, 0), ("en", 0, 0))}) == 4
+
+
+def test_every_derangement_of_three_is_drawn() -> None:
+    drawn = {tuple(derangement("abc", random.Random(seed))) for seed in range(50)}
+    assert drawn == {(1, 2, 0), (2, 0, 1)}
+
+
+def test_a_wrong_source_leaves_other_sources_target_and_absence_as_they_are() -> None:
+    rows: list[Row] = [{"en": str(i), "de": None if i % 3 == 0 else f"d{i}", "cs": f"c{i}"} for i in range(10)]
+    wrong = make_wrong(rows, "de", 0, 0)
+    assert [(row["en"], row["cs"], row["de"] is None) for row in wrong] == [
+        (row["en"], row["cs"], row["de"] is None) for row in rows
+    ]
+    assert {row["de"] for row in wrong} == {row["de"] for row in rows}
+    assert all(new["de"] != old["de"] for new, old in zip(wrong, rows, strict=True) if old["de"])
+    assert rows[1]["de"] == "d1"
+
+
+@pytest.mark.parametrize("present", [0, 1])
+def test_a_source_too_rare_to_be_shuffled_is_named(present: int) -> None:
+    rows: list[Row] = [{"en": "a", "de": "b" if i < present else None} for i in range(3)]
+    with pytest.raises(ValueError, match=rf"source 'de' cannot be made wrong: .* at least 2 .*; there are {present}"):
+        make_wrong(rows, "de", 0, 0)
+
+
+def test_an_absent_source_is_none_in_every_row() -> None:
+    assert make_absent([{"en": "a", "de": "b", "cs": "c"}], ["de"]) == [{"en": "a", "de": None, "cs": "c"}]
+
+
+# Rows and tables.
+
+
+@pytest.mark.parametrize(
+    ("curve", "flat"),
+    [
+        ([(200, 10.0), (400, 20.0), (600, 24.0), (800, 25.0), (1000, 25.2)], True),
+        ([(200, 10.0), (400, 20.0), (600, 24.0), (800, 25.0), (1000, 25.3)], False),
+        ([(400, 20.0), (790, 25.0), (900, 25.4), (1000, 25.1)], False),  # the best one counts, not the last
+        ([(400, 26.0), (800, 25.0), (1000, 26.1)], True),
+        ([(500, 20.0), (1000, 10.0)], True),
+        ([(1000, 30.0)], False),
+        ([], False),
+    ],
+)
+def test_a_curve_is_flat_if_the_last_fifth_brought_under_0_3_bleu(curve: list[tuple[int, float]], flat: bool) -> None:
+    assert flattened(curve) is flat
+
+
+def test_tables_align_as_plain_text() -> None:
+    assert format_table(["a", "long"], [["xyz", "1"]]) == "| a   | long |\n| --- | ---- |\n| xyz | 1    |"
+
+
+def figures(bleu: float, draws: int = 1) -> dict[str, Any]:
+    one = {"score": bleu, "ci_low": bleu - 1, "ci_high": bleu + 2, "draws": draws, "signature": "nrefs:1"}
+    return {"bleu": {**one, "draws_sd": 0.25 if draws > 1 else None}, "chrf": {**one, "score": 50.0, "draws_sd": None}}
+
+
+def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "run": name,
+        "combiner": "serial",
+        "sources": sources.split(),
+        "target": "cs",
+        "parameters": 1_250_000,
+        "updates": 4500,
+        "minutes": 61.5,
+        "hardware": "an abacus",
+        "threads": 2,
+        "seed": 1,
+        "curve": [],
+        "dev_loss": None,
+        "finished": True,
+        "split": "test",
+        "scores": {"all": figures(25.0)},
+        "search": {"num_beams": 4, "length_penalty": 1.0, "length_penalty_formula": "sum / length"},
+        "decoding_hardware": "a slide rule, 1 threads",
+        "sentences_per_second": 7.0,
+        "baseline": None,
+        "commands": ["python training/train.py x.yaml", "python training/score.py runs/x"],
+        "date": "2026-11-21",
+        "versions": {"torch": "2.13"},
+        **fields,
+    }
+
+
+def cells_of(page: str) -> list[list[str]]:
+    """The cells of all tables of a page, line by line."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+
+def test_a_page_shows_the_learning_curves_and_says_what_the_rows_show(tmp_path: Path) -> None:
+    rows = [
+        made_up_row("serial", "en de", curve=[[100, 20.04], [200, 21.0]]),
+        made_up_row("english", "en", curve=[[200, 5.0]]),
+    ]
+    (tmp_path / "tiny").mkdir()
+    for row in rows:
+        (tmp_path / "tiny" / f"{row['name']}.json").write_text(json.dumps(row))
+    (tmp_path / "tiny" / "notes.md").write_text("English is slow.\n")
+    results.main(["table", "tiny", "--results", str(tmp_path)])
+    page = (tmp_path / "tiny.md").read_text("utf-8")
+    curves = page.split("## Learning curves")[1]
+    assert cells_of(curves)[0] == ["updates", "english", "serial"]
+    assert cells_of(curves)[2:] == [["100", "", "20.0"], ["200", "5.0", "21.0"]]
+    assert "## What they show\n\nEnglish is slow.\n" in page
+    assert "## Sources taken away" not in page
+
+
+def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_compare() -> None:
+    several = {"all": figures(27.0), "wrong-de": figures(21.0, draws=5), "absent-en": figures(9.0)}
+    baseline = {"run": "english", "bleu": {"difference": 2.0, "p_value": 0.004}}
+    page = render(
+        "multi30k",
+        [
+            made_up_row("serial", "en de", scores=several, baseline=baseline, finished=False),
+            made_up_row("english", "en", combiner="", dev_loss=1.2346),
+            made_up_row("parallel", "en de", baseline=baseline),
+            made_up_row("flat", "en de", baseline={**baseline, "run": "serial"}),
+        ],
+    )
+    cells = cells_of(page)
+    assert cells[0] == [
+        *("name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"),
+        *("updates", "minutes", "parameters"),
+    ]
+    assert cells[2] == ["english", "", "en", "25.0 ± 1.5", "50.0 ± 1.5", "", "1.235", "4,500", "61.5", "1.2 M"]
+    assert cells[6:] == [
+        ["name", "all", "absent-en", "wrong-de"],
+        ["-" * 19, "-" * 10, "-" * 9, "-" * 10],
+        ["serial (unfinished)", "27.0 ± 1.5", "9.0 ± 1.5", "21.0 ± 0.2"],
+    ]
+    assert {row[0]: row[5] for row in cells[3:6]} == {
+        "flat": "",  # its baseline is unfinished
+        "parallel": "+2.0 (p = 0.004) to english",
+        "serial (unfinished)": "",
+    }
+    assert cells[5][1:5] == ["serial", "en de", "27.0 ± 1.5", "50.0 ± 1.5"]
+    assert "      python training/score.py runs/x\n" in page
+    assert "trained on an abacus, 2 threads; decoded on a slide rule, 1 threads, beam 4" in page
+
+
+def test_a_table_has_perplexities_where_rows_have_them() -> None:
+    page = render("t", [made_up_row("a", "en", perplexity=12.345), made_up_row("b", "en")])
+    header, _, *rows = cells_of(page)
+    place = header.index("perplexity")
+    assert [row[place] for row in rows] == ["12.3", ""]
+    assert "*perplexity*: of the test set's references" in page
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"results\.py: .*multi30k holds no row"):
+        results.main(["table", "multi30k", "--results", str(tmp_path)])
+
+
+# The scripts as typed, with a tiny random model.
+
+COLUMNS = {name: sentences(12, seed) for seed, name in enumerate(("en", "de", "cs"))}
+COLUMNS["de"][3] = ""
+OPTIONS = ("--num_beams", "2", "--batch_size", "4", "--max_new_tokens", "6", "--device", "cpu")
+
+
+def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
+    """A run folder as train.py leaves it, with a model that has learned nothing; and the data it is tested on."""
+    for name, column in COLUMNS.items():
+        write_lines(data / f"test.{name}", column)
+    recipe = Recipe(DataRecipe(str(data), ["en", "de"], "cs", max_length=16, concatenate=concatenate))
+    recipe.training["output_dir"] = str(folder)
+    tokenizer = train_tokenizer([text for column in COLUMNS.values() for text in column], "bpe", 280)
+    torch.manual_seed(0)
+    names = recipe.data.model_sources
+    config = tiny_config("serial", names, vocab_size=280, initializer="normal", init_std=1.0)
+    model = MultiSourceForConditionalGeneration(config)
+    model.generation_config.max_length = 16
+    model.save_pretrained(folder)
+    MultiSourceProcessor(tokenizer, names).save_pretrained(folder)
+    recipe.save(folder / "recipe.yaml")
+    history = [{"step": 100 * i, "eval_bleu": 20.0, "eval_loss": 1.0} for i in range(1, 11)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}, *history]}))
+    summary = {"updates": 1000, "seconds": 90.0, "parameters": 5000, "hardware": "an abacus", "threads": 1, "seed": 7}
+    (folder / "train_summary.json").write_text(json.dumps({**summary, "command": "python training/train.py x.yaml"}))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", tmp_path)
+
+
+def script(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "training" / name), *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+
+def test_score_writes_every_condition_and_the_table(run: Path) -> None:
+    done = script("score.py", str(run), *OPTIONS, "--adversarial", "--draws", "2", "--absent", "--only")
+    assert done.returncode == 0, done.stderr
+    names = ["all", "wrong-en", "absent-en", "only-en", "wrong-de", "absent-de", "only-de"]
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["condition", "---------", *names]
+    report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    assert list(report["conditions"]) == names
+    assert report["search"]["length_penalty_formula"] == "transformers: sum(log p) / length**length_penalty"
+    assert (report["search"]["max_length"], report["data"]["absent.de"]) == (16, 1)
+    for condition, entry in report["conditions"].items():
+        assert len(entry["draws"]) == (2 if condition.startswith("wrong") else 1)
+        for draw in entry["draws"]:
+            hypotheses = read_lines(run / "scores" / draw["hypotheses"])
+            assert len(hypotheses) == 12
+            assert draw["chrf"]["score"] == pytest.approx(CHRF().corpus_score(hypotheses, [COLUMNS["cs"]]).score)
+            assert ("p_value" in draw["bleu"]) == (condition != "all")
+            whole = report["conditions"]["all"]["draws"][0]["perplexity"]["tokens"]
+            lacking = condition in ("only-de", "absent-en")  # a row has no German
+            assert (draw["perplexity"]["tokens"] < whole) == lacking
+    nats = [report["conditions"][name]["draws"][0]["perplexity"]["cross_entropy"] for name in names]
+    assert len(set(nats)) == len(nats) - 2  # the same two pairs
+    texts = {path.stem: path.read_bytes() for path in (run / "scores").glob("test.*.txt")}
+    assert texts["test.absent-de"] == texts["test.only-en"]
+    assert len(set(texts.values())) == len(texts) - 2  # absent-de and only-en, absent-en and only-de
+    assert "both `max_new_tokens`" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_the_perplexity_is_that_of_each_reference_token_by_token(run: Path, batch_size: int) -> None:
+    model, processor = load_model(str(run), "cpu")
+    rows: list[Row] = [{name: column[i] or None for name, column in COLUMNS.items()} for i in range(12)]
+    rows.append({"en": None, "de": None, "cs": "nobody said this"})
+    nats = []
+    for row in rows[:-1]:
+        inputs = processor(en=[row["en"]], de=[row["de"]], text_target=[row["cs"]], return_tensors="pt")
+        labels = inputs.pop("labels")[0].tolist()
+        for i, token in enumerate(labels):
+            prefix = torch.tensor([[model.config.decoder_start_token_id, *labels[:i]]])
+            with torch.no_grad():
+                logits = model(**inputs, decoder_input_ids=prefix).logits[0, -1]
+            nats.append(-logits.log_softmax(dim=-1)[token].item())
+    found = cross_entropy(model, processor, rows, "cs", 64, batch_size)
+    mean = sum(nats) / len(nats)
+    assert found == {
+        "score": pytest.approx(math.exp(mean), rel=1e-4),
+        "cross_entropy": pytest.approx(mean, rel=1e-5),
+        "tokens": len(nats),
+    }
+    nothing = {"score": None, "cross_entropy": None, "tokens": 0}
+    assert cross_entropy(model, processor, rows[-1:], "cs", 16) == nothing
+
+
+def test_the_report_and_its_row_say_which_rule_of_length_was_used(run: Path) -> None:
+    score.main([str(run), *OPTIONS, "--length_normalization", "0.8"])
+    search = json.loads((run / "scores" / "test.json").read_text("utf-8"))["search"]
+    assert search["length_normalization"] == 0.8 and "length_penalty" not in search
+    page = render("made-up", [make_row(run, "made-up", "serial")])
+    assert "beam 2, length normalization 0.8 (Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)" in page
+    with pytest.raises(SystemExit, match=r"length_penalty was None, is 1\.0"):
+        score.main([str(run), *OPTIONS])
+    with pytest.raises(SystemExit, match=r"length_normalization is 0\.8 with num_beams 2 and length_penalty 0\.6"):
+        score.main([str(run), *OPTIONS, "--length_normalization", "0.8", "--length_penalty", "0.6"])
+
+
+def test_an_interrupted_score_goes_on_and_finished_conditions_stay(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score.main([str(run), *OPTIONS, "--absent"])
+    report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    texts = {path: path.read_bytes() for path in (run / "scores").glob("*.txt")}
+    torn = run / "scores" / "test.absent-de.txt"
+    torn.write_bytes(texts[torn][:-3])
+    (run / "scores" / "test.json").unlink()
+    generated = []
+    generate = MultiSourceForConditionalGeneration.generate
+
+    def counting(self: Any, **inputs: Any) -> Any:
+        generated.append(len(inputs["input_ids"]))
+        return generate(self, **inputs)
+
+    monkeypatch.setattr(MultiSourceForConditionalGeneration, "generate", counting)
+    score.main([str(run), *OPTIONS, "--absent"])
+    assert generated == [1]
+    assert {path: path.read_bytes() for path in (run / "scores").glob("*.txt")} == texts
+    again = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    for condition in report["conditions"]:
+        for name in ("bleu", "chrf"):
+            assert again["conditions"][condition][name] == report["conditions"][condition][name]
+
+    score.main([str(run), *OPTIONS])  # asked for less: what is known stays, and the commands of both are kept
+    report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    assert list(report["conditions"]) == ["all", "absent-en", "absent-de"]
+    assert len(report["commands"]) == 2
+    assert "| absent-de |" in capsys.readouterr().out
+
+
+def test_scoring_another_way_into_the_same_folder_is_refused_and_changes_nothing(run: Path) -> None:
+    score.main([str(run), *OPTIONS])
+    before = {path.name: path.read_bytes() for path in (run / "scores").iterdir()}
+    with pytest.raises(SystemExit, match=r"score\.py: .*test\.all\.txt was begun with .*: rows was 12, is 5"):
+        score.main([str(run), *OPTIONS, "--limit", "5"])
+    assert {path.name: path.read_bytes() for path in (run / "scores").iterdir()} == before
+
+
+def test_a_model_without_recipe_needs_to_be_told_the_data(run: Path, tmp_path: Path) -> None:
+    (run / "recipe.yaml").unlink()
+    with pytest.raises(SystemExit, match=r"has no recipe\.yaml that would say it: give --data, --target, --split"):
+        score.main([str(run), *OPTIONS])
+    told = ("--data", str(tmp_path), "--target", "cs", "--split", "test", "--out", str(tmp_path / "out"))
+    score.main([str(run), *OPTIONS, *told])
+    assert len(read_lines(tmp_path / "out" / "test.all.txt")) == 12
+
+
+def test_a_concatenation_model_is_examined_by_the_sources_it_joins(run: Path, tmp_path: Path) -> None:
+    joined = make_run(tmp_path / "joined", tmp_path, concatenate=True)
+    score.main([str(joined), *OPTIONS, "--absent"])
+    report = json.loads((joined / "scores" / "test.json").read_text("utf-8"))
+    assert report["sources"] == ["en", "de"]
+    texts = {path.stem: path.read_bytes() for path in (joined / "scores").glob("test.a*.txt")}
+    assert len(set(texts.values())) == len(texts) == 3
+    assert make_row(joined, "t", "joined")["combiner"] == "concatenated"
+
+
+def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tmp_path: Path) -> None:
+    baseline = make_run(tmp_path / "english", tmp_path, concatenate=True)
+    for folder in (run, baseline):
+        score.main([str(folder), *OPTIONS])
+    out = tmp_path / "results"
+    arguments = ["row", str(run), "--table", "tiny", "--name", "serial", "--results", str(out)]
+    results.main([*arguments, "--baseline", str(baseline)])
+    row = json.loads((out / "tiny" / "serial.json").read_text("utf-8"))
+    assert (row["combiner"], row["sources"], row["updates"], row["minutes"]) == ("serial", ["en", "de"], 1000, 1.5)
+    assert (row["seed"], row["finished"], row["curve"][0]) == (7, True, [100, 20.0])
+    hypotheses, others = (read_lines(folder / "scores" / "test.all.txt") for folder in (run, baseline))
+    assert row["baseline"] == {"run": "english", **paired_bootstrap(hypotheses, others, COLUMNS["cs"])}
+    assert row["scores"]["all"]["bleu"]["score"] == BLEU().corpus_score(hypotheses, [COLUMNS["cs"]]).score
+    assert str(tmp_path) not in json.dumps({**row, "commands": []})
+    report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
+    assert row["perplexity"] == report["conditions"]["all"]["draws"][0]["perplexity"]["score"] > 1
+    assert not (out / "tiny" / "serial.png").exists()
+    (tmp_path / "plot.png").write_bytes(b"a plot")
+    results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "plot.png")])
+    assert (out / "tiny" / "serial.png").read_bytes() == b"a plot"
+    (tmp_path / "s.attention-0.png").write_bytes(b"another")
+    (tmp_path / "s.json").write_text('{"commands": ["python training/score.py run --attention-plot 0"]}')
+    results.main([*arguments, "--baseline", str(baseline), "--plot", str(tmp_path / "s.attention-0.png")])
+    commands = json.loads((out / "tiny" / "serial.json").read_text("utf-8"))["commands"]
+    assert commands == [*row["commands"], "python training/score.py run --attention-plot 0"]
+    assert commands[0] == "python training/train.py x.yaml"
+    page = (out / "tiny.md").read_text("utf-8")
+    assert "| serial | serial   | en de" in page
+    assert "      python training/score.py run --attention-plot 0\n" in page
+    (out / "tiny.md").unlink()
+    results.main(["table", "tiny", "--results", str(out)])
+    assert (out / "tiny.md").read_text("utf-8") == page
+
+
+def test_a_row_of_an_unfinished_run_says_what_is_lacking(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds scores of no split; name one with --split"):
+        make_row(run, "t", "x")
+    with pytest.raises(FileNotFoundError, match=r"test\.json is not there; training/score\.py writes it"):
+        make_row(run, "t", "x", split="test")
+    score.main([str(run), *OPTIONS])
+    with pytest.raises(FileNotFoundError, match=r"baseline/scores/test\.reference\.txt.* not there"):
+        make_row(run, "t", "x", baseline=tmp_path / "baseline")
+    (run / "train_summary.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"train_summary\.json is not there; training/train\.py writes it"):
+        make_row(run, "t", "x")
+
+
+def test_runs_scored_on_other_references_are_not_compared(run: Path, tmp_path: Path) -> None:
+    score.main([str(run), *OPTIONS])
+    other = make_run(tmp_path / "other", tmp_path)
+    write_lines(tmp_path / "test.cs", [f"{text}!" for text in COLUMNS["cs"]])
+    score.main([str(other), *OPTIONS])
+    with pytest.raises(ValueError, match="were scored on different references of test"):
+        make_row(run, "t", "x", baseline=other)
+
+
+def test_translate_gives_the_hypotheses_of_score_from_files_and_from_a_table(run: Path, tmp_path: Path) -> None:
+    score.main([str(run), *OPTIONS])
+    expected = read_lines(run / "scores" / "test.all.txt")
+    out = tmp_path / "out.txt"
+    cut = ("--max_length", "16")  # as in the recipe
+    files = ("--de", str(tmp_path / "test.de"), "--en", str(tmp_path / "test.en"))
+    done = script("translate.py", str(run), *files, *OPTIONS, *cut, "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "12/12" in done.stderr
+    assert read_lines(out) == expected
+    table = "".join(f"{en}\t{de}\n" for en, de in zip(COLUMNS["en"], COLUMNS["de"], strict=True))
+    done = script("translate.py", str(run), *OPTIONS, *cut, stdin=table)
+    assert done.stdout.split("\n") == [*expected, ""]
+
+
+def test_translate_joins_the_sources_of_a_run_that_joined_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joined = make_run(tmp_path / "joined", tmp_path, concatenate=True)
+    (tmp_path / "en.txt").write_text("a small dog\n\n")
+    (tmp_path / "de.txt").write_text("zwei Hunde\nzwei Hunde\n")
+    files = ("--en", str(tmp_path / "en.txt"), "--de", str(tmp_path / "de.txt"))
+    translate.main([str(joined), *files, *OPTIONS])
+    model, processor = load_model(str(joined), "cpu")
+    search = Search(num_beams=2, max_new_tokens=6)
+    rows: list[Row] = [{"all": "a small dog | zwei Hunde"}, {"all": "zwei Hunde"}]
+    expected = decode(model, processor, rows, tmp_path / "out.txt", search, batch_size=4).best
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
+
+
+def test_translate_writes_the_n_best_with_falling_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run / "input.jsonl"
+    path.write_text('{"en": "a small dog"}\n{}\n{"de": "two old cats"}\n')
+    arguments = (
+        str(run),
+        "--input",
+        str(path),
+        "--jsonl",
+        "--num_beams",
+        "4",
+        "--max_new_tokens",
+        "6",
+        "--n_best",
+        "3",
+    )
+    translate.main(arguments)
+    lines = [line.split("\t", 2) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line[0] for line in lines] == [*"000111222"]
+    assert [line[1:] for line in lines[3:6]] == [["nan", ""]] * 3
+    for first in (0, 6):
+        scores = [float(line[1]) for line in lines[first : first + 3]]
+        assert scores == sorted(scores, reverse=True)
+        assert len({line[2] for line in lines[first : first + 3]}) == 3
+
+
+def test_translate_refuses_what_is_wrong_with_its_command_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in [
+        ([str(run), "--en", "x", "--jsonl"], "give one file per source (--en) or a table"),
+        ([str(run.parent / "nothing"), "--en", "x"], "nothing is no folder of a model"),
+        ([str(run), "--n_best", "3", "--num_beams", "2"], "n_best is 3 with num_beams 2"),
+        ([str(run), "--en", str(run / "no.txt")], "no.txt"),
+    ]:
+        with pytest.raises(SystemExit) as stopped:
+            translate.main(arguments)
+        assert message in str(stopped.value)
+    for arguments, message in [(["--en", "x"], "the model comes first"), ([str(run), "--fr", "x"], "--fr")]:
+        with pytest.raises(SystemExit):
+            translate.main(arguments)
+        assert message in capsys.readouterr().err

@@ -1,0 +1,331 @@
+"""The pipeline: examples by source name in, texts out, as users of Transformers' pipelines expect."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from builders import EVERY_COMBINER, LSTM, TEXTS, three_source_model, three_source_processor
+from kinds import mixed_processor, mixed_rows, picture
+from torch.utils.data import Dataset
+from transformers import pipeline
+
+from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
+
+TASK: Any = "multisource-to-text"  # Any, since Transformers' types know no tasks but its own
+
+
+@pytest.fixture(scope="module")
+def pipes() -> dict[str, Any]:
+    """One pipeline for each combiner."""
+    processor = three_source_processor()
+    return {
+        name: pipeline(
+            TASK,
+            model=three_source_model(name, vocab_size=len(processor.tokenizer)),
+            processor=processor,
+            device="cpu",
+        )
+        for name in (*COMBINERS, LSTM)
+    }
+
+
+@pytest.fixture(params=[*EVERY_COMBINER, LSTM])
+def combiner(request: pytest.FixtureRequest) -> Any:
+    """The name of one combiner after the other."""
+    return request.param
+
+
+@pytest.fixture
+def pipe(combiner: str, pipes: dict[str, Any]) -> Any:
+    """The pipeline of that combiner."""
+    return pipes[combiner]
+
+
+def generated(pipe: Any, example: dict[str, str | None], **search: Any) -> list[str]:
+    """The texts that the model gives for one example without the pipeline."""
+    given: dict[str, Any] = {name: [text] for name, text in example.items()}
+    ids = pipe.model.generate(**pipe.processor(**given, return_tensors="pt"), **search)
+    texts: list[str] = pipe.processor.batch_decode(ids, skip_special_tokens=True)
+    return texts
+
+
+@pytest.mark.feature("Pipeline", "One example, any of its sources absent")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_example_gives_what_generate_gives(combiner: str, num_beams: int, pipes: dict[str, Any]) -> None:
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    results = [pipes[combiner](example, **search) for example in TEXTS]
+    expected = [[{"generated_text": text} for text in generated(pipes[combiner], x, **search)] for x in TEXTS]
+    assert results == expected
+    assert len({str(result) for result in results}) > 1
+
+
+@pytest.mark.feature("Pipeline", "Lists of examples, in batches")
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_list_gives_what_its_examples_give(
+    combiner: str, num_beams: int, batch_size: int, pipes: dict[str, Any]
+) -> None:
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    together = pipes[combiner](TEXTS, batch_size=batch_size, **search)
+    assert together == [pipes[combiner](example, **search) for example in TEXTS]
+
+
+MIXED_UP: list[dict[str, str | None]] = [
+    {"en": " ".join(["a dog runs", "a dog"][i % 2] for _ in range(i * 5 % 8 + 1)), "de": "ein Hund" if i % 3 else None}
+    for i in range(8)
+]
+"""Examples of lengths 1 to 8, in no order."""
+
+
+@pytest.mark.parametrize("how", ["for one call", "for all calls"])
+def test_a_list_is_batched_by_length_and_comes_back_in_its_order(how: str, pipes: dict[str, Any]) -> None:
+    search: dict[str, Any] = {"num_beams": 2, "return_scores": True, "max_new_tokens": 6}
+    one = pipes["parallel"]
+    pipe = pipeline(TASK, model=one.model, processor=one.processor, device="cpu", batch_size=2)
+    call: dict[str, Any] = {**search, "batch_size": 3} if how == "for one call" else search
+    padding: list[int] = []
+
+    def count(_: Any, args: Any, given: dict[str, Any]) -> None:
+        padding.append(sum(int((mask == 0).sum()) for key, mask in given.items() if key.endswith("attention_mask")))
+
+    with pipe.model.get_encoder().register_forward_pre_hook(count, with_kwargs=True):
+        results = pipe(MIXED_UP, **call)
+        by_length, padding = padding, []
+        streamed = list(pipe((example for example in MIXED_UP), **call))
+    expected = [one(example, **search)[0] for example in MIXED_UP]
+    for found in (results, streamed):
+        assert [item["generated_text"] for [item] in found] == [item["generated_text"] for item in expected]
+        assert [item["score"] for [item] in found] == pytest.approx([item["score"] for item in expected], abs=1e-5)
+    assert len({round(item["score"], 3) for item in expected}) == len(MIXED_UP), "scores tell the examples apart"
+    assert len(by_length) == len(padding) == (3 if how == "for one call" else 4)
+    assert 4 * sum(by_length) < 3 * sum(padding)
+
+
+def test_the_longest_examples_of_a_list_come_first(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    rows: list[dict[str, Any]] = [{"en": "A"}, {"en": "A dog runs."}, {"image": picture(0)}, {"en": "A dog."}]
+    mixed_pipe(rows, batch_size=1)
+    one_by_one = [int(batch["attention_mask"].sum()) for batch in batches]
+    batches.clear()
+    mixed_pipe(rows, batch_size=2)
+    taken = [int(number) for batch in batches for number in batch["attention_mask"].sum(1)]
+    assert taken == sorted(one_by_one, reverse=True) and one_by_one != taken
+
+
+def test_an_empty_list_gives_an_empty_list(pipe: Any) -> None:
+    assert pipe([]) == []
+
+
+@pytest.mark.feature("Pipeline", "Generators, streamed in batches")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_generator_is_read_as_its_results_are_taken(num_beams: int, pipe: Any) -> None:
+    taken = []
+
+    def examples() -> Iterator[dict[str, str | None]]:
+        for i, example in enumerate(TEXTS):
+            taken.append(i)
+            yield example
+
+    results = pipe(examples(), batch_size=2, num_beams=num_beams, max_new_tokens=8)
+    first = next(iter(results))
+    assert len(taken) < len(TEXTS)
+    assert [first, *results] == pipe(TEXTS, num_beams=num_beams, max_new_tokens=8)
+
+
+class Examples(Dataset[Any]):
+    """The examples as a dataset."""
+
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def __getitem__(self, index: int) -> dict[str, str | None]:
+        return TEXTS[index]
+
+
+@pytest.mark.feature("Pipeline", "Torch datasets")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_dataset_gives_what_its_list_gives(num_beams: int, pipe: Any) -> None:
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    assert list(pipe(Examples(), batch_size=2, **search)) == pipe(TEXTS, **search)
+
+
+@pytest.mark.feature("Pipeline", "n-best lists with scores")
+@pytest.mark.parametrize("num_beams", [4])
+def test_the_n_best_come_with_their_scores(combiner: str, num_beams: int, pipes: dict[str, Any]) -> None:
+    search = {"num_beams": num_beams, "num_return_sequences": 3, "max_new_tokens": 8}
+    results = pipes[combiner](TEXTS, batch_size=3, return_scores=True, **search)
+    for example, items in zip(TEXTS, results, strict=True):
+        given: Any = {name: [text] for name, text in example.items()}
+        batch = pipes[combiner].processor(**given, return_tensors="pt")
+        output = pipes[combiner].model.generate(**batch, **search, return_dict_in_generate=True, output_scores=True)
+        assert [item["generated_text"] for item in items] == generated(pipes[combiner], example, **search)
+        assert [item["score"] for item in items] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+        assert len(items) == 3
+
+
+def test_scores_without_a_beam_are_refused(pipe: Any) -> None:
+    with pytest.raises(ValueError, match="num_beams must be at least 2"):
+        pipe(TEXTS[0], return_scores=True, max_new_tokens=2)
+
+
+@pytest.mark.feature("Pipeline", "Generation settings, for one call or for all")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_settings_may_be_given_for_all_calls(num_beams: int, pipe: Any) -> None:
+    search: dict[str, Any] = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_new_tokens": 5}
+    set_up = pipeline(TASK, model=pipe.model, processor=pipe.processor, device="cpu", batch_size=2, **search)
+    assert set_up(TEXTS) == pipe(TEXTS, **search)
+    assert set_up(TEXTS, num_return_sequences=1) == pipe(TEXTS, **{**search, "num_return_sequences": 1})
+
+
+def test_long_sources_are_cut_if_that_is_asked_for(pipe: Any) -> None:
+    long, short = {"en": "a dog runs a dog runs"}, {"en": "a dog"}
+    length = len(pipe.processor(**short)["input_ids"])
+    assert length < len(pipe.processor(**long)["input_ids"])
+    cut = pipe.preprocess(long, max_source_length=length)["example"]
+    assert len(cut["input_ids"]) == length
+    ids = pipe.processor(**long, truncation=True, max_length=length)["input_ids"]
+    assert cut["input_ids"] == ids
+    assert pipe.preprocess(long)["example"] == dict(pipe.processor(**long))
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({}, 256), ({"max_length": 30}, 29), ({"max_new_tokens": 40}, 40)],
+    ids=["nothing said", "max_length", "max_new_tokens"],
+)
+def test_texts_are_as_long_as_the_settings_allow(pipe: Any, settings: dict[str, int], longest: int) -> None:
+    endless = copy.deepcopy(pipe.model)
+    endless.final_logits_bias[:, endless.config.eos_token_id] = -1e9
+    without_end = pipeline(TASK, model=endless, processor=pipe.processor, device="cpu")
+    assert without_end.model.generate(**pipe.processor(en=["a"], return_tensors="pt"), max_new_tokens=3).shape == (1, 4)
+    output = without_end.forward(without_end.preprocess({"en": "a"}), **settings)
+    assert output["sequences"].shape == (1, 1, 1 + longest)  # the first is the start token
+    endless.generation_config.max_new_tokens = 7
+    kept = without_end.forward(without_end.preprocess({"en": "a"}))
+    assert kept["sequences"].shape == (1, 1, 8)
+
+
+@pytest.mark.feature("Pipeline", "Errors that name the bad source")
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ({"en": "a", "es": "un"}, "unknown source 'es'; the sources are en, de, fr"),
+        ({"en": "a", "text_target": "b"}, "unknown source 'text_target'"),
+        ({"en": "a", "padding": "longest"}, "unknown source 'padding'"),
+        ({"en": "a", "de": 3}, "source 'de' of an example must be a text or None; got 3"),
+        ({"en": ["a", "b"]}, "source 'en' of an example must be a text or None"),
+        ({"en": None, "de": " "}, "no source at all; give it at least one of en, de, fr"),
+        ("a dog", r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"),
+        (("a", "b"), "must be a dict from source names"),
+    ],
+)
+def test_a_bad_example_is_named(pipe: Any, example: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipe(example)
+
+
+def test_a_bad_example_in_a_list_is_named(pipe: Any) -> None:
+    with pytest.raises(ValueError, match="unknown source 'es'"):
+        pipe([TEXTS[0], {"es": "un"}], batch_size=2)
+    with pytest.raises(ValueError, match="source 'de' of an example must be a text or None; got 3"):
+        pipe([{"en": "a"}, {"en": "a dog", "de": 3}, TEXTS[0]], batch_size=2)
+    with pytest.raises(ValueError, match=r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"):
+        pipe([TEXTS[1], "a dog", TEXTS[0]], batch_size=2)
+
+
+@pytest.mark.feature("Pipeline", "save_pretrained, and loading from a folder")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_saved_pipeline_is_loaded_with_its_processor(num_beams: int, pipe: Any, tmp_path: Path) -> None:
+    pipe.save_pretrained(tmp_path)
+    loaded = pipeline(TASK, model=str(tmp_path), device="cpu")
+    assert type(loaded) is MultiSourcePipeline
+    search = {"num_beams": num_beams, "max_new_tokens": 8}
+    assert loaded(TEXTS, **search) == pipe(TEXTS, **search)
+    trusted = pipeline(TASK, model=str(tmp_path), device="cpu", trust_remote_code=True)
+    assert type(trusted) is MultiSourcePipeline
+    trusted.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/config.json").read_text() == (tmp_path / "config.json").read_text()
+
+
+def test_model_and_processor_saved_one_by_one_make_a_pipeline(pipe: Any, tmp_path: Path) -> None:
+    pipe.model.save_pretrained(tmp_path)
+    pipe.processor.save_pretrained(tmp_path)
+    loaded = pipeline(TASK, model=str(tmp_path), device="cpu")
+    assert loaded(TEXTS[1], max_new_tokens=8) == pipe(TEXTS[1], max_new_tokens=8)
+
+
+# Sources of other kinds than text: what the model is given.
+
+
+@pytest.fixture
+def batches() -> list[dict[str, Any]]:
+    """What the model of `mixed_pipe` was called with."""
+    return []
+
+
+@pytest.fixture
+def mixed_pipe(batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pipeline with a source of every kind whose model notes what it is given and answers with one token each."""
+    processor = mixed_processor()
+    model = three_source_model(vocab_size=len(processor.tokenizer))
+
+    def generate(**inputs: Any) -> Any:
+        tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+        batches.append(tensors)
+        return SimpleNamespace(sequences=torch.full((len(tensors["input_ids"]), 1), 5))
+
+    monkeypatch.setattr(model, "generate", generate)
+    return pipeline(TASK, model=model, processor=processor, device="cpu")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_sources_of_every_kind_reach_the_model_as_the_collator_batches_them(
+    batch_size: int, mixed_pipe: Any, batches: list[dict[str, Any]]
+) -> None:
+    rows = sorted(mixed_rows(), key=lambda row: -len(row.get("en") or ""))
+    assert len(mixed_pipe(rows, batch_size=batch_size)) == 4
+    collate = DataCollatorForMultiSource(mixed_pipe.processor)
+    encoded = [dict(mixed_pipe.processor(**row)) for row in rows]
+    expected = [collate(encoded[i : i + batch_size]) for i in range(0, 4, batch_size)]
+    assert len(batches) == len(expected)
+    for batch, wanted in zip(batches, expected, strict=True):
+        assert batch.keys() == wanted.keys() and all(torch.equal(batch[key], wanted[key]) for key in batch)
+
+
+def test_an_example_may_hold_the_path_of_a_picture(
+    mixed_pipe: Any, batches: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    picture(3).save(tmp_path / "a.png")
+    mixed_pipe({"en": "A dog.", "image": tmp_path / "a.png"})
+    mixed_pipe({"en": "A dog.", "image": picture(3)})
+    assert torch.equal(batches[0]["image_pixel_values"], batches[1]["image_pixel_values"])
+
+
+def test_a_picture_that_cannot_be_read_ends_the_pipeline_or_is_absent(
+    mixed_pipe: Any, batches: list[dict[str, Any]]
+) -> None:
+    example = {"en": "A dog.", "image": "missing.png"}
+    with pytest.raises(ValueError, match=r"source 'image' of example 0: missing\.png holds no readable picture"):
+        mixed_pipe(example)
+    mixed_pipe(example, unreadable="absent")
+    assert batches[0]["image_attention_mask"].shape == (1, 0)
+
+
+def test_a_list_of_pictures_is_no_example(mixed_pipe: Any) -> None:
+    with pytest.raises(ValueError, match="source 'image' of an example must be one value, not a list, or None; got"):
+        mixed_pipe({"image": [picture(0)]})
+
+
+def test_pixels_and_features_have_the_precision_of_the_model(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    mixed_pipe.model.to(torch.bfloat16)
+    mixed_pipe(mixed_rows()[0])
+    dtypes = {key: tensor.dtype for key, tensor in batches[0].items()}
+    assert {key for key, dtype in dtypes.items() if dtype == torch.bfloat16} == {
+        *("image_pixel_values", "speech_input_values", "regions_input_features"),
+    }
+    assert dtypes["image_attention_mask"] == torch.int64

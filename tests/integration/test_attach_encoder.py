@@ -1,0 +1,49 @@
+"""A model trained on features becomes one that reads pictures, by the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders import randomise, three_source_processor, tiny_config
+from PIL import Image
+from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
+
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli.attach import main
+from hf_multisource.recipes.pretrained import load_part
+
+
+def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
+    network = ResNetModel(config).eval()
+    network.save_pretrained(tmp_path / "network")
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "network")
+    reads = load_part(str(tmp_path / "network"), "picture")  # as `precompute.py` does, with whatever backend there is
+    features = MultiSourceProcessor(three_source_processor().tokenizer, ["en", "image"], feature_sources=["image"])
+    sources = ["en", {"name": "image", "kind": "features", "feature_size": 12}]
+    model: Any = MultiSourceForConditionalGeneration(
+        tiny_config("serial", sources, vocab_size=len(features.tokenizer))
+    ).eval()
+    randomise(model, 1)
+    model.save_pretrained(tmp_path / "run")
+    features.save_pretrained(tmp_path / "run")
+
+    command = [str(tmp_path / "run"), str(tmp_path / "network"), "--source", "image", "--out", str(tmp_path / "new")]
+    main(command)
+    new: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path / "new")
+    pictures = MultiSourceProcessor.from_pretrained(tmp_path / "new")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 20, 3), dtype=np.uint8))
+    with torch.no_grad():
+        maps = network(**reads(picture, return_tensors="pt")).last_hidden_state[0].numpy()
+        expected = model(**features(en="a dog", image=maps, text_target="un chien", return_tensors="pt"))
+        actual = new(**pictures(en="a dog", image=picture, text_target="un chien", return_tensors="pt"))
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-5, atol=1e-5)
+
+    with pytest.raises(SystemExit, match="is not empty"):
+        main(command)
+    with pytest.raises(SystemExit, match=r"sources\[en\] must be of kind 'features'"):
+        main([*command[:3], "en", "--out", str(tmp_path / "other")])

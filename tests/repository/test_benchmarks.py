@@ -1,0 +1,160 @@
+"""The benchmarks run from end to end at a tiny size, and their page is what its writer makes. Nothing is timed here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import WORDS, write_lines
+from test_scoring import COLUMNS, make_run
+from torch.utils.flop_counter import FlopCounterMode
+
+import common
+import inference
+import page
+import train_step
+from common import PAPER, Size, marian, our_model, sources_of, work
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = Size(16, 32, 2, 1, 2, 64, texts=2, length=5, steps=4)
+WITH_FEATURES = Size(16, 32, 2, 1, 2, 64, texts=1, features=3, length=5, steps=4)
+CELL = inference.Cell(TINY, beams=2, batch=2, device="cpu", threads=1)
+EXACT = {"unfolded", "", "optimised"}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(function: Callable[..., float], *arguments: Any) -> float:
+        return max(1.0, function(*arguments))  # so little memory may be there already
+
+    monkeypatch.setitem(common.SIZES, "tiny", TINY)
+    monkeypatch.setitem(inference.FLOOR, "cpu", 32)
+    for script in (inference, train_step):
+        monkeypatch.setattr(script, "in_child", here)
+    monkeypatch.setattr(inference, "FEW", {"texts": (1, 2), "length": (3,), "beams": (1,), "batch": (2,)})
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    inference.load.cache_clear()
+
+
+def records(folder: Path) -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((folder / "cpu").glob("*/*.json"))}
+
+
+def test_decoding_is_measured_and_shown(tmp_path: Path) -> None:
+    out = tmp_path / "performance"
+    options = ["--size", "tiny", "--beams", "2", "--batch", "2", "--rounds", "2", "--out", str(out)]
+    inference.main([*options, "--combiners", "concat", "serial"])
+    found = records(out)
+    assert set(found) == {"floor", "speed-tiny-beams2-batch2", "memory-tiny-beams2-batch2", "scaling-tiny"}
+    runs = found["speed-tiny-beams2-batch2"]["runs"]
+    assert {"HF", "HF tuned", "concat", "serial unfolded", "serial", "serial optimised", "serial int8"} <= set(runs)
+    for name, run in runs.items():
+        assert [len(run["seconds"][clock]) for clock in ("cpu", "wall")] == [2, 2]
+        if name.partition(" ")[2] in EXACT:
+            assert run["same"]["identical"] + run["same"]["near"] == run["same"]["of"] == 2
+    points = [(point["quantity"], point["value"]) for point in found["scaling-tiny"]["points"]]
+    assert points == [("texts", 1), ("texts", 2), ("length", 3), ("beams", 1), ("batch", 2)]
+    shown = out.with_suffix(".md").read_text("utf-8")
+    for text in ("tiny, beam 2, batch 2, 1 thread:", "| serial optimised |", "GFLOP/s", "| texts 2 ", "No figures yet"):
+        assert text in shown
+
+
+def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path) -> None:
+    for name, column in COLUMNS.items():
+        write_lines(tmp_path / f"test.{name}", column)
+    run, out = make_run(tmp_path / "run", tmp_path), tmp_path / "performance"
+    options = ["--checkpoint", str(run), "--beams", "2", "--batch", "4", "--limit", "5", "--rounds", "1"]
+    inference.main(["trained", *options, "--out", str(out)])
+    runs = records(out)["trained-run"]["runs"]
+    assert list(runs) == ["unfolded", "folded", "optimised", "int8"]
+    assert [runs[name]["same"]["identical"] for name in list(runs)[:3]] == [5, 5, 5]
+    assert "run, 5 sentences, beam 2, batch 4, 1 thread:" in out.with_suffix(".md").read_text("utf-8")
+
+
+def test_training_is_measured_and_shown(tmp_path: Path) -> None:
+    for name, words in WORDS.items():
+        write_lines(tmp_path / f"train.{name}", [" ".join(words[: 1 + i % 5]) for i in range(70)])
+    out = tmp_path / "performance"
+    options = ["--size", "tiny", "--batch", "2", "--rounds", "1", "--data", str(tmp_path)]
+    train_step.main([*options, "--out", str(out)])
+    found = records(out)
+    assert set(found) == {"step-tiny", "loss-tiny", "padding"}
+    assert list(found["step-tiny"]["runs"]) == ["HF", "flat", "serial", "HF bf16", "flat bf16", "serial bf16"]
+    for shares in found["padding"]["shares"].values():
+        assert 0 <= shares["bucketed"] < shares["random"] < 1
+    assert "| serial bf16 |" in out.with_suffix(".md").read_text("utf-8")
+
+
+def test_the_two_losses_are_the_same() -> None:
+    torch.manual_seed(0)
+    states, weight, labels = torch.randn(6, 8), torch.randn(20, 8), torch.randint(20, (6,))
+    full, blocks = (loss(states, weight, labels) for loss in train_step.LOSSES.values())
+    torch.testing.assert_close(blocks, full)
+
+
+def test_padding_is_what_is_not_text() -> None:
+    lengths = [(2, 1), (4, 1)] * train_step.BATCH
+    assert train_step.padding(lengths, range(len(lengths))) == 1 - (2 + 1 + 4 + 1) / (2 * (4 + 1))
+    assert train_step.padding(lengths, [*range(0, len(lengths), 2), *range(1, len(lengths), 2)]) == 0
+
+
+@pytest.mark.parametrize("size", [TINY, WITH_FEATURES], ids=["texts", "features"])
+@pytest.mark.parametrize("combiner", ["concat", *PAPER])
+def test_the_work_is_that_of_the_products_of_matrices(combiner: str, size: Size) -> None:
+    model = marian(size) if combiner == "concat" else our_model(size, combiner)
+    model.set_attn_implementation("eager")
+    batch = sources_of(size, 3, "cpu", joined=combiner == "concat")
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(**batch, decoder_input_ids=torch.full((3, size.steps), 5))
+    # A step attends to the steps so far; a forward pass multiplies with the masked ones, too.
+    masked = size.decoder_layers * 4 * size.d_model * size.steps * (size.steps - 1) / 2
+    assert counter.get_total_flops() / 3 == pytest.approx(1e9 * work(size, combiner, beams=1)["gflop"] + masked)
+
+
+def test_an_exact_competitor_that_finds_other_tokens_is_an_error() -> None:
+    right, wrong = [[5, 6, 7, 8], [5, 6, 7, 9]], [[5, 6, 7, 8], [30, 31, 32, 33]]
+    found = {"flat unfolded": right, "flat": right, "flat optimised": wrong, "flat int8": wrong}
+    assert inference.compare("flat", found, CELL) == {"of": 2, "identical": 2, "near": 0}
+    assert inference.compare("flat int8", found, CELL)["identical"] == 1
+    with pytest.raises(SystemExit, match="flat optimised: 1 of 2 hypotheses are not those of flat unfolded"):
+        inference.compare("flat optimised", found, CELL)
+
+
+def test_hypotheses_of_the_same_score_are_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "scores", lambda model, batch, rows: torch.zeros(len(rows)))
+    found = {"flat unfolded": [[5, 6]], "flat": [[6, 5]]}
+    assert inference.compare("flat", found, CELL) == {"of": 1, "identical": 0, "near": 1}
+
+
+def test_the_tuned_setting_is_taken_back() -> None:
+    backend: Any = torch.backends.mkldnn
+    before = backend.matmul.fp32_precision
+    with inference.tuned():
+        assert backend.matmul.fp32_precision == "bf16"
+    assert backend.matmul.fp32_precision == before
+
+
+def test_every_machine_has_its_own_section_and_its_own_limits() -> None:
+    path = next((ROOT / common.RESULTS).glob("cpu/*/speed-msmt-beams10-batch16.json"))
+    speed, floor = (json.loads(path.with_name(name).read_text("utf-8")) for name in (path.name, "floor.json"))
+    fast = {kind: 10 * value for kind, value in floor["gflops"].items()}
+    others = [{**speed, "hardware": "B"}, {**floor, "hardware": "B", "gflops": fast}]
+    other, own = (f"## On a CPU: {name}\n" for name in ("B", speed["hardware"]))
+    shown = page.render([speed, floor, *others])
+    first, second = sorted((other, own))
+    of_first, of_second = shown.split(first)[1].split(second)
+    assert "### Decoding" in of_first and "### Decoding" in of_second
+    assert page.render([speed, floor]).split(own)[1].split("## On a GPU")[0] in shown
+    assert of_first.split("### Decoding")[1] != of_second.split("## On a GPU")[0].split("### Decoding")[1]
+
+
+def test_the_page_is_what_its_writer_makes_of_the_records() -> None:
+    folder = ROOT / common.RESULTS
+    rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*/*.json"))]
+    notes = (folder / "notes.md").read_text("utf-8")
+    assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows, notes)

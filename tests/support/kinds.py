@@ -1,0 +1,65 @@
+"""A processor with a source of every kind, and values for them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import ViTImageProcessorPil, Wav2Vec2FeatureExtractor
+
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.recipes.tokenization import train_tokenizer
+
+NAMES = ("en", "image", "speech", "regions")
+SIDE, RATE, SIZE = 4, 8000, 3
+"""Of pictures in pixels, of speech in Hz, of features in numbers."""
+TEXTS = ["A dog runs.", "Two cats."]
+
+
+@cache
+def text_tokenizer() -> Any:
+    return train_tokenizer(TEXTS, "bpe", 262, null_token="<NULL>")
+
+
+def mixed_processor(*names: str, **settings: Any) -> MultiSourceProcessor:
+    """Text, pictures, speech and features, in the given order."""
+    names = names or NAMES
+    parts = {
+        # Without resizing, pixels can be followed through; to [-1, 1].
+        "image": ViTImageProcessorPil(do_resize=False, size={"height": SIDE, "width": SIDE}),
+        "speech": Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True),
+    }
+    return MultiSourceProcessor(
+        text_tokenizer(),
+        names,
+        source_processors={name: part for name, part in parts.items() if name in names},
+        feature_sources=["regions"] if "regions" in names else [],
+        **settings,
+    )
+
+
+def picture(seed: int, side: int = SIDE) -> Image.Image:
+    """Random colours."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+def recording(seed: int, samples: int) -> np.ndarray:
+    """Random sound."""
+    return np.random.default_rng(seed).normal(size=samples).astype(np.float32)
+
+
+def regions(seed: int, number: int, size: int = SIZE) -> np.ndarray:
+    """Random features (S, F)."""
+    return np.random.default_rng(seed).normal(size=(number, size)).astype(np.float32)
+
+
+def mixed_rows() -> list[dict[str, Any]]:
+    """Four examples, each source absent in two of them and three in the last."""
+    return [
+        {"en": TEXTS[0], "image": picture(0), "speech": recording(0, 9), "regions": regions(0, 2)},
+        {"en": None, "image": picture(1), "speech": None, "regions": regions(1, 5)},
+        {"en": TEXTS[1], "image": None, "speech": recording(2, 4), "regions": None},
+        {"en": None, "image": None, "speech": None, "regions": regions(3, 1)},
+    ]

@@ -1,0 +1,85 @@
+"""What a source takes from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kinds import picture
+from transformers import (
+    BertConfig,
+    ResNetConfig,
+    TimmWrapperConfig,
+    TimmWrapperModel,
+    ViTConfig,
+    ViTImageProcessorPil,
+    Wav2Vec2Config,
+)
+
+from hf_multisource.recipes.pretrained import encoder_config, form_of, load_part, plain_image_processor
+
+
+def test_an_encoder_is_a_checkpoint_or_settings(tmp_path: Path) -> None:
+    ResNetConfig(depths=[1, 1], hidden_sizes=[4, 6]).save_pretrained(tmp_path)
+    for encoder in (str(tmp_path), {"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [4, 6]}):
+        config = encoder_config(encoder)
+        assert isinstance(config, ResNetConfig) and config.hidden_sizes == [4, 6]
+    with pytest.raises(ValueError, match="model_type of an encoder must be one that Transformers has; got None"):
+        encoder_config({"depths": [1]})
+    with pytest.raises(ValueError, match=r"encoder '.*nowhere' is no checkpoint that AutoConfig loads"):
+        encoder_config(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("config", "form"),
+    [
+        (BertConfig(), "text"),
+        (ViTConfig(), "picture"),
+        (ResNetConfig(), "picture"),
+        (TimmWrapperConfig(architecture="resnet18"), "picture"),
+        (Wav2Vec2Config(), "sound"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.model_type,
+)
+def test_what_a_model_reads_follows_from_its_configuration(config: Any, form: str) -> None:
+    assert form_of(config) == form
+
+
+def test_preprocessing_is_from_a_checkpoint_or_settings(tmp_path: Path) -> None:
+    ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
+    assert load_part(str(tmp_path), "picture").size["height"] == 8
+    part = load_part({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}, "sound")
+    assert part.sampling_rate == 8000
+    with pytest.raises(ValueError, match=r"must name a class of Transformers as .*; got 'Nothing'"):
+        load_part({"image_processor_type": "Nothing"}, "picture")
+    with pytest.raises(ValueError, match=r"nowhere' has no preprocessing that AutoImageProcessor loads"):
+        load_part(str(tmp_path / "nowhere"), "picture")
+
+
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_timms_preprocessing_becomes_one_that_can_be_saved(mode: str, tmp_path: Path) -> None:
+    timm_data = pytest.importorskip("timm.data")
+    settings = {
+        "input_size": [3, 16, 16],
+        "interpolation": "bilinear",
+        "crop_pct": 0.8,
+        "crop_mode": mode,
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.5, 0.2, 0.1],
+    }
+    fields: dict[str, Any] = {"architecture": "resnet10t", "num_labels": 0, "pretrained_cfg": settings}
+    config = TimmWrapperConfig(**fields)
+    TimmWrapperModel(config).save_pretrained(tmp_path)
+    part = load_part(str(tmp_path), "picture")
+    part.save_pretrained(tmp_path / "plain")
+    image = picture(0, 40).resize((40, 30))
+    expected = timm_data.create_transform(**timm_data.resolve_data_config(settings), is_training=False)(image)
+    for plain in (part, load_part(str(tmp_path / "plain"), "picture")):
+        found = np.asarray(plain(image, return_tensors="np")["pixel_values"][0])
+        np.testing.assert_allclose(
+            found, expected.numpy(), atol=2.5 / 255 / 0.1
+        )  # pixels are rounded between the steps
+    with pytest.raises(ValueError, match="timm's crop_mode 'border' of 16 x 16 has no counterpart"):
+        plain_image_processor({**timm_data.resolve_data_config(settings), "crop_mode": "border"})

@@ -1,0 +1,363 @@
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sacrebleu
+from builders import EVERY_COMBINER, PAPER_COMBINERS
+from kills import die_within_a_checkpoint, quietly
+from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
+
+from hf_multisource import MultiSourceTrainer
+from hf_multisource.recipes import checkpoints
+from hf_multisource.recipes.checkpoints import MARKER, Keeper, find_checkpoints, is_complete
+from hf_multisource.recipes.training import train
+
+THREE = ["en", "de", "fr"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing kills; the data are the same in every test."""
+    return train_at(make_folder(tmp_path_factory.mktemp("undisturbed")), eval_strategy="steps", eval_steps=SAVED)
+
+
+class Killed(BaseException):
+    """As from outside: nothing in the program waits for it."""
+
+
+def kill_in(patch: pytest.MonkeyPatch, owner: Any, name: str, *, when: Callable[..., bool], after: bool) -> None:
+    """Have the program die before or after a call, if `when` says so of the call's arguments."""
+    run: Callable[..., Any] = getattr(owner, name)
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        if not after and when(*args):
+            raise Killed
+        result = run(*args, **kwargs)
+        if after and when(*args):
+            raise Killed
+        return result
+
+    patch.setattr(owner, name, dying)
+
+
+def kill_at(patch: pytest.MonkeyPatch, method: str, step: int, *, after: bool) -> None:
+    """Have the trainer die before or after a method at the given number of finished updates."""
+    kill_in(patch, MultiSourceTrainer, method, when=lambda self, *_: self.state.global_step == step, after=after)
+
+
+def kill_at_marking(patch: pytest.MonkeyPatch, step: int, *, after: bool) -> None:
+    """Have the program die before or after a checkpoint is marked as complete."""
+    name = f"checkpoint-{step}"
+    kill_in(patch, checkpoints, "write_json", when=lambda path, *_: path.parent.name == name, after=after)
+
+
+def killed(folder: Path, kill: Callable[[pytest.MonkeyPatch], None], *, resume: bool = False, **changes: Any) -> None:
+    """Train until the kill."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch)
+        with pytest.raises(Killed):
+            train(recipe_of(folder, **changes), resume=resume)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def found(run: Path) -> tuple[list[str], list[str]]:
+    """Complete checkpoints and others, by name."""
+    whole, cut_short = find_checkpoints(run)
+    return names(whole), names(cut_short)
+
+
+KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
+    "right after a checkpoint": (lambda patch: kill_at_marking(patch, SAVED, after=True), SAVED),
+    "two updates after a checkpoint": (lambda patch: kill_at(patch, "training_step", SAVED + 2, after=False), SAVED),
+    "before any checkpoint": (lambda patch: kill_at(patch, "training_step", 1, after=False), 0),
+    "while writing the first checkpoint": (lambda patch: kill_at(patch, "_save_rng_state", SAVED, after=False), 0),
+    "while writing a checkpoint": (
+        lambda patch: kill_at(patch, "_save_optimizer_and_scheduler", STEPS, after=False),
+        SAVED,
+    ),
+    "at the end of writing a checkpoint": (lambda patch: kill_at(patch, "_save_checkpoint", STEPS, after=True), SAVED),
+    "right before the marker": (lambda patch: kill_at_marking(patch, STEPS, after=False), SAVED),
+    "right after the last checkpoint": (lambda patch: kill_at_marking(patch, STEPS, after=True), STEPS),
+}
+
+
+@pytest.mark.parametrize(("kill", "last"), KILLS.values(), ids=KILLS)
+def test_a_killed_run_resumes_from_its_last_complete_checkpoint_to_the_same_weights(
+    kill: Callable[[pytest.MonkeyPatch], None],
+    last: int,
+    folder: Path,
+    undisturbed: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": SAVED}
+    killed(folder, kill, **changes)
+    run = folder / "run"
+    assert not (run / "model.safetensors").exists()
+    cut_short = found(run)[1]
+    capsys.readouterr()
+    summary = train(recipe_of(folder, **changes), resume=True)
+    said = capsys.readouterr().out
+    for name in cut_short:
+        assert f"resume: {name} is not complete and is skipped" in said
+    assert said.count("is skipped") == len(cut_short)
+    start = f"going on from checkpoint-{last}\n" if last else f"no complete checkpoint in {run}, starting from the be"
+    assert f"resume: {start}" in said
+    assert summary["resumed"] and summary["updates"] == STEPS
+    assert same(weights_of(run), weights_of(undisturbed))
+    assert losses_of(run) == losses_of(undisturbed) and len(losses_of(undisturbed)) == STEPS
+    assert found(run) == (["checkpoint-4", "checkpoint-8"], [])
+
+
+def test_a_run_killed_at_the_end_of_an_epoch_resumes_to_the_same_weights(folder: Path) -> None:
+    whole = train_at(folder, "whole", save_steps=3)
+    killed(folder, lambda patch: kill_at_marking(patch, 3, after=True), save_steps=3)
+    train(recipe_of(folder, save_steps=3), resume=True)
+    assert same(weights_of(folder / "run"), weights_of(whole))
+
+
+@pytest.mark.parametrize(
+    ("kill", "left", "broken"),
+    [
+        (lambda patch: kill_at(patch, "_save_checkpoint", 4, after=True), ["checkpoint-2"], ["checkpoint-4"]),
+        (lambda patch: kill_at_marking(patch, 4, after=True), ["checkpoint-2", "checkpoint-4"], []),
+        (
+            lambda patch: kill_in(patch, shutil, "rmtree", when=lambda path: path.name == "checkpoint-2", after=False),
+            ["checkpoint-4"],
+            ["checkpoint-2"],
+        ),
+        (
+            lambda patch: kill_in(patch, shutil, "rmtree", when=lambda path: path.name == "checkpoint-6", after=False),
+            ["checkpoint-8"],
+            ["checkpoint-6"],
+        ),
+    ],
+    ids=["before the marker", "after the marker", "while the older one is removed", "likewise, at the end"],
+)
+def test_the_last_complete_checkpoint_goes_only_when_the_next_one_is_complete(
+    kill: Callable[[pytest.MonkeyPatch], None], left: list[str], broken: list[str], folder: Path
+) -> None:
+    changes: dict[str, Any] = {"save_steps": 2, "save_total_limit": 1}
+    whole = train_at(folder, "whole", **changes)
+    killed(folder, kill, **changes)
+    assert found(folder / "run") == (left, broken)
+    train(recipe_of(folder, **changes), resume=True)
+    assert same(weights_of(folder / "run"), weights_of(whole))
+    assert found(folder / "run") == (["checkpoint-8"], [])
+
+
+def test_what_was_cut_short_stays_until_another_checkpoint_is_complete(folder: Path) -> None:
+    killed(folder, lambda patch: kill_at(patch, "_save_checkpoint", SAVED, after=True))
+    assert found(folder / "run") == ([], ["checkpoint-4"])
+    killed(folder, lambda patch: kill_at(patch, "training_step", 1, after=False), resume=True)
+    assert found(folder / "run") == ([], ["checkpoint-4"])
+    train(recipe_of(folder), resume=True)
+    assert found(folder / "run") == (["checkpoint-4", "checkpoint-8"], [])
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"),
+    [
+        (None, None, [2, 4, 10, 12]),
+        (3, None, [4, 10, 12]),
+        (1, None, [12]),
+        (1, 4, [4, 12]),
+        (2, 4, [4, 12]),
+        (3, 2, [2, 10, 12]),
+        (9, 2, [2, 4, 10, 12]),
+    ],
+)
+def test_the_newest_the_best_and_no_more_than_the_limit_are_kept(
+    limit: int | None, best: int | None, left: list[int], tmp_path: Path
+) -> None:
+    for step in (2, 4, 10, 12):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text("1")
+    (tmp_path / "checkpoint-14").mkdir()  # left from an earlier start
+    (tmp_path / "checkpoint-notes").mkdir()  # a user's
+    keeper = Keeper(None, None)
+    for step in (2, 4, 10):
+        write_marker(tmp_path / f"checkpoint-{step}")
+    keeper = Keeper(limit, None)
+    best_path = best and f"some/other/way/to/checkpoint-{best}"
+    state = SimpleNamespace(is_world_process_zero=True, global_step=12, best_model_checkpoint=best_path)
+    keeper.on_save(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+    assert found(tmp_path) == ([f"checkpoint-{step}" for step in left], [])
+    assert (tmp_path / "checkpoint-notes").is_dir()
+
+
+def write_marker(checkpoint: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
+    (checkpoint / MARKER).write_text(json.dumps({"seconds": 1.0, "files": sizes}))
+
+
+def test_only_the_main_process_marks_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-2").mkdir()
+    state = SimpleNamespace(is_world_process_zero=False, global_step=2, best_model_checkpoint=None)
+    Keeper(1, None).on_save(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+    assert found(tmp_path) == ([], ["checkpoint-2"])
+
+
+def test_a_checkpoint_that_has_lost_something_is_not_complete(folder: Path) -> None:
+    checkpoint = train_at(folder, max_steps=SAVED) / f"checkpoint-{SAVED}"
+    assert is_complete(checkpoint)
+    (checkpoint / "note").write_text("a user's file more does no harm")
+    assert is_complete(checkpoint)
+    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json", MARKER):
+        content = (checkpoint / name).read_bytes()
+        (checkpoint / name).unlink()
+        assert not is_complete(checkpoint), name
+        if name != MARKER:
+            (checkpoint / name).write_bytes(content[:-1])
+            assert not is_complete(checkpoint), name
+        (checkpoint / name).write_bytes(content)
+        assert is_complete(checkpoint)
+
+
+def test_the_best_model_is_kept_over_a_kill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([30.0, 20.0])
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    killed(folder, lambda patch: kill_at(patch, "training_step", SAVED + 1, after=False), **EVALUATED)
+    summary = train(recipe_of(folder, **EVALUATED), resume=True)
+    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == (f"checkpoint-{SAVED}", 30.0)
+    assert same(weights_of(folder / "run"), weights_of(folder / "run" / f"checkpoint-{SAVED}"))
+
+
+def test_a_best_checkpoint_that_was_cut_short_is_not_the_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2, "save_total_limit": 1}
+    scores = iter([20.0, 30.0, 25.0, 10.0, 15.0])
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    killed(folder, lambda patch: kill_at(patch, "_save_checkpoint", 4, after=True), **changes)
+    assert found(folder / "run") == (["checkpoint-2"], ["checkpoint-4"])
+    summary = train(recipe_of(folder, **changes), resume=True)
+    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == ("checkpoint-4", 25.0)
+    assert found(folder / "run") == (["checkpoint-4", "checkpoint-8"], [])
+    assert same(weights_of(folder / "run"), weights_of(folder / "run" / "checkpoint-4"))
+
+
+def test_the_time_of_a_killed_run_counts_its_first_start_too(folder: Path) -> None:
+    killed(folder, lambda patch: kill_at(patch, "training_step", SAVED + 1, after=False))
+    marker = folder / "run" / f"checkpoint-{SAVED}" / MARKER
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "seconds": 1000.0}))
+    assert 1000 < train(recipe_of(folder), resume=True)["seconds"] < 1300
+    assert 1000 < train(recipe_of(folder), resume=True)["seconds"] < 1300
+
+
+# Kills from outside: processes forked from one that has imported everything already, since importing takes longest.
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    # The server does not get sys.path otherwise.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], *sys.path]))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kills"])
+    return context
+
+
+def command(folder: Path, run: str, **changes: Any) -> list[str]:
+    settings = {"path": folder / "text", "output_dir": folder / run, **changes}
+    pairs: list[str] = [str(folder / "recipe.yaml")]
+    for key, value in settings.items():
+        pairs += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
+    return pairs
+
+
+def finish(process: Any) -> int:
+    process.join(300)
+    code: int = process.exitcode
+    return code
+
+
+def wait_for(process: Any, path: Path) -> None:
+    """Wait until a file appears or the process has ended."""
+    while process.is_alive() and not path.exists():
+        time.sleep(0.001)
+
+
+@pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
+    combiner: str, folder: Path, processes: Any
+) -> None:
+    changes: dict[str, Any] = {"sources": THREE, "combiner": combiner, "save_total_limit": 1}
+    arguments = command(folder, "run", **changes)
+    whole = train_at(folder, "whole", **changes)
+    first = processes.Process(target=die_within_a_checkpoint, args=(arguments, STEPS))
+    first.start()
+    assert finish(first) == -signal.SIGKILL
+    run = folder / "run"
+    assert found(run) == (["checkpoint-4"], ["checkpoint-8"])
+    assert {"model.safetensors"} == {path.name for path in (run / "checkpoint-8").glob("*.[so]*t*")} - {MARKER}
+    second = processes.Process(target=quietly, args=([*arguments, "--resume"],))
+    second.start()
+    second.join(random.Random(1).uniform(0, 2))
+    second.kill()
+    finish(second)
+    train(recipe_of(folder, **changes), resume=True)
+    assert same(weights_of(run), weights_of(whole))
+    assert found(run) == (["checkpoint-8"], [])
+
+
+@pytest.mark.slow
+@pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
+def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: Any) -> None:
+    """Five kills of each training, about half of them within the writing of a checkpoint."""
+    changes: dict[str, Any] = {"sources": THREE, "max_steps": 16, "save_steps": 2, "save_total_limit": 2}
+    kinds = PAPER_COMBINERS
+
+    def start(run: str, combiner: str, *flags: str) -> Any:
+        settings = command(folder, run, **changes, combiner=combiner)
+        process = processes.Process(target=quietly, args=([*settings, *flags],))
+        process.start()
+        return process
+
+    expected, seconds = {}, {}
+    for kind in kinds:
+        whole = start(f"whole_{kind}", kind)
+        wait_for(whole, folder / f"whole_{kind}" / "recipe.yaml")
+        began = time.monotonic()
+        assert finish(whole) == 0
+        seconds[kind] = time.monotonic() - began
+        expected[kind] = weights_of(folder / f"whole_{kind}")
+    cut_short, resumed = 0, 0
+    rng = random.Random(7)
+    for number in range(20):
+        kind, run = kinds[number % len(kinds)], folder / f"run{number}"
+        within_a_write = number // len(kinds) % 2 == 0
+        awaited = run / (f"checkpoint-{2 * rng.randint(2, 8)}" if within_a_write else "recipe.yaml")
+        delay = rng.uniform(0, 0.02 if within_a_write else seconds[kind])
+        while True:
+            process = start(run.name, kind)
+            wait_for(process, awaited)
+            process.join(delay)
+            process.kill()
+            if finish(process) == -signal.SIGKILL:
+                break
+            shutil.rmtree(run)  # too late
+            delay /= 2
+        whole_ones, broken = find_checkpoints(run)
+        cut_short += bool(broken)
+        resumed += bool(whole_ones)
+        assert finish(start(run.name, kind, "--resume")) == 0
+        assert same(weights_of(run), expected[kind]), f"kill {number}, {kind}"
+        assert found(run) == (["checkpoint-14", "checkpoint-16"], [])
+    print(f"20 kills: {resumed} left a complete checkpoint, {cut_short} one that was cut short")
+    assert cut_short >= 5 and resumed >= 10, "kills must come within checkpoint writes and between them"

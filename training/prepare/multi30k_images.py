@@ -1,0 +1,81 @@
+"""Make a folder of those Multi30k sentences whose pictures are at hand.
+
+    python training/multi30k_images.py --text data/multi30k --images data/multi30k_images --out data/multi30k_en_image
+
+TEXT holds `<split>.<language>.gz`, as the dataset is published. IMAGES holds `<split>.tar` and `index.tsv`, a table of
+split, line (counted from 0) and name within the archive. OUT receives, line by line the same sentences,
+`<split>.<language>` and `<split>.image`, the paths of the unpacked pictures.
+
+The pictures belong to their owners on Flickr: research and education only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tarfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_multisource.data.files import read_lines
+
+LANGUAGES = ("en", "de", "fr", "cs")
+
+
+def read_index(path: Path) -> dict[str, list[tuple[int, str]]]:
+    """Read which line each picture belongs to.
+
+    Args:
+        path: The table: split, line counted from 0, name within the archive; its first line names the columns.
+
+    Returns:
+        Lines and names of every split.
+    """
+    index: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    with path.open(encoding="utf-8", newline="") as table:
+        for entry in csv.DictReader(table, delimiter="\t"):
+            index[entry["split"]].append((int(entry["line"]), entry["image"]))
+    return dict(index)
+
+
+def make_split(split: str, entries: Sequence[tuple[int, str]], text: Path, images: Path, out: Path) -> None:
+    """Unpack the pictures of a split and write their sentences.
+
+    Args:
+        split: Name of the split.
+        entries: Line and name of each picture.
+        text: Folder of the sentences.
+        images: Folder of the archives.
+        out: Folder to write to.
+    """
+    pictures = Path("images") / split
+    with tarfile.open(images / f"{split}.tar") as archive:
+        archive.extractall(out / pictures, filter="data")
+    columns = {"image": [(pictures / name).as_posix() for _, name in entries]}
+    for language in LANGUAGES:
+        lines = read_lines(text / f"{split}.{language}.gz")
+        columns[language] = [lines[line] for line, _ in entries]
+    for name, column in columns.items():
+        content = "".join(f"{value}\n" for value in column)
+        (out / f"{split}.{name}").write_text(content, encoding="utf-8", newline="\n")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the folder; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, default=Path("data/multi30k"), help="default: %(default)s")
+    parser.add_argument("--images", type=Path, default=Path("data/multi30k_images"), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    args = parser.parse_args(argv)
+    try:
+        for split, entries in read_index(args.images / "index.tsv").items():
+            make_split(split, entries, args.text, args.images, args.out)
+            print(f"{split}: {len(entries)} lines")
+    except (OSError, ValueError, tarfile.TarError) as error:
+        sys.exit(f"multi30k_images.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

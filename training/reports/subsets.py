@@ -1,0 +1,189 @@
+"""One checkpoint on every subset of its sources, beside models that were trained on one subset each.
+
+    python training/subsets.py multi30k dropout [serial ...]
+
+The first row named is the one checkpoint, written by `results.py row ... --dedicated RUN ...` from scores with --absent
+and --only; the rows of the dedicated models lie in the same table. Further rows named, of models with the same sources,
+stand beside it. From these rows, and from docs/results/<table>_subsets/notes.md, what they show in words, it writes
+docs/results/<table>_subsets.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.evaluation.metrics import METRICS
+from hf_multisource.evaluation.results import (
+    FLAT_GAIN,
+    RESULTS,
+    format_score,
+    how_made,
+    length_rule,
+    read_json,
+    sources_left,
+)
+from hf_multisource.evaluation.tables import format_table
+
+LIMIT = 1.0  # BLEU points that one checkpoint may lose
+
+
+def by_subset(row: dict[str, Any]) -> dict[frozenset[str], str]:
+    """The condition in which a model was scored on each subset of its sources."""
+    conditions = {frozenset(sources_left(name, row["sources"])): name for name in reversed(list(row["scores"]))}
+    return {subset: name for subset, name in conditions.items() if subset}
+
+
+def verdict(bleu: dict[str, float]) -> str:
+    """Whether a model loses no more than `LIMIT` to another.
+
+    Args:
+        bleu: `difference`, `difference_low` and `difference_high`.
+
+    Returns:
+        "yes" or "no", by the difference, and whether its whole interval says so.
+    """
+    near = bleu["difference"] >= -LIMIT
+    certain = bleu["difference_low"] >= -LIMIT if near else bleu["difference_high"] < -LIMIT
+    return f"{'yes' if near else 'no'}{'' if certain else ', not certain'}"
+
+
+def pick(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Find the rows that a page is about.
+
+    Args:
+        rows: All rows of the table.
+        names: Of the rows that are asked for, the one checkpoint's first.
+
+    Returns:
+        The rows asked for, and those of the models that the first one is compared with.
+
+    Raises:
+        ValueError: If one is not there, or they were not made alike.
+    """
+    named, runs = {row["name"]: row for row in rows}, {row["run"]: row for row in rows}
+    if unknown := [name for name in names if name not in named]:
+        raise ValueError(f"there is no row {', '.join(unknown)}; there are {', '.join(named)}")
+    asked = [named[name] for name in dict.fromkeys(names)]
+    if "dedicated" not in asked[0]:
+        raise ValueError(f"row {names[0]} is compared with no dedicated model; `results.py row --dedicated` does it")
+    compared = [entry["run"] for entry in asked[0]["dedicated"].values()]
+    if unknown := [run for run in compared if run not in runs]:
+        raise ValueError(f"the table has no row of {', '.join(unknown)}; `results.py row` writes it")
+    dedicated = [runs[run] for run in compared]
+    ways = {(row["split"], row["search"]["num_beams"], length_rule(row["search"])) for row in (*asked, *dedicated)}
+    if len(ways) > 1:
+        raise ValueError(f"the rows were not scored alike: {sorted(ways)}")
+    return asked, dedicated
+
+
+def title(row: dict[str, Any]) -> str:
+    """A row's name, marked if its training had not flattened."""
+    return str(row["name"]) if row["finished"] else f"{row['name']} (unfinished)"
+
+
+def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], notes: str = "") -> str:
+    """The page.
+
+    Args:
+        table: The table's name.
+        rows: All its rows.
+        names: Of the rows to show, the one checkpoint's first.
+        notes: What they show, in Markdown.
+
+    Returns:
+        Markdown.
+    """
+    asked, dedicated = pick(rows, names)
+    one, conditions = asked[0], [by_subset(row) for row in asked]
+    models = list({row["name"]: row for row in (*asked, *dedicated)}.values())
+    trained = {frozenset(row["sources"]): row for row in dedicated}
+    order = one["sources"].index
+    subsets = sorted(conditions[0], key=lambda subset: (len(subset), sorted(map(order, subset))))
+    lines, details = [], []
+    for subset in subsets:
+        label = " ".join(sorted(subset, key=order))
+        line = [label]
+        for row, condition in zip(asked, conditions, strict=True):
+            line.append(format_score(row["scores"][condition[subset]]["bleu"]) if subset in condition else "")
+            if subset in condition:
+                details.append([label, title(row), *in_full(row["scores"][condition[subset]])])
+        if subset in trained:
+            other, bleu = trained[subset], one["dedicated"][conditions[0][subset]]["bleu"]
+            line.append(f"{format_score(other['scores']['all']['bleu'])} ({title(other)})")
+            line.append(f"{bleu['difference']:+.1f} [{bleu['difference_low']:+.1f}, {bleu['difference_high']:+.1f}]")
+            line += [f"{bleu['p_value']:.3f}", verdict(bleu) if other["finished"] else ""]
+            if other not in asked:
+                details.append([label, title(other), *in_full(other["scores"]["all"])])
+        else:
+            line += [""] * 4
+        lines.append(line)
+    header = ["sources", *map(title, asked), "dedicated model", "difference", "p", f"at most {LIMIT:.0f} BLEU lost"]
+    facts = [
+        [
+            title(row),
+            row["combiner"],
+            " ".join(row["sources"]),
+            f"{row['updates']:,}",
+            f"{row['parameters'] / 1e6:.1f} M",
+        ]
+        for row in models
+    ]
+    signatures = "".join(f"- {name}: `{one['scores']['all'][name]['signature']}`\n" for name in METRICS)
+    said = f"## What they show\n\n{notes.strip()}\n\n" if notes else ""
+    return f"""\
+<!-- Made by `python training/subsets.py {table} {" ".join(names)}` from rows in {table}/. Do not edit. -->
+# {table}: one checkpoint, any subset
+
+Test set: {one["split"]} ({one["target"]}). BLEU of *{one["name"]}*, one model that is given all its sources or some of
+them. *dedicated model*: trained and scored on just these sources. *difference*: {one["name"]} minus the dedicated
+model, with its 95 % interval and p by paired bootstrap. *at most {LIMIT:.0f} BLEU lost*: whether the difference is at
+least −{LIMIT:.0f}; *not certain* where the interval says either. ± is half of the 95 % bootstrap interval. A model is
+*unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more: its figures may
+still rise, and nothing is said to be near to an unfinished dedicated model.
+
+{format_table(header, lines)}
+
+{signatures}
+{said}## The models
+
+{format_table(["name", "combiner", "trained on", "updates", "parameters"], facts)}
+
+## Every score
+
+*sd*: standard deviation of the bootstrap replicas.
+
+{format_table(["sources", "name", "BLEU", "95 %", "sd", "chrF", "95 %", "sd"], details)}
+
+{how_made(models)}"""
+
+
+def in_full(scores: dict[str, Any]) -> list[str]:
+    """BLEU and chrF, each with interval and standard deviation."""
+    cells = []
+    for score in (scores[name] for name in METRICS):
+        cells += [f"{score['score']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]", f"{score['sd']:.2f}"]
+    return cells
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the page; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", help="folder of rows")
+    parser.add_argument("names", nargs="+", metavar="name", help="rows to show, the one checkpoint's first")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
+    args = parser.parse_args(argv)
+    page, notes = args.results / f"{args.table}_subsets.md", args.results / f"{args.table}_subsets" / "notes.md"
+    try:
+        rows = [read_json(path) for path in sorted((args.results / args.table).glob("*.json"))]
+        said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+        page.write_text(render(args.table, rows, args.names, said), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"subsets.py: {error}") from error
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
