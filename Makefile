@@ -6,10 +6,13 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
 
+DEMO := $(VENV)/.demo
 INSTALLED := $(VENV)/.installed
 WHEEL_DIR := build/wheel-under-test
 WHEEL := $(WHEEL_DIR)/.installed
-SOURCES := hf_multisource $(shell find hf_multisource training benchmarks tests -type f -not -name '*.pyc' 2>/dev/null) \
+VISION := build/vision
+USER := build/user
+SOURCES := $(shell find hf_multisource training benchmarks tests -type f -not -name '*.pyc' 2>/dev/null) \
 	pyproject.toml MANIFEST.in README.md LICENSE
 
 .DELETE_ON_ERROR:
@@ -18,16 +21,19 @@ SOURCES := hf_multisource $(shell find hf_multisource training benchmarks tests 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
-demo: $(INSTALLED)  ## train a small three-source model on generated phrases and examine it (minutes)
+demo: $(DEMO)  ## train a small three-source model on generated phrases and examine it (minutes)
 	$(PYTHON) training/demo.py
 
 # One process a core; each wants about 1 GB.
 PARALLEL ?= -n auto --maxprocesses 8 --dist worksteal
 
 # pytest by its script, not by -m: that would put this folder, and so the source tree, before the wheel.
-test: lint $(WHEEL)  ## lint, types, then the tests against the built wheel
-	PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist" \
-		$(VENV)/bin/pytest $(PARALLEL)
+TESTED := PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist"
+
+test: lint $(WHEEL) $(VISION)/.installed $(USER)/.installed  ## lint, types, then the tests against the built wheel
+	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest -m installed
+	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m vision
+	$(TESTED) $(VENV)/bin/pytest $(PARALLEL)
 
 # The oldest supported Transformers and the newest there is, each in an environment of its own.
 TEST_MATRIX ?= 5.17 newest
@@ -40,7 +46,7 @@ build/matrix/%/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt torch setuptools
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt --no-build-isolation \
-		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,plots,train,vision]"
+		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,plots,train]"
 	touch $@
 
 # Transformers installs no tests, but its source distribution holds the shared ones.
@@ -80,9 +86,30 @@ $(VENV)/bin/pip:
 	$(SYSTEM_PYTHON) -m venv $(VENV)
 
 # torch first and alone: its pin decides the build, before anything that merely depends on it can ask for another.
-$(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/pip
+# No torchvision: only timm needs it, and one that does not fit torch breaks all of Transformers.
+$(DEMO): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(PIP_INSTALL) torch setuptools
-	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,plots,train,vision]"
+	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,train]"
+	touch $@
+
+$(INSTALLED): $(DEMO)
+	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,plots,train]"
+	touch $@
+
+# The environment of the tests of timm: .venv with torchvision and timm on top.
+$(VISION)/.installed: $(INSTALLED)
+	rm -rf $(VISION) && $(SYSTEM_PYTHON) -m venv $(VISION)
+	echo "import site; site.addsitedir('$(CURDIR)/$(wildcard $(VENV)/lib/python3*/site-packages)')" \
+		> $(wildcard $(VISION)/lib/python3*/site-packages)/base.pth
+	$(VISION)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --no-deps timm torchvision
+	touch $@
+
+# The environment of a user: the wheel with its extra `train`, and nothing else.
+$(USER)/.installed: $(WHEEL)
+	test -x $(USER)/bin/pip || { $(SYSTEM_PYTHON) -m venv $(USER) && \
+		$(USER)/bin/pip install --disable-pip-version-check --constraint constraints.txt torch; }
+	$(USER)/bin/pip install --disable-pip-version-check --constraint constraints.txt --force-reinstall --no-deps dist/*.whl
+	$(USER)/bin/pip install --disable-pip-version-check --constraint constraints.txt "$$(echo dist/*.whl)[train]"
 	touch $@
 
 # The wheel is built from the unpacked sdist, so the sdist is proved too, and goes beside the editable install, not over it.

@@ -1,22 +1,29 @@
 """Transformers models that translate from several sources at once."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
-from transformers.pipelines import PIPELINE_REGISTRY
+from .environment import broken_torchvision, refuse
 
-from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
-from .collation import DataCollatorForMultiSource
-from .combinations import COMBINATIONS
-from .combiners import COMBINERS, Combiner
-from .configuration_multisource import MultiSourceConfig, SourceConfig
-from .configuration_multisource_rnn import MultiSourceRNNConfig
-from .conversion import attach_encoder, convert_combiner
-from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
-from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
-from .pictures import read_picture
-from .pipeline_multisource import TASK, MultiSourcePipeline
-from .processing_multisource import MultiSourceProcessor
-from .rnn_attention import RNNSourceAttention
-from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
+try:
+    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
+    from .collation import DataCollatorForMultiSource
+    from .combinations import COMBINATIONS
+    from .combiners import COMBINERS, Combiner
+    from .configuration_multisource import MultiSourceConfig, SourceConfig
+    from .configuration_multisource_rnn import MultiSourceRNNConfig
+    from .conversion import attach_encoder, convert_combiner
+    from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
+    from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
+    from .pictures import read_picture
+    from .pipeline_multisource import TASK, MultiSourcePipeline
+    from .processing_multisource import MultiSourceProcessor
+    from .rnn_attention import RNNSourceAttention
+    from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
+except (ImportError, RuntimeError) as _error:
+    if (_message := broken_torchvision()) is None:
+        raise
+    refuse(_message, _error)
 
 PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=MultiSourcePipeline, pt_model=AutoModelForSeq2SeqLM)
 

@@ -1,6 +1,22 @@
-"""`python -m hf_multisource`: the same as the command `hf-multisource`."""
+"""`python -m hf_multisource` and the command `hf-multisource`."""
 
-from hf_multisource.cli.app import main
+import sys
+
+
+def main() -> None:
+    """Run the command, or say which packages it needs.
+
+    Raises:
+        SystemExit: If the packages of the extra `train` are not installed.
+    """
+    try:
+        from hf_multisource.cli.app import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "hf_multisource":
+            raise
+        sys.exit(f"hf-multisource: {error}; the command needs more packages: pip install 'hf-multisource[train]'")
+    run()
+
 
 if __name__ == "__main__":
     main()
