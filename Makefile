@@ -99,8 +99,8 @@ $(INSTALLED): $(DEMO)
 # The environment of the tests of timm: .venv with torchvision and timm on top.
 $(VISION)/.installed: $(INSTALLED)
 	rm -rf $(VISION) && $(SYSTEM_PYTHON) -m venv $(VISION)
-	echo "import site; site.addsitedir('$(CURDIR)/$(wildcard $(VENV)/lib/python3*/site-packages)')" \
-		> $(wildcard $(VISION)/lib/python3*/site-packages)/base.pth
+	$(PYTHON) -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> "$$($(VISION)/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
 	$(VISION)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --no-deps timm torchvision
 	touch $@
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 # All of this is read when the libraries are first imported, here or in a script that a test starts.
@@ -17,15 +18,18 @@ os.environ.update(
 # Scripts that tests start see the package that the tests see; `make test` has set this to the wheel already.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 
-import cure.sitecustomize  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
 from features import Features  # noqa: E402
 
-# The cure of torchvision works here from now on, and in scripts because they find it.
-_cure = str(Path(cure.sitecustomize.__file__).parent)
-if _cure not in os.environ["PYTHONPATH"].split(os.pathsep):
-    os.environ["PYTHONPATH"] += os.pathsep + _cure
+if find_spec("torchvision") is not None:  # in the environment of the tests of timm
+    import cure.sitecustomize
+
+    # The cure of torchvision works here from now on, and in scripts because they find it.
+    _cure = str(Path(cure.sitecustomize.__file__).parent)
+    if _cure not in os.environ["PYTHONPATH"].split(os.pathsep):
+        os.environ["PYTHONPATH"] += os.pathsep + _cure
 
 hypothesis.settings.register_profile(
     "tests",

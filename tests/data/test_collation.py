@@ -4,15 +4,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import tiny_config
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from kinds import RATE, SIZE, mixed_processor, mixed_rows, picture, recording, regions
 
+from builders import tiny_config
 from hf_multisource import DataCollatorForMultiSource, MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.collation import pad_arrays, pad_rows, source_key
 from hf_multisource.recipes.tokenization import train_tokenizer
+from kinds import RATE, SIZE, mixed_processor, mixed_rows, picture, recording, regions
 
 SOURCES = ("en", "de")
 OWN_PADDING = 3

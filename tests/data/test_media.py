@@ -11,15 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import datasets
-import kinds
 import numpy as np
 import pyarrow as arrow  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 import torch
-from kinds import mixed_processor, picture, regions
-from runs import write_lines
 
+import kinds
 from hf_multisource import DataCollatorForMultiSource
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.media import (
@@ -34,6 +32,8 @@ from hf_multisource.data.media import (
 )
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
+from kinds import mixed_processor, picture, regions
+from runs import write_lines
 
 FORMS = {"image": "picture", "speech": "sound", "regions": "features"}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from kinds import picture
 from transformers import AutoModel
 
 from hf_multisource import read_picture
 from hf_multisource.data.rows import read_split
 from hf_multisource.recipes.pretrained import load_part
+from kinds import picture
 from prepare import efficientnet_lite0, multi30k_images
 
 
@@ -39,8 +39,10 @@ def test_the_folder_has_the_lines_with_pictures_and_their_pictures(tmp_path: Pat
         multi30k_images.main(["--text", str(text), "--images", str(images), "--out", str(out)])
 
 
+@pytest.mark.vision
 def test_efficientnet_lite0_is_converted_and_its_preprocessing_does_not_crop(tmp_path: Path) -> None:
-    timm = pytest.importorskip("timm")
+    import timm
+
     original = timm.create_model("tf_efficientnet_lite0").eval()
     old = original.state_dict()
     weights = {f"old.{i}.{name.rsplit('.', 1)[1]}": tensor for i, (name, tensor) in enumerate(old.items())}

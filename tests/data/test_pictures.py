@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kinds import picture
 from PIL import Image
 
 from hf_multisource import read_picture
 from hf_multisource.pictures import UnreadablePictureError
+from kinds import picture
 
 
 def pixels(image: Image.Image) -> np.ndarray:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kinds import picture
-from runs import read_json, write_lines
 from transformers import AutoModel, ResNetConfig, ResNetModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
 from hf_multisource import read_picture
-from hf_multisource.data.rows import read_split
 from hf_multisource.cli import precompute
+from hf_multisource.data.rows import read_split
+from kinds import picture
+from runs import read_json, write_lines
 
 ROWS = 11
 ABSENT, BROKEN = 4, 7

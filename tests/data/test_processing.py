@@ -3,15 +3,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import kinds
 import numpy as np
 import pytest
 import torch
-from builders import tiny_config
-from fresh import run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
-from kinds import mixed_processor, mixed_rows, picture, recording, regions
 from torch import Tensor
 from transformers import (
     AutoProcessor,
@@ -25,8 +21,12 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+import kinds
+from builders import tiny_config
+from fresh import run_fresh
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.recipes.tokenization import train_tokenizer
+from kinds import mixed_processor, mixed_rows, picture, recording, regions
 
 SOURCES = ("en", "de", "fr")
 TEXTS: dict[str, Any] = {

@@ -16,10 +16,8 @@ from test_scoring import OPTIONS, figures, made_up_row, make_run
 from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
-from hf_multisource.cli import results
-from hf_multisource.cli import score
+from hf_multisource.cli import card, results, score
 from hf_multisource.evaluation.results import RESULTS, make_row
-from hf_multisource.cli import card
 from hf_multisource.publishing.card import card_of_row, recipe_of_command, strategy_text, subject_of_row, subject_of_run
 from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import NAMES, tiny_config
 from test_scoring import COLUMNS, OPTIONS, make_run
 from torch.testing import assert_close
 
+from builders import NAMES, tiny_config
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli import score
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import plots, results
-from hf_multisource.cli import score
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
 

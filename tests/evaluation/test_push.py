@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import NAMES, three_source_model
 
+from builders import NAMES, three_source_model
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.cli import push
 from hf_multisource.recipes.tokenization import train_tokenizer

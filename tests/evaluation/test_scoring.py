@@ -17,19 +17,16 @@ import evaluate
 import numpy as np
 import pytest
 import torch
-from builders import tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import write_lines
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
+from builders import tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli import results, score, translate
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
-from hf_multisource.cli import results
-from hf_multisource.cli import score
-from hf_multisource.cli import translate
 from hf_multisource.evaluation.decoding import Search, decode, load_model
 from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.metrics import load_metric
@@ -39,6 +36,7 @@ from hf_multisource.evaluation.significance import paired_bootstrap
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.recipes.recipe import DataRecipe, Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
+from runs import write_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SACREBLEU = {"bleu": BLEU, "chrf": CHRF}

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER
-from builders import three_source_batch as batch
-from builders import three_source_model as make
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from builders import EVERY_COMBINER
+from builders import three_source_batch as batch
+from builders import three_source_model as make
 from hf_multisource import beam_cache
 from hf_multisource.attention import eager_attention_forward
 from hf_multisource.beam_cache import BeamCache

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, NAMES
-from builders import three_source_batch as batch
-from builders import three_source_model as make
-from searches import generate, same
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from builders import EVERY_COMBINER, NAMES
+from builders import three_source_batch as batch
+from builders import three_source_model as make
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from searches import generate, same
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import END, EVERY_COMBINER, LSTM, NAMES
-from builders import three_source_batch as batch
-from builders import three_source_model as make
-from reference import beam_search
-from searches import generate, log_probabilities, next_scores, same, shared_model
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from builders import END, EVERY_COMBINER, LSTM, NAMES
+from builders import three_source_batch as batch
+from builders import three_source_model as make
 from hf_multisource import COMBINERS, returned_attentions
+from reference import beam_search
+from searches import generate, log_probabilities, next_scores, same, shared_model
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},

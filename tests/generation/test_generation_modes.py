@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from builders import END, EVERY_COMBINER, LSTM, NAMES, PAPER_COMBINERS, three_source_model
-from builders import three_source_batch as batch
-from reference import beam_search
-from searches import START, generate, log_probabilities, next_scores, same, shared_model, texts_of
 from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import BPE, WordLevel
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
+
+from builders import END, EVERY_COMBINER, LSTM, NAMES, PAPER_COMBINERS, three_source_model
+from builders import three_source_batch as batch
+from reference import beam_search
+from searches import START, generate, log_probabilities, next_scores, same, shared_model, texts_of
 
 Change = Callable[[tuple[int, ...], list[float]], list[float]]
 """From a text and the log-probabilities of what may follow to those that an option makes of them."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, first_is_best
-from builders import three_source_batch as batch
-from builders import three_source_model as make
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
+from builders import EVERY_COMBINER, first_is_best
+from builders import three_source_batch as batch
+from builders import three_source_model as make
 from hf_multisource import MultiSourceForConditionalGeneration, generation, inference
 from hf_multisource.inference import Int8Linear, OneDNNLinear
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
 from builders import END, EVERY_COMBINER, LSTM, PAPER_COMBINERS, three_source_batch, three_source_model
 from reference import normalised_beam, normaliser
 from searches import generate, log_probabilities, next_scores, same, shared_model, texts_of
-from torch import Tensor
-from transformers import GenerationConfig
 
 feature = pytest.mark.feature("Generation", "Length normalisation of Wu et al. 2016 in the beam (length_normalization)")
 each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])

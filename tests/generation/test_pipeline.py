@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, LSTM, TEXTS, three_source_model, three_source_processor
-from kinds import mixed_processor, mixed_rows, picture
 from torch.utils.data import Dataset
 from transformers import pipeline
 
+from builders import EVERY_COMBINER, LSTM, TEXTS, three_source_model, three_source_processor
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
+from kinds import mixed_processor, mixed_rows, picture
 
 TASK: Any = "multisource-to-text"  # Any, since Transformers' types know no tasks but its own
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, first_is_best
-from builders import three_source_batch as batch
-from builders import three_source_model as make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from builders import EVERY_COMBINER, first_is_best
+from builders import three_source_batch as batch
+from builders import three_source_model as make
 from hf_multisource import inference, vocabulary
 from hf_multisource.generation import TAKES_THE_BEST
 from hf_multisource.vocabulary import best_tokens, block_maxima, highest

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import randomise, three_source_processor, tiny_config
 from PIL import Image
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
+from builders import randomise, three_source_processor, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli.attach import main
 from hf_multisource.recipes.pretrained import load_part

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import LSTM
 
+from builders import LSTM
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,

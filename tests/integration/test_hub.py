@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
+
 from builders import (
     EVERY_COMBINER,
     LSTM,
@@ -18,9 +20,6 @@ from builders import (
     three_source_processor,
 )
 from fresh import run_fresh
-from hub_stub import HubStub
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoProcessor
-
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -28,6 +27,7 @@ from hf_multisource import (
     MultiSourceModel,
     MultiSourceProcessor,
 )
+from hub_stub import HubStub
 
 BEAMS = (1, 4)
 each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])

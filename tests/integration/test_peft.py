@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
 from transformers.modeling_utils import LoadStateDictConfig
 
+from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 
 LABELS = torch.tensor([[4, 5, 1], [6, 1, -100], [7, 8, 1], [9, 1, -100], [5, 4, 1]])

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import END, NAMES, three_source_batch, three_source_model
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import LogitsProcessor
 
+from builders import END, NAMES, three_source_batch, three_source_model
 from hf_multisource import (
     COMBINERS,
     MultiSourceProcessor,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import SMALL, randomise, three_source_processor, tiny_config
 from PIL import Image
 from transformers import Seq2SeqTrainingArguments, ViTConfig, ViTImageProcessorPil, Wav2Vec2Config
 from transformers import Wav2Vec2FeatureExtractor as SpeechExtractor
 
+from builders import SMALL, randomise, three_source_processor, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     MultiSourceForConditionalGeneration,

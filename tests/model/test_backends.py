@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import infer_auto_device_map
-from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
+from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource.attention import MultiHeadAttention, eager_attention_forward
 from hf_multisource.modeling_multisource import MultiSourceEncoderOutput
 

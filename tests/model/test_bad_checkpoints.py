@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, NAMES, three_source_model, tiny_config
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -20,6 +19,7 @@ from transformers import (
     MarianMTModel,
 )
 
+from builders import EVERY_COMBINER, NAMES, three_source_model, tiny_config
 from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceModel
 
 STOCK: dict[str, Any] = {

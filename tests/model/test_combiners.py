@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from builders import HEADS, HIERARCHICAL_HEADS, MIXED, WIDTH, Case, cases, join, tiny_config
 from hypothesis import example, given
 from hypothesis import strategies as st
-from reference import REFERENCES, Answer, Setting, attention, combine, heads_over_sources, layer_norm
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from builders import HEADS, HIERARCHICAL_HEADS, MIXED, WIDTH, Case, cases, join, tiny_config
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import COMBINERS, Combiner, ParallelCombiner, build_combiner
+from reference import REFERENCES, Answer, Setting, attention, combine, heads_over_sources, layer_norm
 
 NORM_POSITIONS = ["pre", "post"]
 each_norm_position = pytest.mark.parametrize("norm_position", NORM_POSITIONS)

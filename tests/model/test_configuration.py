@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import tiny_config
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedConfig
 
+from builders import tiny_config
 from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, SourceConfig
 
 SETTINGS: dict[str, Any] = {

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from builders import NAMES, randomise, three_source_batch, three_source_model, tiny_config
-from kinds import mixed_processor
 from packaging.version import Version
 from PIL import Image
 from torch import Tensor
@@ -43,6 +41,7 @@ from transformers import (
     Wav2Vec2Model,
 )
 
+from builders import NAMES, randomise, three_source_batch, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceForConditionalGeneration,
@@ -51,6 +50,7 @@ from hf_multisource import (
     convert_combiner,
 )
 from hf_multisource.recipes.tokenization import train_tokenizer
+from kinds import mixed_processor
 
 # Those with which one source is attended to as in an ordinary decoder; projection's matrix is the identity at first.
 EXACT = [name for name, kind in COMBINERS.items() if kind.exact_for_one_source or name == "projection"]

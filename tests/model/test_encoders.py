@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from builders import SMALL, randomise, tiny_config
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import (
@@ -26,6 +25,7 @@ from transformers import (
     WhisperConfig,
 )
 
+from builders import SMALL, randomise, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
 from hf_multisource.encoders import flatten_map, output_width
 
@@ -69,7 +69,9 @@ WRAPPED: dict[str, PreTrainedConfig] = {
 }
 MASKED = {"whisper": 20, "speech2text": 20, "wav2vec2": 60, "hubert": 60}
 """Inputs a row, of models that shorten them."""
-every_wrapped = pytest.mark.parametrize("kind", WRAPPED)
+every_wrapped = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.vision] if kind == "timm" else []) for kind in WRAPPED]
+)
 
 
 def wrapped_source(kind: str, **fields: Any) -> dict[str, Any]:

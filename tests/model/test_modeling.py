@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, NAMES, ROWS, randomise, three_source_model, tiny_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -25,6 +24,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from builders import EVERY_COMBINER, NAMES, ROWS, randomise, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,

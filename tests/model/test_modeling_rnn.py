@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from builders import END, LSTM, randomise, three_source_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_rnn import Setting, decode
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
+from builders import END, LSTM, randomise, three_source_model
 from hf_multisource import (
     MultiSourceRNNConfig,
     MultiSourceRNNForConditionalGeneration,
@@ -33,6 +32,7 @@ from hf_multisource.combinations import COMBINATIONS
 from hf_multisource.configuration_multisource_rnn import COMBINATIONS as NAMED_COMBINATIONS
 from hf_multisource.modeling_multisource_rnn import SteppingLSTM
 from hf_multisource.rnn_cache import MultiSourceRNNCache
+from reference_rnn import Setting, decode
 
 NAMES = ("en", "de", "fr")
 ROWS = {

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import EVERY_COMBINER, three_source_batch, three_source_model, tiny_config
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import BitsAndBytesConfig, TorchAoConfig, ViTConfig
 from transformers.quantizers import quantizer_bnb_4bit, quantizer_bnb_8bit
 
+from builders import EVERY_COMBINER, three_source_batch, three_source_model, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 
 DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])

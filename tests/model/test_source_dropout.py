@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import LSTM, NAMES, Case, cases, three_source_batch, three_source_model, tiny_config
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from torch import Tensor
 
+from builders import LSTM, NAMES, Case, cases, three_source_batch, three_source_model, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig
 from hf_multisource.encoders import drop_sources
 

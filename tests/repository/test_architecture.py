@@ -1,8 +1,9 @@
-"""The house itself: which module may import which, what the Hub can ship, what the scripts may touch."""
+"""Which module may import which, what the Hub can ship, and what scripts may import."""
 
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 ROOT = Path(__file__).resolve().parents[2]
 INIT = ROOT / "hf_multisource" / "__init__.py"
-PACKAGE = sorted((ROOT / "hf_multisource").glob("**/*.py"))
-SCRIPTS = sorted((ROOT / "training").glob("*.py"))
+FLAT = sorted((ROOT / "hf_multisource").glob("*.py"))
+SUBPACKAGES = sorted((ROOT / "hf_multisource").glob("*/*.py"))
+SCRIPTS = sorted((ROOT / "training").glob("**/*.py"))
 
 # Module -> the siblings it may import. Imports only go down; `__init__` may import every one and is imported by none.
 FLOORS = {
@@ -25,7 +27,7 @@ FLOORS = {
     "loss": set[str](),
     "pipeline_multisource": {"collation"},
     "checkpoints": {"configuration_multisource", "pipeline_multisource"},
-    "layers": {"configuration_multisource", "attention", "checkpoints"},
+    "layers": {"configuration_multisource", "checkpoints"},
     "combiners": {"configuration_multisource", "attention", "layers"},
     "encoders": {"configuration_multisource", "attention", "layers"},
     "processing_multisource": {"configuration_multisource", "collation", "pictures"},
@@ -46,16 +48,25 @@ FLOORS = {
     },
     "analysis": {"collation"},
     "sharding": set[str](),
-    "sampling": {"configuration_multisource", "collation", "processing_multisource", "sharding"},
+    "environment": set[str](),
+    "sampling": {"configuration_multisource", "collation", "sharding"},
 }
 FLOORS["__init__"] = set(FLOORS)
 
-STAYS_HOME = {
-    "__init__",
-    "sampling",
-    "sharding",
-}  # never travel to the Hub: they serve the user who has the package installed
-SHIPPABLE = [path for path in PACKAGE if path.stem not in STAYS_HOME]
+# Part of the tree -> the parts that it may import; "" is the package's public face and its flat modules.
+PARTS = {
+    "": set[str](),
+    "data": {""},
+    "recipes": {"", "data"},
+    "evaluation": {"", "data", "recipes"},
+    "publishing": {"", "evaluation", "recipes"},
+    "cli": {"data", "evaluation", "publishing", "recipes"},
+}
+ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
+
+# These never travel to the Hub: they serve users who have the package installed.
+STAYS_HOME = {"__init__", "__main__", "environment", "sampling", "sharding"}
+SHIPPABLE = [path for path in FLAT if path.stem not in STAYS_HOME]
 # Whoever loads a checkpoint has these: Transformers needs all but torch.
 REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors"}
 
@@ -100,22 +111,34 @@ def needed_to_load(path: Path) -> set[str]:
     return set(get_imports(str(path))) - sys.stdlib_module_names - REQUIRED_AT_LOAD
 
 
-def public_names() -> set[str]:
-    """What `__init__.__all__` lists, read without importing it."""
-    assignments = (node for node in ast.parse(INIT.read_text("utf-8")).body if isinstance(node, ast.Assign))
-    (names,) = (node.value for node in assignments if ast.unparse(node.targets[0]) == "__all__")
-    return set(ast.literal_eval(names))
+def part_of(path: Path) -> str:
+    """The part of the package that a file is in; "" for flat modules."""
+    parts = path.relative_to(INIT.parent).parts
+    return parts[0] if len(parts) > 1 else ""
 
 
-def private_imports(source: str, public: set[str]) -> list[str]:
-    """What a script imports of the package in any other form than `from hf_multisource import <public names>`."""
-    return [
-        ast.unparse(node)
-        for node in package_imports(source)
-        if isinstance(node, ast.Import)
-        or node.module != "hf_multisource"
-        or not {alias.name for alias in node.names} <= public
-    ]
+def imported_modules(source: str) -> Iterator[str]:
+    """The modules of the package that a source imports by their absolute names, such as "data.rows"."""
+    for node in package_imports(source):
+        names = [alias.name for alias in node.names]
+        for name in names if isinstance(node, ast.Import) else [f"{node.module}.{name}" for name in names]:
+            inner = name.partition(".")[2]
+            found = [inner, inner.rpartition(".")[0]]  # a module, or a name in one
+            yield next((one for one in found if (INIT.parent / f"{one.replace('.', '/')}.py").exists()), "")
+
+
+def parts_imported(source: str) -> set[str]:
+    """The parts of the package that a source imports."""
+    return {module.rpartition(".")[0] if "." in module else "" for module in imported_modules(source)}
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """A cycle of imports, if there is one."""
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def shadowed(names: set[str]) -> set[str]:
@@ -124,20 +147,66 @@ def shadowed(names: set[str]) -> set[str]:
 
 
 def test_the_package_holds_the_modules_of_the_table_and_no_other() -> None:
-    assert {path.relative_to(INIT.parent).as_posix() for path in PACKAGE} == {f"{name}.py" for name in FLOORS}
+    assert {path.stem for path in FLAT} == FLOORS.keys() | ENTRIES.keys()
+    assert {part_of(path) for path in SUBPACKAGES} == PARTS.keys() - {""}
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
-def test_imports_only_go_down(path: Path) -> None:
-    assert forbidden_edges(path.stem, path.read_text("utf-8")) == []
+@pytest.mark.parametrize("path", FLAT, ids=lambda path: path.stem)
+def test_imports_of_flat_modules_only_go_down(path: Path) -> None:
+    if path.stem in ENTRIES:
+        assert parts_imported(path.read_text("utf-8")) == ENTRIES[path.stem]
+    else:
+        assert forbidden_edges(path.stem, path.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FLAT, ids=lambda path: path.stem)
+def test_every_edge_that_the_table_allows_is_used(path: Path) -> None:
+    if path.stem not in (*ENTRIES, "__init__"):  # which may import every module
+        assert FLOORS[path.stem] - {node.module for node in relative_imports(path.read_text("utf-8"))} == set()
+
+
+@pytest.mark.parametrize("path", SUBPACKAGES, ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_imports_of_subpackages_only_go_down(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert relative_imports(source) == []
+    assert parts_imported(source) - {part_of(path)} - PARTS[part_of(path)] == set()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_edge_between_parts_is_used_and_no_modules_import_each_other(part: str) -> None:
+    modules = {path.stem: path.read_text("utf-8") for path in (*FLAT, *SUBPACKAGES) if part_of(path) == part}
+    sources = {name: source for name, source in modules.items() if name not in ENTRIES}
+    assert set().union(*map(parts_imported, sources.values())) - {part} == PARTS[part]
+    inside = {
+        name: {module.removeprefix(f"{part}.") for module in imported_modules(source) if module.startswith(f"{part}.")}
+        for name, source in sources.items()
+    }
+    assert cycle_in(inside) == []
+
+
+def test_no_part_imports_scripts_or_tests() -> None:
+    scripts = {path.stem for path in SCRIPTS} | {"prepare", "reports", "training", "tests", "benchmarks"}
+    for path in (*FLAT, *SUBPACKAGES):
+        for node in imports(path.read_text("utf-8")):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert (node.module or "").split(".")[0] not in scripts, path
+
+
+def test_benchmarks_do_not_import_each_other_in_a_circle() -> None:
+    files = {path.stem: path.read_text("utf-8") for path in (ROOT / "benchmarks").glob("*.py")}
+    graph = {
+        name: {node.module or "" for node in imports(source) if isinstance(node, ast.ImportFrom)} & files.keys()
+        for name, source in files.items()
+    }
+    assert cycle_in(graph) == []
+
+
+@pytest.mark.parametrize("path", [path for path in FLAT if path.stem not in ENTRIES], ids=lambda path: path.stem)
 def test_siblings_are_imported_in_the_one_form_that_the_hub_follows(path: Path) -> None:
     assert imports_the_hub_cannot_follow(path.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FLAT, ids=lambda path: path.stem)
 def test_no_line_of_prose_looks_like_a_relative_import(path: Path) -> None:
     assert relative_imports_in_prose(path) == set()
 
@@ -147,13 +216,8 @@ def test_a_checkpoint_loads_with_torch_and_transformers_alone(path: Path) -> Non
     assert needed_to_load(path) == set()
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_import_public_names_only(path: Path) -> None:
-    assert private_imports(path.read_text("utf-8"), public_names()) == []
-
-
 def test_there_are_scripts_and_none_hides_a_package() -> None:
-    names = {path.stem for path in SCRIPTS}
+    names = {path.stem for path in SCRIPTS if path.parent.name == "training"}
     assert names
     assert shadowed(names) == set()
 
@@ -205,17 +269,22 @@ def test_a_third_party_import_is_found_wherever_it_stands_unless_guarded(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "part"),
     [
-        "import hf_multisource",
-        "import hf_multisource.attention",
-        "from hf_multisource.attention import SourceMemory",
-        "from hf_multisource import hidden",
+        ("from hf_multisource.cli.train import main", "cli"),
+        ("from hf_multisource.recipes import recipe", "recipes"),
+        ("import hf_multisource.data.rows", "data"),
+        ("from hf_multisource import MultiSourceConfig", ""),
+        ("from hf_multisource.attention import SourceMemory", ""),
     ],
 )
-def test_a_private_import_is_found(line: str) -> None:
-    harmless = "from hf_multisource import Shown\nfrom hf_multisource_extra import x\nimport torch"
-    assert private_imports(f"{line}\n{harmless}", {"Shown"}) == [line]
+def test_the_part_that_a_line_imports_is_found(line: str, part: str) -> None:
+    assert parts_imported(f"{line}\nimport torch\nfrom hf_multisource_extra import x") == {part}
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    assert set(cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    assert cycle_in({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 def test_a_script_that_hides_a_package_is_found() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from features import SELECTED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +40,8 @@ def test_nothing_on_the_page_failed() -> None:
 
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two"])
 def test_a_failed_case_is_a_no_and_a_skipped_one_is_not_run(processes: list[str], tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text("utf-8"))
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = feature\npythonpath = {Path(__file__).parent}\n")
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text("utf-8"))
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = feature\npythonpath = {ROOT / 'tests/support'}\n")
     (tmp_path / "test_some.py").write_text(
         """
 import pytest

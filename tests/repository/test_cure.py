@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
-import cure.sitecustomize
 import pytest
+from packaging.requirements import Requirement
 
-CURE = Path(cure.sitecustomize.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
+CURE = ROOT / "tests" / "support" / "cure"
 RULES = 'import torch\n@torch.library.register_fake("torchvision::nms")\ndef _(dets, scores, iou_threshold): ...\n'
 COMPILED = """
 import torch
@@ -41,7 +44,23 @@ def test_with_the_cure_it_can_be_imported(tmp_path: Path, compiled: str) -> None
     assert (done.stdout.strip(), done.returncode) == ("torchvision.nms.default", 0), done.stderr
 
 
-def test_scripts_that_tests_start_run_the_cure() -> None:
+@pytest.mark.vision
+def test_scripts_that_tests_of_timm_start_run_the_cure() -> None:
     code = "import sitecustomize, torchvision; print(sitecustomize.__file__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == CURE / "sitecustomize.py"
+
+
+def test_no_other_test_runs_the_cure() -> None:
+    assert importlib.util.find_spec("torchvision") is None, "the default tests run without torchvision"
+    assert str(CURE) not in os.environ["PYTHONPATH"].split(os.pathsep)
+    assert not any(type(finder).__name__ == "DeclareOperators" for finder in sys.meta_path)
+
+
+def test_no_extra_but_vision_brings_torchvision() -> None:
+    needs = map(Requirement, distribution("hf-multisource").requires or [])
+    extras = {str(one.marker) for one in needs if one.name in ("timm", "torchvision")}
+    assert extras == {'extra == "vision"'}
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert "vision]" not in makefile
+    assert makefile.count("timm torchvision") == 1

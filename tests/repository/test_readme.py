@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fresh import run_fresh
 from transformers import MarianConfig, MarianMTModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
+from fresh import run_fresh
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,

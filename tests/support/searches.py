@@ -7,9 +7,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from builders import END, three_source_batch, three_source_model
 from torch import Tensor
 from torch.nn.functional import log_softmax
+
+from builders import END, three_source_batch, three_source_model
 
 START = 2
 NextScores = Callable[[tuple[int, ...]], list[float]]

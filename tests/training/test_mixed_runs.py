@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from kinds import picture
-from runs import RECIPE, SAVED, WORDS, losses_of, read_json, recipe_of, same, train_at, weights_of, write_lines
 from test_media import wav_bytes
 from test_resume import kill_at, killed
 from transformers import (
@@ -25,9 +23,10 @@ from transformers import (
 )
 
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.cli import score
-from hf_multisource.cli import translate
+from hf_multisource.cli import score, translate
 from hf_multisource.recipes.training import train
+from kinds import picture
+from runs import RECIPE, SAVED, WORDS, losses_of, read_json, recipe_of, same, train_at, weights_of, write_lines
 
 LINES = {"train": 40, "dev": 8}
 RESNET: dict[str, Any] = {"embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic"}

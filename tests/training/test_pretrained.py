@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kinds import picture
 from transformers import (
     BertConfig,
     ResNetConfig,
@@ -19,6 +18,7 @@ from transformers import (
 )
 
 from hf_multisource.recipes.pretrained import encoder_config, form_of, load_part, plain_image_processor
+from kinds import picture
 
 
 def test_an_encoder_is_a_checkpoint_or_settings(tmp_path: Path) -> None:
@@ -58,9 +58,11 @@ def test_preprocessing_is_from_a_checkpoint_or_settings(tmp_path: Path) -> None:
         load_part(str(tmp_path / "nowhere"), "picture")
 
 
+@pytest.mark.vision
 @pytest.mark.parametrize("mode", ["center", "squash"])
 def test_timms_preprocessing_becomes_one_that_can_be_saved(mode: str, tmp_path: Path) -> None:
-    timm_data = pytest.importorskip("timm.data")
+    import timm.data as timm_data
+
     settings = {
         "input_size": [3, 16, 16],
         "interpolation": "bilinear",

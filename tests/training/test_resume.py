@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import sacrebleu
-from builders import EVERY_COMBINER, PAPER_COMBINERS
-from kills import die_within_a_checkpoint, quietly
-from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 
+from builders import EVERY_COMBINER, PAPER_COMBINERS
 from hf_multisource import MultiSourceTrainer
 from hf_multisource.recipes import checkpoints
 from hf_multisource.recipes.checkpoints import MARKER, Keeper, find_checkpoints, is_complete
 from hf_multisource.recipes.training import train
+from kills import die_within_a_checkpoint, quietly
+from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 
 THREE = ["en", "de", "fr"]
 

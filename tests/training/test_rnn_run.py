@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from runs import EVALUATED, make_folder, recipe_of, same, train_at, weights_of
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_multisource import MultiSourceProcessor, MultiSourceRNNForConditionalGeneration
@@ -19,6 +18,7 @@ from hf_multisource.evaluation.results import make_row, read_json
 from hf_multisource.publishing import card, push
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.training import train
+from runs import EVALUATED, make_folder, recipe_of, same, train_at, weights_of
 
 MODEL = {"model_type": "multisource-rnn", "combination": "child_sum", "d_model": 16, "num_layers": 1}
 

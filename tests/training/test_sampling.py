@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from builders import SOURCES, tiny_config
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from kinds import mixed_processor, picture, recording, regions
 from torch import Tensor
 from torch.utils.data import IterableDataset, RandomSampler
 from transformers import EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from builders import SOURCES, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     LengthBucketSampler,
@@ -26,6 +25,7 @@ from hf_multisource import (
 )
 from hf_multisource.recipes.tokenization import train_tokenizer
 from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
+from kinds import mixed_processor, picture, recording, regions
 
 NAMES = SOURCES[:2]
 VOCAB_SIZE = 16

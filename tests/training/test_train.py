@@ -10,6 +10,13 @@ import pytest
 import sacrebleu
 import torch
 import yaml
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.tokenization import train_tokenizer
+from hf_multisource.recipes.training import PACKAGES, main, train
 from runs import (
     EVALUATED,
     SAVED,
@@ -24,13 +31,6 @@ from runs import (
     weights_of,
     write_lines,
 )
-from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM
-
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.tokenization import train_tokenizer
-from hf_multisource.recipes.training import PACKAGES, main, train
 
 SCRIPT = Path(__file__).resolve().parents[2] / "training" / "train.py"
 LSTM = {"model_type": "multisource-rnn", "d_model": 16, "num_layers": 1}

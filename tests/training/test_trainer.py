@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import END, EVERY_COMBINER, LSTM, NAMES, three_source_model
 from torch import Tensor
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from builders import END, EVERY_COMBINER, LSTM, NAMES, three_source_model
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
 from hf_multisource.recipes.tokenization import train_tokenizer
 
