@@ -84,7 +84,8 @@ def test_accelerate_starts_the_command_on_two_processes(work: Path) -> None:
     steps = ["--max_steps", "2", "--eval_steps", "2", "--save_steps", "2", "--warmup_steps", "1", "--bf16", "no"]
     run(
         work,
-        *("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"),
+        *("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no"),
         *("-m", "hf_multisource.cli.train", "multi30k_en_de_fr_cs", *data, *sizes, *steps, "--max_length", "16"),
         *("--vocab_size", "290", "--use_cpu", "true", "--output_dir", "two"),
     )
