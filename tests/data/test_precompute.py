@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModel, ResNetConfig, ResNetModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
 from hf_multisource import read_picture
-from hf_multisource.cli import precompute
+from hf_multisource.cli.precompute import main
 from hf_multisource.data.rows import read_split
+from hf_multisource.recipes import precompute
 from kinds import picture
 from runs import read_json, write_lines
 
@@ -53,7 +54,7 @@ def command(encoder: str, data: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_row_i_is_the_map_of_picture_i_row_by_row_and_zeros_where_there_is_none(encoder: str, data: Path) -> None:
-    precompute.main(command(encoder, data, data, "--dtype", "float32"))
+    main(command(encoder, data, data, "--dtype", "float32"))
     array = np.load(data / "train.image.npy")
     model = AutoModel.from_pretrained(encoder).eval()
     assert array.shape == (ROWS, 16, 6) and array.dtype == np.float32
@@ -71,7 +72,7 @@ def test_row_i_is_the_map_of_picture_i_row_by_row_and_zeros_where_there_is_none(
 
 
 def test_what_it_writes_is_read_as_features_beside_the_text(encoder: str, data: Path) -> None:
-    precompute.main(command(encoder, data, data))
+    main(command(encoder, data, data))
     split = read_split(str(data), "train", ["image"], "cs", keep_all=True, forms={"image": "features"})
     assert [i for i, row in enumerate(split.rows) if row["image"] is None] == [ABSENT, BROKEN]
     assert split.rows[0]["image"].dtype == np.float16
@@ -81,7 +82,7 @@ def test_a_sequence_is_kept_as_it_is(data: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
     ViTModel(ViTConfig(**settings, intermediate_size=4, image_size=32, patch_size=16)).save_pretrained(tmp_path / "vit")
     PROCESSOR.save_pretrained(tmp_path / "vit")
-    precompute.main(command(str(tmp_path / "vit"), data, tmp_path / "out"))
+    main(command(str(tmp_path / "vit"), data, tmp_path / "out"))
     assert np.load(tmp_path / "out" / "train.image.npy").shape == (ROWS, 5, 4)
 
 
@@ -116,14 +117,14 @@ KILLS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 def test_an_interrupted_run_goes_on_to_the_same_array(
     kill: Callable[[pytest.MonkeyPatch], None], encoder: str, data: Path, tmp_path: Path
 ) -> None:
-    precompute.main(command(encoder, data, tmp_path / "whole"))
+    main(command(encoder, data, tmp_path / "whole"))
     arguments = command(encoder, data, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
         kill(patch)
         with pytest.raises(Killed):
-            precompute.main(arguments)
+            main(arguments)
     assert not (tmp_path / "out" / "train.image.npy").exists()
-    precompute.main(arguments)
+    main(arguments)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train.image.npy", "train.image.npy.json"]
     for name in ("train.image.npy", "train.image.npy.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -133,7 +134,7 @@ def test_what_is_done_is_not_done_again(encoder: str, data: Path, monkeypatch: p
     with pytest.MonkeyPatch.context() as patch:
         interrupt(patch, precompute.Encoder, "__call__", 4, after=False)
         with pytest.raises(Killed):
-            precompute.main(command(encoder, data, data))
+            main(command(encoder, data, data))
     seen: list[int] = []
     encode: Any = precompute.Encoder.__call__
 
@@ -142,23 +143,23 @@ def test_what_is_done_is_not_done_again(encoder: str, data: Path, monkeypatch: p
         return encode(self, pictures)
 
     monkeypatch.setattr(precompute.Encoder, "__call__", count)
-    precompute.main(command(encoder, data, data))
+    main(command(encoder, data, data))
     assert sum(seen) == ROWS - 6 - 1, "six rows were done, of the others one is broken"
-    precompute.main(command(encoder, data, data))
+    main(command(encoder, data, data))
     assert sum(seen) == ROWS - 6 - 1
 
 
 def test_an_array_of_something_else_is_not_touched(encoder: str, data: Path, tmp_path: Path) -> None:
-    precompute.main(command(encoder, data, data))
+    main(command(encoder, data, data))
     before = (data / "train.image.npy").read_bytes()
     with pytest.raises(SystemExit, match=r"train\.image\.npy was begun with another dtype"):
-        precompute.main(command(encoder, data, data, "--dtype", "float32"))
+        main(command(encoder, data, data, "--dtype", "float32"))
     write_lines(data / "train.image", ["images/0.png"] * ROWS)
     with pytest.raises(SystemExit, match="was begun with another paths_sha256"):
-        precompute.main(command(encoder, data, data))
+        main(command(encoder, data, data))
     (data / "train.image.npy.json").unlink()
     with pytest.raises(SystemExit, match=r"train\.image\.npy is there without its train\.image\.npy\.json"):
-        precompute.main(command(encoder, data, data))
+        main(command(encoder, data, data))
     assert (data / "train.image.npy").read_bytes() == before
 
 
@@ -167,8 +168,8 @@ def test_what_gives_no_features_is_an_error(encoder: str, data: Path, monkeypatc
         precompute.as_sequences(torch.zeros(2, 3))
     monkeypatch.setattr(precompute.Encoder, "__call__", lambda self, p: np.full((len(p), 2, 3), 1e6, np.float32))
     with pytest.raises(SystemExit, match=r"features reach .* too much for float16"):
-        precompute.main(command(encoder, data, data))
+        main(command(encoder, data, data))
     write_lines(data / "train.image", [""] * ROWS)
     (data / "train.image.npy.json").unlink(missing_ok=True)
     with pytest.raises(SystemExit, match=r"train\.image: no picture can be read"):
-        precompute.main(command(encoder, data, data))
+        main(command(encoder, data, data))

@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
-from test_scoring import OPTIONS, figures, made_up_row, make_run
 from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
@@ -20,6 +19,7 @@ from hf_multisource.cli import card, results, score
 from hf_multisource.evaluation.results import RESULTS, make_row
 from hf_multisource.publishing.card import card_of_row, recipe_of_command, strategy_text, subject_of_row, subject_of_run
 from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
+from scores import OPTIONS, figures, made_up_row, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = sorted((ROOT / RESULTS).glob("*/*.json"))

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from test_scoring import COLUMNS, OPTIONS, make_run
 from torch.testing import assert_close
 
 from builders import NAMES, tiny_config
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.cli import score
+from hf_multisource.cli import plot, results, score
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
-from hf_multisource.evaluation import plots, results
+from hf_multisource.evaluation import plots, scoring
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
+from scores import COLUMNS, OPTIONS, make_run
 
 ROWS: list[Any] = [
     {"en": "a small dog", "de": None, "fr": "un petit chien qui court"},
@@ -143,13 +143,13 @@ def test_another_layer_is_another_plot_and_none_beyond_the_last_is_drawn(tmp_pat
     path.write_text(json.dumps({**CONTENT, "title": "no font has \U0010fffd"}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plots.main([str(path)])
+        plot.main([str(path)])
     last = (tmp_path / "a.png").read_bytes()
     assert last.startswith(b"\x89PNG")
-    plots.main([str(path), "--layer", "0", "--out", str(tmp_path)])
+    plot.main([str(path), "--layer", "0", "--out", str(tmp_path)])
     assert (tmp_path / "a.png").read_bytes() != last
-    with pytest.raises(SystemExit, match=r"plots\.py: layer is 2; the model has 2, counted from 0"):
-        plots.main([str(path), "--layer", "2"])
+    with pytest.raises(SystemExit, match=r"^hf-multisource plot: layer is 2; the model has 2, counted from 0"):
+        plot.main([str(path), "--layer", "2"])
 
 
 def test_a_character_without_a_font_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -199,17 +199,17 @@ def test_score_plots_what_it_decoded_and_results_take_the_first_plot_along(run: 
 
 def test_score_takes_the_first_sentences_that_lack_no_source(run: Path) -> None:
     rows: list[Row] = [{"en": "a", "de": None}, {"en": "b", "de": "c"}, {"en": None, "de": "d"}, {"en": "e", "de": "f"}]
-    assert score.rows_to_plot([], rows, ["en", "de"]) == [1, 3, 0]
-    assert score.rows_to_plot([2, 0], rows, ["en", "de"]) == [2, 0]
-    with pytest.raises(SystemExit, match=r"score\.py: --attention-plot 12: there are 12 sentences, numbered from 0"):
+    assert scoring.rows_to_plot([], rows, ["en", "de"]) == [1, 3, 0]
+    assert scoring.rows_to_plot([2, 0], rows, ["en", "de"]) == [2, 0]
+    with pytest.raises(
+        SystemExit, match=r"^hf-multisource score: --attention-plot 12: there are 12 sentences, numbered"
+    ):
         score.main([str(run), *OPTIONS, "--attention-plot", "12"])
     assert not (run / "scores").exists()  # nothing was decoded before
 
 
-def test_score_says_before_it_starts_that_matplotlib_is_missing(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(score, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit):
+def test_score_says_before_it_starts_that_matplotlib_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "find_spec", lambda name: None)
+    message = r"plots need matplotlib: pip install 'hf-multisource\[plots\]'"
+    with pytest.raises(SystemExit, match=message):
         score.main([str(run), "--attention-plot"])
-    assert "plots need matplotlib: pip install 'hf-multisource[plots]'" in capsys.readouterr().err

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from builders import tiny_config
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.cli import results, score, translate
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
@@ -34,26 +33,11 @@ from hf_multisource.evaluation.perturbations import derangement, make_absent, ma
 from hf_multisource.evaluation.results import flattened, make_row, render
 from hf_multisource.evaluation.significance import paired_bootstrap
 from hf_multisource.evaluation.tables import format_table
-from hf_multisource.recipes.recipe import DataRecipe, Recipe
-from hf_multisource.recipes.tokenization import train_tokenizer
 from runs import write_lines
+from scores import COLUMNS, OPTIONS, REFERENCES, cells_of, figures, made_up_row, make_run, spoilt
 
 ROOT = Path(__file__).resolve().parents[2]
 SACREBLEU = {"bleu": BLEU, "chrf": CHRF}
-WORDS = ["a", "small", "dog", "sees", "two", "old", "cats", "near", "the", "red", "house", "today"]
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(4, 9))) for _ in range(count)]
-
-
-def spoilt(texts: Sequence[str], words: int) -> list[str]:
-    """Texts whose last words are wrong."""
-    return [" ".join([*text.split()[:-words], *["x"] * words]) for text in texts]
-
-
-REFERENCES = sentences(40, seed=1)
 GOOD, BAD = spoilt(REFERENCES, 1), spoilt(REFERENCES, 3)
 
 # The metric modules.
@@ -222,45 +206,6 @@ def test_tables_align_as_plain_text() -> None:
     assert format_table(["a", "long"], [["xyz", "1"]]) == "| a   | long |\n| --- | ---- |\n| xyz | 1    |"
 
 
-def figures(bleu: float, draws: int = 1) -> dict[str, Any]:
-    one = {"score": bleu, "ci_low": bleu - 1, "ci_high": bleu + 2, "draws": draws, "signature": "nrefs:1"}
-    return {"bleu": {**one, "draws_sd": 0.25 if draws > 1 else None}, "chrf": {**one, "score": 50.0, "draws_sd": None}}
-
-
-def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "run": name,
-        "combiner": "serial",
-        "sources": sources.split(),
-        "target": "cs",
-        "parameters": 1_250_000,
-        "updates": 4500,
-        "minutes": 61.5,
-        "hardware": "an abacus",
-        "threads": 2,
-        "seed": 1,
-        "curve": [],
-        "dev_loss": None,
-        "finished": True,
-        "split": "test",
-        "scores": {"all": figures(25.0)},
-        "search": {"num_beams": 4, "length_penalty": 1.0, "length_penalty_formula": "sum / length"},
-        "decoding_hardware": "a slide rule, 1 threads",
-        "sentences_per_second": 7.0,
-        "baseline": None,
-        "commands": ["python training/train.py x.yaml", "python training/score.py runs/x"],
-        "date": "2026-11-21",
-        "versions": {"torch": "2.13"},
-        **fields,
-    }
-
-
-def cells_of(page: str) -> list[list[str]]:
-    """The cells of all tables of a page, line by line."""
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
-
-
 def test_a_page_shows_the_learning_curves_and_says_what_the_rows_show(tmp_path: Path) -> None:
     rows = [
         made_up_row("serial", "en de", curve=[[100, 20.04], [200, 21.0]]),
@@ -321,37 +266,11 @@ def test_a_table_has_perplexities_where_rows_have_them() -> None:
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"results\.py: .*multi30k holds no row"):
+    with pytest.raises(SystemExit, match=r"^hf-multisource results table: .*multi30k holds no row"):
         results.main(["table", "multi30k", "--results", str(tmp_path)])
 
 
 # The scripts as typed, with a tiny random model.
-
-COLUMNS = {name: sentences(12, seed) for seed, name in enumerate(("en", "de", "cs"))}
-COLUMNS["de"][3] = ""
-OPTIONS = ("--num_beams", "2", "--batch_size", "4", "--max_new_tokens", "6", "--device", "cpu")
-
-
-def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
-    """A run folder as train.py leaves it, with a model that has learned nothing; and the data it is tested on."""
-    for name, column in COLUMNS.items():
-        write_lines(data / f"test.{name}", column)
-    recipe = Recipe(DataRecipe(str(data), ["en", "de"], "cs", max_length=16, concatenate=concatenate))
-    recipe.training["output_dir"] = str(folder)
-    tokenizer = train_tokenizer([text for column in COLUMNS.values() for text in column], "bpe", 280)
-    torch.manual_seed(0)
-    names = recipe.data.model_sources
-    config = tiny_config("serial", names, vocab_size=280, initializer="normal", init_std=1.0)
-    model = MultiSourceForConditionalGeneration(config)
-    model.generation_config.max_length = 16
-    model.save_pretrained(folder)
-    MultiSourceProcessor(tokenizer, names).save_pretrained(folder)
-    recipe.save(folder / "recipe.yaml")
-    history = [{"step": 100 * i, "eval_bleu": 20.0, "eval_loss": 1.0} for i in range(1, 11)]
-    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}, *history]}))
-    summary = {"updates": 1000, "seconds": 90.0, "parameters": 5000, "hardware": "an abacus", "threads": 1, "seed": 7}
-    (folder / "train_summary.json").write_text(json.dumps({**summary, "command": "python training/train.py x.yaml"}))
-    return folder
 
 
 @pytest.fixture
@@ -359,16 +278,16 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run", tmp_path)
 
 
-def script(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "training" / name), *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+def give_input(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Make a text the standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
-def test_score_writes_every_condition_and_the_table(run: Path) -> None:
-    done = script("score.py", str(run), *OPTIONS, "--adversarial", "--draws", "2", "--absent", "--only")
-    assert done.returncode == 0, done.stderr
+def test_score_writes_every_condition_and_the_table(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    score.main([str(run), *OPTIONS, "--adversarial", "--draws", "2", "--absent", "--only"])
+    shown, noted = capfd.readouterr()
     names = ["all", "wrong-en", "absent-en", "only-en", "wrong-de", "absent-de", "only-de"]
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["condition", "---------", *names]
+    assert [line.split()[1] for line in shown.splitlines()] == ["condition", "---------", *names]
     report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
     assert list(report["conditions"]) == names
     assert report["search"]["length_penalty_formula"] == "transformers: sum(log p) / length**length_penalty"
@@ -388,7 +307,7 @@ def test_score_writes_every_condition_and_the_table(run: Path) -> None:
     texts = {path.stem: path.read_bytes() for path in (run / "scores").glob("test.*.txt")}
     assert texts["test.absent-de"] == texts["test.only-en"]
     assert len(set(texts.values())) == len(texts) - 2  # absent-de and only-en, absent-en and only-de
-    assert "both `max_new_tokens`" not in done.stderr.lower()
+    assert "both `max_new_tokens`" not in noted.lower()
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
@@ -463,7 +382,7 @@ def test_an_interrupted_score_goes_on_and_finished_conditions_stay(
 def test_scoring_another_way_into_the_same_folder_is_refused_and_changes_nothing(run: Path) -> None:
     score.main([str(run), *OPTIONS])
     before = {path.name: path.read_bytes() for path in (run / "scores").iterdir()}
-    with pytest.raises(SystemExit, match=r"score\.py: .*test\.all\.txt was begun with .*: rows was 12, is 5"):
+    with pytest.raises(SystemExit, match=r"^hf-multisource score: .*test\.all\.txt was begun with .*: rows was 12, is"):
         score.main([str(run), *OPTIONS, "--limit", "5"])
     assert {path.name: path.read_bytes() for path in (run / "scores").iterdir()} == before
 
@@ -543,19 +462,24 @@ def test_runs_scored_on_other_references_are_not_compared(run: Path, tmp_path: P
         make_row(run, "t", "x", baseline=other)
 
 
-def test_translate_gives_the_hypotheses_of_score_from_files_and_from_a_table(run: Path, tmp_path: Path) -> None:
+def test_translate_gives_the_hypotheses_of_score_from_files_and_from_a_table(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     score.main([str(run), *OPTIONS])
     expected = read_lines(run / "scores" / "test.all.txt")
     out = tmp_path / "out.txt"
     cut = ("--max_length", "16")  # as in the recipe
     files = ("--de", str(tmp_path / "test.de"), "--en", str(tmp_path / "test.en"))
-    done = script("translate.py", str(run), *files, *OPTIONS, *cut, "--out", str(out))
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "12/12" in done.stderr
+    capsys.readouterr()
+    translate.main([str(run), *files, *OPTIONS, *cut, "--out", str(out)])
+    shown, noted = capsys.readouterr()
+    assert shown == ""
+    assert "12/12" in noted
     assert read_lines(out) == expected
     table = "".join(f"{en}\t{de}\n" for en, de in zip(COLUMNS["en"], COLUMNS["de"], strict=True))
-    done = script("translate.py", str(run), *OPTIONS, *cut, stdin=table)
-    assert done.stdout.split("\n") == [*expected, ""]
+    give_input(monkeypatch, table)
+    translate.main([str(run), *OPTIONS, *cut])
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
 
 
 def test_translate_joins_the_sources_of_a_run_that_joined_them(
@@ -598,17 +522,15 @@ def test_translate_writes_the_n_best_with_falling_scores(run: Path, capsys: pyte
         assert len({line[2] for line in lines[first : first + 3]}) == 3
 
 
-def test_translate_refuses_what_is_wrong_with_its_command_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translate_refuses_what_is_wrong_with_its_command_line(run: Path) -> None:
     for arguments, message in [
         ([str(run), "--en", "x", "--jsonl"], "give one file per source (--en) or a table"),
         ([str(run.parent / "nothing"), "--en", "x"], "nothing is no folder of a model"),
         ([str(run), "--n_best", "3", "--num_beams", "2"], "n_best is 3 with num_beams 2"),
         ([str(run), "--en", str(run / "no.txt")], "no.txt"),
+        (["--en", "x"], "the model comes first"),
+        ([str(run), "--fr", "x"], "unknown option --fr; the options of this model's sources are --en, --de"),
     ]:
         with pytest.raises(SystemExit) as stopped:
             translate.main(arguments)
         assert message in str(stopped.value)
-    for arguments, message in [(["--en", "x"], "the model comes first"), ([str(run), "--fr", "x"], "--fr")]:
-        with pytest.raises(SystemExit):
-            translate.main(arguments)
-        assert message in capsys.readouterr().err

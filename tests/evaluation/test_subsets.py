@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_scoring import REFERENCES, cells_of, spoilt
 
 from hf_multisource.cli import results
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.scoring import measure, summarise
 from hf_multisource.evaluation.significance import paired_bootstrap
 from reports import subsets
+from scores import REFERENCES, cells_of, spoilt
 
 SEARCH = {"num_beams": 4, "length_penalty": 1.0, "length_penalty_formula": "sum / length"}
 # Words that a run gets wrong in every sentence, in each condition.

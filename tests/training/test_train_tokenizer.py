@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
 from functools import cache
@@ -10,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_multisource.recipes.tokenization import KINDS, MIN_VOCAB_SIZE, SPECIAL_TOKENS, main, train_tokenizer
+from hf_multisource.cli.tokenizer import main
+from hf_multisource.recipes.tokenization import KINDS, MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
 
 SENTENCES = {
     "en": ["A boy plays in the water, and a girl is watching the boys.", "Two dogs run over the green grass."],
@@ -144,13 +143,13 @@ def test_bad_arguments_are_named() -> None:
         train_tokenizer([None, "", "  "], "bpe", 400)
 
 
-def test_the_command_saves_one_tokenizer_for_all(folder: Path) -> None:
-    script = Path(__file__).resolve().parents[2] / "training" / "train_tokenizer.py"
+def test_the_command_saves_one_tokenizer_for_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
     arguments = [str(folder), "--sources", "en", "de", "fr", "--target", "cs", "--vocab_size", "400", "--out", "tok"]
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "tok: bpe, 400 tokens, from 8 sentences\n"
+    main(arguments)
+    assert capsys.readouterr().out == "tok: bpe, 400 tokens, from 8 sentences\n"
     expected = tokenizer_of("bpe").backend_tokenizer.to_str()
     assert AutoTokenizer.from_pretrained(folder / "tok").backend_tokenizer.to_str() == expected
 
@@ -170,7 +169,7 @@ def test_the_command_saves_separate_tokenizers(folder: Path, capsys: pytest.Capt
 
 def test_the_command_leaves_a_folder_with_files_alone(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(SystemExit, match=r"^train_tokenizer\.py: .* is there already: choose another folder for --out"):
+    with pytest.raises(SystemExit, match=r"^hf-multisource tokenizer: .* is there already: choose another folder"):
         main([str(folder), "--sources", "en", "--target", "cs", "--vocab_size", "400", "--out", str(folder)])
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -186,7 +185,7 @@ def test_the_command_leaves_a_folder_with_files_alone(folder: Path) -> None:
     ],
 )
 def test_the_command_says_what_is_wrong_and_writes_nothing(arguments: list[str], message: str, folder: Path) -> None:
-    with pytest.raises(SystemExit, match=rf"^train_tokenizer\.py: {message}"):
+    with pytest.raises(SystemExit, match=rf"^hf-multisource tokenizer: {message}"):
         main([str(folder), *arguments, "--out", str(folder / "tok")])
     assert not (folder / "tok").exists()
 
