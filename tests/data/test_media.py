@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import wave
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,16 +37,6 @@ from runs import write_lines
 FORMS = {"image": "picture", "speech": "sound", "regions": "features"}
 
 
-def wav_bytes(samples: list[int], rate: int = kinds.RATE, channels: int = 1) -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(np.array(samples, "<i2").tobytes())
-    return stream.getvalue()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Four lines: all there; no picture; only a picture; only features, and a row of zeros for the others."""
@@ -58,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "images").mkdir()
     for i in range(2):
         picture(i).save(tmp_path / "images" / f"{i}.png")
-    (tmp_path / "0.wav").write_bytes(wav_bytes([0, 16384, -32768]))
+    (tmp_path / "0.wav").write_bytes(kinds.wav_bytes([0, 16384, -32768]))
     array = np.stack([regions(i, 5) for i in range(4)]).astype(np.float16)
     array[1:3] = 0
     np.save(tmp_path / "train.regions.npy", array)
@@ -221,12 +210,12 @@ def test_a_split_of_which_nothing_can_be_read_is_an_error() -> None:
 
 
 def test_pcm_files_become_samples_and_channels_are_averaged(tmp_path: Path) -> None:
-    (tmp_path / "a.wav").write_bytes(wav_bytes([0, 16384, -32768]))
-    stereo = wav_bytes([0, 16384, -32768, 0], rate=16_000, channels=2)
+    (tmp_path / "a.wav").write_bytes(kinds.wav_bytes([0, 16384, -32768]))
+    stereo = kinds.wav_bytes([0, 16384, -32768, 0], rate=16_000, channels=2)
     for value in (
         str(tmp_path / "a.wav"),
         {"bytes": None, "path": str(tmp_path / "a.wav")},
-        wav_bytes([0, 16384, -32768]),
+        kinds.wav_bytes([0, 16384, -32768]),
     ):
         sound = read_sound(value)
         assert sound["sampling_rate"] == kinds.RATE
@@ -326,7 +315,7 @@ def test_a_recording_without_samples_is_unreadable() -> None:
 
 def test_a_recording_at_another_rate_than_its_encoder_reads_is_found_with_the_unreadable_ones(folder: Path) -> None:
     path = folder / "44.wav"
-    path.write_bytes(wav_bytes([1, 2, 3], rate=44_100))
+    path.write_bytes(kinds.wav_bytes([1, 2, 3], rate=44_100))
     array = {"array": np.zeros(3, np.float32), "sampling_rate": kinds.RATE}
     values: list[Any] = [
         str(folder / "0.wav"),

@@ -1,6 +1,8 @@
 """What each of two processes trains on, in a whole run and in one that is resumed within its second epoch.
 
-accelerate launch --config_file training/accelerate/ddp.yaml tests/batches_of_two.py FOLDER 'TRAINER SETTINGS AS JSON'
+accelerate launch --config_file training/accelerate/ddp.yaml tests/support/batches_of_two.py FOLDER SETTINGS
+
+SETTINGS are those of the trainer, as JSON.
 """
 
 import json
@@ -8,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
-from test_sampling import made_up_examples, trainer_of
+from trainers import made_up_examples, trainer_of
 
 
 def main(folder: Path, settings: dict[str, Any]) -> None:

@@ -1,17 +1,15 @@
-"""train.py on CPU processes that Accelerate takes for GPUs: it divides no model among processes of any other kind.
+"""Train on CPU processes that Accelerate takes for GPUs: it divides no model among processes of any other kind.
 
-ACCELERATE_TORCH_DEVICE=cpu accelerate launch --config_file training/accelerate/fsdp2.yaml tests/fsdp_on_cpu.py ...
+export ACCELERATE_TORCH_DEVICE=cpu
+accelerate launch --config_file training/accelerate/fsdp2.yaml tests/support/fsdp_on_cpu.py ...
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
-from hf_multisource.recipes.training import main
+from hf_multisource.cli.train import main
 
 
 def backend_of_a_gpu(self: Any, *args: Any, **kwargs: Any) -> tuple[str, DistributedType]:

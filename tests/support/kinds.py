@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import wave
 from functools import cache
 from typing import Any
 
@@ -63,3 +65,13 @@ def mixed_rows() -> list[dict[str, Any]]:
         {"en": TEXTS[1], "image": None, "speech": recording(2, 4), "regions": None},
         {"en": None, "image": None, "speech": None, "regions": regions(3, 1)},
     ]
+
+
+def wav_bytes(samples: list[int], rate: int = RATE, channels: int = 1) -> bytes:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.array(samples, "<i2").tobytes())
+    return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Small runs of training/train.py: their data, their recipe, and what is left of them."""
+"""Small trainings: their data, their recipe, and what is left of them."""
 
 from __future__ import annotations
 

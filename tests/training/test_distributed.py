@@ -12,7 +12,6 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
-from test_sampling import made_up_examples, name_of
 from transformers import Seq2SeqTrainingArguments
 
 import hf_multisource.sampling
@@ -20,6 +19,7 @@ from builders import EVERY_COMBINER, one_by_default, three_source_batch, three_s
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 from hf_multisource.sharding import shard
 from runs import losses_of, make_folder, read_json, train_at, weights_of
+from trainers import made_up_examples, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "training" / "accelerate"

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from test_media import wav_bytes
-from test_resume import kill_at, killed
 from transformers import (
     ResNetConfig,
     ResNetModel,
@@ -25,7 +23,8 @@ from transformers import (
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli import score, translate
 from hf_multisource.recipes.training import train
-from kinds import picture
+from kills import kill_at, killed
+from kinds import picture, wav_bytes
 from runs import RECIPE, SAVED, WORDS, losses_of, read_json, recipe_of, same, train_at, weights_of, write_lines
 
 LINES = {"train": 40, "dev": 8}
@@ -76,13 +75,17 @@ def pictures(encoder: str, freeze: bool = True, **more: Any) -> dict[str, Any]:
     return {"data.sources": ["en", "image"], "model.sources": [entry], **more}
 
 
+def scored(run: Path, *options: str) -> Any:
+    """Score the dev split; returns the report."""
+    score.main([str(run), "--split", "dev", *options])
+    return read_json(run / "scores" / "dev.json")
+
+
 def test_features_are_trained_on_scored_and_translated_with(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train_at(folder, **features())
     assert "absent.regions 1" in capsys.readouterr().out
     assert weights_of(run)["model.encoder.sources.regions.projection.weight"].shape == (16, 8)
-    report = score.score(
-        score.parse([str(run), "--split", "dev", "--num_beams", "2", "--adversarial", "--draws", "2", "--absent"]), "x"
-    )
+    report = scored(run, "--num_beams", "2", "--adversarial", "--draws", "2", "--absent")
     assert set(report["conditions"]) == {"all", "wrong-en", "wrong-regions", "absent-en", "absent-regions"}
     assert report["data"]["absent.regions"] == 1
     hypotheses = (run / "scores" / "dev.all.txt").read_text("utf-8")
@@ -102,7 +105,7 @@ def test_pictures_are_trained_on_scored_and_translated_with(
     assert not (read_json(run / "unreadable.json")["train"])
     processor = MultiSourceProcessor.from_pretrained(run)
     assert processor.main_input("image") == "pixel_values"
-    report = score.score(score.parse([str(run), "--split", "dev", "--num_beams", "2", "--absent"]), "x")
+    report = scored(run, "--num_beams", "2", "--absent")
     assert set(report["conditions"]) == {"all", "absent-en", "absent-image"}
     hypotheses = (run / "scores" / "dev.all.txt").read_text("utf-8")
     given = ["--en", str(folder / "text/dev.en"), "--image", str(folder / "text/dev.image")]
@@ -133,9 +136,9 @@ def test_pictures_that_cannot_be_read_stop_the_run_before_anything_is_built_or_a
     run = train_at(folder, **pictures(encoder, unreadable="absent"))
     assert f"unreadable.image {len(broken)}" in capsys.readouterr().out
     assert read_json(run / "unreadable.json")["train"] == {"image": broken}
-    with pytest.raises(ValueError, match="files cannot be read"):
-        score.score(score.parse([str(run), "--split", "dev", "--unreadable", "error"]), "x")
-    report = score.score(score.parse([str(run), "--split", "dev", "--num_beams", "1"]), "x")
+    with pytest.raises(SystemExit, match="files cannot be read"):
+        scored(run, "--unreadable", "error")
+    report = scored(run, "--num_beams", "1")
     assert report["data"]["unreadable.image"] > 0
 
 
@@ -162,8 +165,8 @@ def test_a_recording_at_a_wrong_rate_stops_training_scores_and_translations_befo
     run = train_at(folder, unreadable="absent", max_steps=1, save_steps=1, **changes)
     assert "unreadable.speech 1" in capsys.readouterr().out
     assert read_json(run / "unreadable.json") == {"train": {"speech": [39]}, "dev": {"speech": [7]}}
-    with pytest.raises(ValueError, match=rf"dev, line 8, {wrong}"):
-        score.score(score.parse([str(run), "--split", "dev", "--unreadable", "error"]), "x")
+    with pytest.raises(SystemExit, match=rf"dev, line 8, {wrong}"):
+        scored(run, "--unreadable", "error")
     with pytest.raises(SystemExit, match=f"line 8, {wrong}"):
         translate.main([str(run), "--en", str(text / "dev.en"), "--speech", str(text / "dev.speech")])
 

@@ -15,11 +15,9 @@ import pytest
 import sacrebleu
 
 from builders import EVERY_COMBINER, PAPER_COMBINERS
-from hf_multisource import MultiSourceTrainer
-from hf_multisource.recipes import checkpoints
 from hf_multisource.recipes.checkpoints import MARKER, Keeper, find_checkpoints, is_complete
 from hf_multisource.recipes.training import train
-from kills import die_within_a_checkpoint, quietly
+from kills import die_within_a_checkpoint, kill_at, kill_at_marking, kill_in, killed, quietly
 from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 
 THREE = ["en", "de", "fr"]
@@ -34,44 +32,6 @@ def folder(tmp_path: Path) -> Path:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing kills; the data are the same in every test."""
     return train_at(make_folder(tmp_path_factory.mktemp("undisturbed")), eval_strategy="steps", eval_steps=SAVED)
-
-
-class Killed(BaseException):
-    """As from outside: nothing in the program waits for it."""
-
-
-def kill_in(patch: pytest.MonkeyPatch, owner: Any, name: str, *, when: Callable[..., bool], after: bool) -> None:
-    """Have the program die before or after a call, if `when` says so of the call's arguments."""
-    run: Callable[..., Any] = getattr(owner, name)
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        if not after and when(*args):
-            raise Killed
-        result = run(*args, **kwargs)
-        if after and when(*args):
-            raise Killed
-        return result
-
-    patch.setattr(owner, name, dying)
-
-
-def kill_at(patch: pytest.MonkeyPatch, method: str, step: int, *, after: bool) -> None:
-    """Have the trainer die before or after a method at the given number of finished updates."""
-    kill_in(patch, MultiSourceTrainer, method, when=lambda self, *_: self.state.global_step == step, after=after)
-
-
-def kill_at_marking(patch: pytest.MonkeyPatch, step: int, *, after: bool) -> None:
-    """Have the program die before or after a checkpoint is marked as complete."""
-    name = f"checkpoint-{step}"
-    kill_in(patch, checkpoints, "write_json", when=lambda path, *_: path.parent.name == name, after=after)
-
-
-def killed(folder: Path, kill: Callable[[pytest.MonkeyPatch], None], *, resume: bool = False, **changes: Any) -> None:
-    """Train until the kill."""
-    with pytest.MonkeyPatch.context() as patch:
-        kill(patch)
-        with pytest.raises(Killed):
-            train(recipe_of(folder, **changes), resume=resume)
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -13,9 +13,9 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_multisource import MultiSourceProcessor, MultiSourceRNNForConditionalGeneration
-from hf_multisource.cli import score
+from hf_multisource.cli import card, score
 from hf_multisource.evaluation.results import make_row, read_json
-from hf_multisource.publishing import card, push
+from hf_multisource.publishing import push
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.training import train
 from runs import EVALUATED, make_folder, recipe_of, same, train_at, weights_of
@@ -63,7 +63,7 @@ def test_a_run_is_trained_scored_drawn_and_told_of(run: Path, tmp_path: Path) ->
 def test_a_model_without_attention_has_none_to_plot(run: Path, tmp_path: Path) -> None:
     config = read_json(run / "config.json")
     (tmp_path / "config.json").write_text(json.dumps({**config, "attention": "none", "input_feeding": False}))
-    with pytest.raises(SystemExit, match=r"score\.py: --attention-plot: .* is a model without attention"):
+    with pytest.raises(SystemExit, match=r"hf-multisource score: --attention-plot: .* is a model without attention"):
         score.main([str(tmp_path), "--attention-plot"])
 
 

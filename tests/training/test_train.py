@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli.train import main
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
-from hf_multisource.recipes.training import PACKAGES, main, train
+from hf_multisource.recipes.training import PACKAGES, train
 from runs import (
     EVALUATED,
     SAVED,
@@ -132,19 +133,17 @@ def test_a_tokenizer_can_be_loaded_instead_of_trained(folder: Path) -> None:
     assert AutoModelForSeq2SeqLM.from_pretrained(folder / "run").config.vocab_size == len(given)
 
 
-def test_the_command_trains_and_says_what_it_does(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "recipe.yaml", "--max_steps", "2", "--seed=7", "--sources", "de", "en"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_the_command_trains_and_says_what_it_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    main(["recipe.yaml", "--max_steps", "2", "--seed=7", "--sources", "de", "en"])
+    said = capsys.readouterr().out
     for line in ("train: lines 40, rows 40", "dev: lines 20", "train, tokens: truncated.de 0", "model: parameters"):
-        assert line in done.stdout
+        assert line in said
     summary = read_json(folder / "run" / "train_summary.json")
     assert (summary["updates"], summary["seed"]) == (2, 7)
-    assert summary["command"].endswith("recipe.yaml --max_steps 2 --seed=7 --sources de en")
+    assert summary["command"] == "hf-multisource train recipe.yaml --max_steps 2 --seed=7 --sources de en"
     assert translate(folder / "run", en="two").shape[0] == 1
 
 
@@ -319,7 +318,7 @@ def test_bad_input_is_named_in_one_line_and_the_corrected_command_runs(
     spoil(folder / "text")
     spoilt = files_of(folder / "text")
     monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit, match=rf"^train\.py: .*{message}") as caught:
+    with pytest.raises(SystemExit, match=rf"^hf-multisource train: .*{message}") as caught:
         main(["recipe.yaml", "--max_steps", "1", *arguments])
     assert isinstance(caught.value.code, str), "a text as exit code is printed, and the status is 1"
     assert "\n" not in caught.value.code
@@ -330,25 +329,29 @@ def test_bad_input_is_named_in_one_line_and_the_corrected_command_runs(
     assert translate(folder / "run", en="two").shape[0] == 1
 
 
-def test_the_command_ends_with_status_1_and_one_line(folder: Path) -> None:
+def test_the_old_script_ends_with_status_1_and_one_line(folder: Path) -> None:
     cut(folder / "text" / "train.de")
     done = subprocess.run([sys.executable, str(SCRIPT), "recipe.yaml"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr  # installed packages may have said something when they were imported
-    assert done.stderr.rstrip().splitlines()[-1].startswith("train.py: files in text differ in length")
+    assert done.stderr.rstrip().splitlines()[-1].startswith("hf-multisource train: files in text differ in length")
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
-    assert "python training/train.py RECIPE.yaml [--resume] [--key value" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Usage: hf-multisource train" in said and "--resume" in said
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
-def test_without_a_recipe_the_command_says_how_it_is_used(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match=r"python training/train\.py RECIPE\.yaml \[--resume\] \[--key value"):
+def test_without_a_recipe_the_command_says_how_it_is_used(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
         main(arguments)
+    assert "Usage: hf-multisource train" in (said := capsys.readouterr().err) and "recipe" in said
 
 
 def test_a_recipe_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^train\.py: .*none\.yaml"):
+    with pytest.raises(SystemExit, match=r"^hf-multisource train: .*none\.yaml"):
         main([str(folder / "none.yaml")])
