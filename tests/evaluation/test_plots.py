@@ -21,7 +21,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import plots, scoring
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
-from scores import COLUMNS, OPTIONS, make_run
+from scored import COLUMNS, OPTIONS, make_run
 
 ROWS: list[Any] = [
     {"en": "a small dog", "de": None, "fr": "un petit chien qui court"},

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from hf_multisource.cli import results
+from hf_multisource.cli.results import main as results_main
+from hf_multisource.evaluation import results
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.scoring import measure, summarise
 from hf_multisource.evaluation.significance import paired_bootstrap
 from reports import subsets
-from scores import REFERENCES, cells_of, spoilt
+from scored import REFERENCES, cells_of, spoilt
 
 SEARCH = {"num_beams": 4, "length_penalty": 1.0, "length_penalty_formula": "sum / length"}
 # Words that a run gets wrong in every sentence, in each condition.
@@ -163,10 +164,10 @@ def test_rows_that_do_not_go_together_are_refused(rows: Rows, tmp_path: Path) ->
 def test_the_commands_write_rows_and_page(runs: dict[str, Path], rows: Rows, tmp_path: Path) -> None:
     out = ["--results", str(tmp_path)]
     for name in ("en", "de", "serial"):
-        results.main(["row", str(runs[name]), "--table", "tiny", "--name", name, *out])
+        results_main(["row", str(runs[name]), "--table", "tiny", "--name", name, *out])
     dedicated = [str(runs[name]) for name in ("en", "de", "serial")]
     row = ["row", str(runs["dropout"]), "--table", "tiny", "--name", "dropout", "--dedicated", *dedicated]
-    results.main([*row, *out])
+    results_main([*row, *out])
     assert json.loads((tmp_path / "tiny" / "dropout.json").read_text()) == json.loads(json.dumps(rows["dropout"]))
     (tmp_path / "tiny_subsets").mkdir()
     (tmp_path / "tiny_subsets" / "notes.md").write_text("Words.\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reports import zoph_knight
-from scores import cells_of, figures, made_up_row
+from scored import cells_of, figures, made_up_row
 
 
 def row(name: str, bleu: float, baseline: str | None = None, gain: tuple[float, float, float] = (0.0, 1.0, 0.5)) -> Any:

@@ -17,7 +17,7 @@ import page
 import train_step
 from common import PAPER, Size, marian, our_model, sources_of, work
 from runs import WORDS, write_lines
-from scores import COLUMNS, make_run
+from scored import COLUMNS, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = Size(16, 32, 2, 1, 2, 64, texts=2, length=5, steps=4)
