@@ -23,8 +23,9 @@ def broken_torchvision() -> str | None:
     except Exception as error:  # whatever its compiled part raises
         reason = " ".join(str(error).split())
         return (
-            f"torchvision {version('torchvision')} does not fit torch {version('torch')} ({reason}), and Transformers "
-            "cannot be imported beside it: run `pip uninstall torchvision`, or install the torchvision build of this torch"
+            f"torchvision {version('torchvision')} does not fit torch {version('torch')} ({reason}), and "
+            "Transformers cannot be imported beside it: run `pip uninstall torchvision`, or install the torchvision build "
+            "of this torch"
         )
     return None
 
