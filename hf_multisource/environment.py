@@ -24,8 +24,8 @@ def broken_torchvision() -> str | None:
         reason = " ".join(str(error).split())
         return (
             f"torchvision {version('torchvision')} does not fit torch {version('torch')} ({reason}), and "
-            "Transformers cannot be imported beside it: run `pip uninstall torchvision`, or install the torchvision build "
-            "of this torch"
+            "Transformers cannot be imported beside it: run `pip uninstall torchvision`, or install the torchvision "
+            "build of this torch"
         )
     return None
 

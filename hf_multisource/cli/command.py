@@ -6,7 +6,7 @@ import functools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 from huggingface_hub.errors import StrictDataclassError
@@ -149,7 +149,14 @@ def run(app: typer.Typer, program: str, argv: Sequence[str] | None) -> None:
             raise
 
 
-def make_main(name: str, function: Callable[..., None], **settings: Any) -> Callable[[Sequence[str] | None], None]:
+class Main(Protocol):
+    """The `main` of a command: a function of the command line without the program; None: this process's."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> None:
+        """Run the command."""
+
+
+def make_main(name: str, function: Callable[..., None], **settings: Any) -> Main:
     """Return a `main` for one command, as `python -m hf_multisource.cli.<name>` and the scripts in training/ run it.
 
     Args:

@@ -10,6 +10,7 @@ import pytest
 from builders import NAMES, three_source_model
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.cli import push
+from hf_multisource.publishing.push import size_in_words
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 HOME = ("recipe.yaml", "train_summary.json", "trainer_state.json", "scores/test.json", "checkpoint-5/optimizer.pt")
@@ -118,4 +119,4 @@ def test_a_name_that_the_hub_does_not_take_is_refused(run: Path, repo: str, mess
     ("size", "words"), [(0, "0.0 B"), (999, "999.0 B"), (1000, "1.0 kB"), (2_500_000, "2.5 MB"), (5e12, "5000.0 GB")]
 )
 def test_sizes_are_told_in_words(size: float, words: str) -> None:
-    assert push.size_in_words(size) == words
+    assert size_in_words(size) == words
