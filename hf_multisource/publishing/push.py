@@ -75,10 +75,18 @@ def listing(folder: Path) -> str:
 
 
 def upload(folder: Path, repo: str, private: bool) -> str:
-    """Make the repository if need be and commit all files of a folder to it.
+    """Create the repository if it does not exist, and commit all files of a folder to it.
+
+    Args:
+        folder: The folder.
+        repo: Hub id of the repository.
+        private: Whether a new repository is private.
+
+    Returns:
+        Address of the commit.
 
     Raises:
-        ConnectionError: If that fails, whatever the reason.
+        ConnectionError: If the upload fails for any reason.
     """
     api = HfApi()
     try:
