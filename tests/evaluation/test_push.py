@@ -1,4 +1,4 @@
-"""training/push.py up to the network: what it checks, and what it would upload. tests/test_hub.py pushes for real."""
+"""`hf-multisource push` up to the network: what it checks, and what it would upload; `test_hub.py` pushes for real."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def listed(output: str) -> dict[str, str]:
     return {path: f"{number} {unit}" for number, unit, path in lines}
 
 
-@pytest.mark.feature("Hub", "training/push.py shows what it would upload, and uploads nothing")
+@pytest.mark.feature("Hub", "`hf-multisource push` shows what it would upload, and uploads nothing")
 def test_it_shows_what_it_would_upload(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     push.main([str(run), "org/name"])
     output = capsys.readouterr()
@@ -53,7 +53,7 @@ def test_it_shows_what_it_would_upload(run: Path, capsys: pytest.CaptureFixture[
     assert f"in {len(files)} files" in output.out
     assert output.out.startswith("org/name:\n")
     assert output.out.endswith("Nothing was uploaded; --push does it.\n")
-    assert output.err.count("push.py") == 0
+    assert "has no README.md" not in output.err
 
 
 def test_a_model_without_a_card_is_warned_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +73,7 @@ def test_a_model_folder_that_is_no_run_will_do(run: Path, capsys: pytest.Capture
 
 
 def test_without_the_network_a_push_says_so(run: Path) -> None:
-    with pytest.raises(SystemExit, match=r"push\.py: org/name: the upload broke off: .*offline"):
+    with pytest.raises(SystemExit, match=r"hf-multisource push: org/name: the upload broke off: .*offline"):
         push.main([str(run), "org/name", "--push"])
 
 
@@ -89,7 +89,7 @@ def test_without_the_network_a_push_says_so(run: Path) -> None:
 )
 def test_a_run_that_lacks_something_is_refused(run: Path, spoil: str, message: str) -> None:
     (run / spoil).unlink()
-    with pytest.raises(SystemExit, match=f"push.py: .*{message}"):
+    with pytest.raises(SystemExit, match=f"hf-multisource push: .*{message}"):
         push.main([str(run), "org/name"])
 
 

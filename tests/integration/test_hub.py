@@ -252,7 +252,7 @@ for push in (
 """
 
 
-@pytest.mark.feature("Hub", "push_to_hub, training/push.py, and loading by repository id")
+@pytest.mark.feature("Hub", "push_to_hub, `hf-multisource push`, and loading by repository id")
 @pytest.mark.feature("Hub", "A push whose connection breaks publishes nothing; the next one completes it")
 @pytest.mark.parametrize("combiner", one_by_default("serial"))
 def test_push_and_pull_over_http(
@@ -267,7 +267,7 @@ def test_push_and_pull_over_http(
         pulled = run_fresh(LOAD, tmp_path, env=environment, places=["me/model"], examples=TEXTS, again="")
 
     assert [bool(error) for error in errors] == [True, False, True, False, False]
-    assert errors[0].startswith("push.py: me/model: the upload broke off: ")
+    assert errors[0].startswith("hf-multisource push: me/model: the upload broke off: ")
     assert set(hub.broken) == {"upload", "commit"}
     assert hub.unknown == []
     assert hub.private == {"me/model"}
