@@ -1,27 +1,42 @@
-"""What the README shows runs as it is written there."""
+"""What README.md and the pages of docs/ show runs as it is written there, and what they name exists."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import yaml
+from fresh import run_fresh
 from transformers import MarianConfig, MarianMTModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
-from fresh import run_fresh
-from hf_multisource import (
-    COMBINERS,
-    MultiSourceConfig,
-    MultiSourceForConditionalGeneration,
-    MultiSourcePipeline,
-    MultiSourceProcessor,
-)
+from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli.app import make_app
+from hf_multisource.cli.translate import parse_files
+from hf_multisource.recipes.catalogue import shipped_recipes
+from hf_multisource.recipes.recipe import DataRecipe, TokenizerRecipe, load_recipe, parse_overrides
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+GENERATED = {"docs/compatibility.md"}  # written by the test run
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in PAGES if page not in GENERATED]
+TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in [*PAGES, *GENERATED, "CONTRIBUTING.md"]}
+MOST_LINES = 150  # of the README
+EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+NEEDS_THE_DEMO = {"README.md"}  # pages whose shown output is that of the trained demo model
+SOURCES = ("en", "de", "fr", "image", "speech")  # that commands on the pages may name
+
+# Pages (of the README the first example) that import nothing but what lies beside the weights.
+ON_REMOTE_CODE = ["docs/sources.md", "docs/conversion.md", "docs/generation.md", "docs/publishing.md"]
 REMOTE = """
 import os, sys, types
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -35,10 +50,27 @@ class Remote(types.ModuleType):
 
 sys.modules["hf_multisource"] = Remote("hf_multisource")
 os.chdir(folder)
-for example in examples:
-    exec(example)
-answer = [type(model).__module__, str(loss), fresh.config.source_names]
+answer = {}
+for page, blocks in examples.items():
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    answer[page] = [type(names["model"]).__module__, str(names.get("loss"))]
 """
+
+
+def examples(page: str) -> list[tuple[str, str]]:
+    """The Python blocks of a page, each with the output that is shown below it, or ""."""
+    return EXAMPLE.findall(TEXT[page])
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT[page], re.DOTALL)
+
+
+def tables(text: str) -> list[list[str]]:
+    """The cells of every line of a table, headings and rules included."""
+    return [re.split(r" ?(?<!\\)\| ?", line.strip("| ")) for line in text.splitlines() if line.startswith("|")]
 
 
 @pytest.fixture
@@ -47,10 +79,19 @@ def demo(tmp_path: Path) -> Path:
     tokenizer = train_tokenizer(["Sunday, May 21, 18 days", "21. Mai, 2001", "dimanche, 17 euros"], "bpe", 270)
     processor = MultiSourceProcessor(tokenizer, ["en", "de", "fr"])
     config = MultiSourceConfig(
-        sources=["en", "de", "fr"], vocab_size=len(tokenizer), d_model=8, encoder_layers=1, decoder_layers=1
+        sources=["en", "de", "fr"],
+        vocab_size=len(tokenizer),
+        d_model=64,
+        encoder_layers=1,
+        encoder_ffn_dim=64,
+        decoder_layers=2,
+        decoder_ffn_dim=64,
+        label_smoothing=0.1,
     )
-    processor.save_pretrained(tmp_path / "runs/demo/all")
-    MultiSourceForConditionalGeneration(config).save_pretrained(tmp_path / "runs/demo/all")
+    model = MultiSourceForConditionalGeneration(config)
+    model.generation_config.max_length = 40  # as that of a trained run
+    for part in (processor, model):
+        part.save_pretrained(tmp_path / "runs/demo/all")
     sizes: dict[str, Any] = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 8)
     numbers: dict[str, Any] = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
     numbers |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
@@ -66,39 +107,175 @@ def demo(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_python_examples_run(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_is_short() -> None:
+    assert len(TEXT["README.md"].splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
+def test_python_examples_run(page: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     names: dict[str, Any] = {}
-    assert len(EXAMPLES) == 7
-    for example in EXAMPLES:
-        exec(compile(example, "README.md", "exec"), names)
-    assert names["loss"].isfinite()
-    assert type(names["pipe"]) is MultiSourcePipeline
-    assert names["fresh"].config.source_names == ["en", "de", "fr"]
-    assert [source.kind for source in names["translator"].config.sources] == ["text", "text", "pretrained"]
-    assert names["plain"].config.combiner == "parallel"
+    for code, shown in examples(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, page, "exec"), names)
+        if page in NEEDS_THE_DEMO:
+            assert len(shown.splitlines()) in (0, len(printed.getvalue().splitlines()))
+        elif shown:
+            assert printed.getvalue().endswith(shown), "the output that the page shows"
+    if "loss" in names:
+        assert names["loss"].isfinite()
 
 
 @pytest.mark.feature("Hub", "The README's examples with the code of the checkpoint")
 def test_python_examples_run_without_the_package_on_the_checkpoints_own_code(demo: Path) -> None:
-    place = demo / "runs/demo/all"
-    answer = run_fresh(REMOTE, demo / "home", place=place, folder=demo, examples=EXAMPLES)
-    module, loss, sources = answer
-    assert module.startswith("transformers_modules.")
-    assert "grad_fn" in loss
-    assert sources == ["en", "de", "fr"]
+    code = {page: [block for block, _ in examples(page)] for page in ["README.md", *ON_REMOTE_CODE]}
+    code["README.md"] = code["README.md"][:1]
+    answer = run_fresh(REMOTE, demo / "home", place=demo / "runs/demo/all", folder=demo, examples=code)
+    assert list(answer) == list(code)
+    for module, loss in answer.values():
+        assert module.startswith("transformers_modules.")
+        assert loss == "None" or "grad_fn" in loss
 
 
-def test_recipes_that_are_named_exist_and_all_are_named() -> None:
-    named = set(re.findall(r"^\| `(\w+)` \| ", README, re.MULTILINE))
-    assert named - COMBINERS.keys() == {path.stem for path in (ROOT / "hf_multisource/recipes/configs").glob("*.yaml")}
+def command_lines(page: str) -> Iterator[list[str]]:
+    """The commands of a page's shell blocks, as words; without comments and redirections."""
+    for block in blocks(page, "bash"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            ends = [words.index(sign) for sign in ("<", ">", "|") if sign in words]
+            if words:
+                yield words[: min(ends, default=None)]
 
 
-def test_every_combiner_is_named() -> None:
-    assert set(re.findall(r"^\| `(\w+)` \| ", README, re.MULTILINE)) >= COMBINERS.keys()
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of `hf-multisource` with the words that call it."""
+    command = typer.main.get_command(make_app()) if command is None else command
+    if not hasattr(command, "commands"):
+        yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, (*path, name))
 
 
-def test_scripts_and_documents_that_are_named_exist() -> None:
-    paths = set(re.findall(r"\b(?:training|tests|docs|hf_multisource)/[\w/.]+\.(?:py|yaml|md)", README))
-    assert paths
-    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+def parse(words: list[str]) -> None:
+    """Parse a command line of `hf-multisource` as the command itself does, and nothing more."""
+    path, command = next((path, command) for path, command in commands() if tuple(words[: len(path)]) == path)
+    context = command.make_context(path[-1], words[len(path) :])
+    if path == ("train",):
+        load_recipe(context.params["recipe"], parse_overrides(context.args))
+    elif path == ("translate",):
+        parse_files(context.args, SOURCES)
+    else:
+        assert context.args == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")])
+def test_commands_parse(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (whole,) = (block for block in blocks("docs/training.md", "yaml") if block.startswith("data:"))
+    Path("my_recipe.yaml").write_text(whole, encoding="utf-8")
+    for words in command_lines(page):
+        if words[0] == "hf-multisource":
+            parse(words[1:])
+        elif words[:2] == ["accelerate", "launch"]:
+            at = words.index("-m")
+            assert words[at + 1] == "hf_multisource.cli.train"
+            assert all((ROOT / word).exists() for word in words[:at] if word.endswith(".yaml"))
+            parse(["train", *words[at + 2 :]])
+        elif words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        else:
+            assert words[:2] == ["pip", "install"]
+            extra = re.search(r"\[(\w+)\]", words[2])
+            assert extra is None or f"\n{extra[1]} = [" in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])
+def test_recipes_and_parts_of_recipes_are_valid(page: str, tmp_path: Path) -> None:
+    for block in blocks(page, "yaml"):
+        recipe = yaml.safe_load(block)
+        entries = recipe.get("model", {}).get("sources", [])
+        recipe.setdefault(
+            "data", {"path": ".", "sources": ["en", *(entry["name"] for entry in entries)], "target": "cs"}
+        )
+        recipe.setdefault("training", {}).setdefault("output_dir", "runs/mine")
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        assert set(load_recipe(tmp_path / "recipe.yaml").source_entries()) == set(recipe["data"]["sources"])
+
+
+def keys_of(section: str) -> set[str]:
+    """The keys that docs/training.md lists for a section of a recipe."""
+    part = TEXT["docs/training.md"].split(f"### The section `{section}`")[1].split("\n#")[0]
+    return {key for cells in tables(part) for key in re.findall(r"`(\w+)`", cells[0])}
+
+
+@pytest.mark.parametrize("section", ["data", "tokenizer", "model", "training"])
+def test_keys_of_recipes_that_are_listed_exist(section: str) -> None:
+    keys = keys_of(section)
+    assert keys
+    for key in keys:
+        try:
+            load_recipe("demo", {f"{section}.{key}": None})
+        except ValueError as error:  # about the value, which every key would refuse in its own words
+            assert "unknown key" not in str(error)
+
+
+@pytest.mark.parametrize(("section", "kind"), [("data", DataRecipe), ("tokenizer", TokenizerRecipe)])
+def test_every_key_of_data_and_tokenizer_is_listed(section: str, kind: Any) -> None:
+    assert keys_of(section) == {entry.name for entry in fields(kind)}
+
+
+def option_names(command: Any) -> set[str]:
+    """The options of a command, one name each, `--help` left out."""
+    named = [{name for name in param.opts if name.startswith("--")} for param in command.params]
+    return {name.removeprefix("--") for names in named for name in names} - {"help"}
+
+
+def test_every_command_and_every_option_is_described() -> None:
+    everything = "".join(TEXT[page] for page in PAGES)
+    for path, command in commands():
+        assert f"hf-multisource {' '.join(path)}" in everything
+        assert [name for name in sorted(option_names(command)) if f"--{name}" not in everything] == []
+
+
+def test_options_in_tables_exist() -> None:
+    known = {name for _, command in commands() for name in option_names(command)}
+    for page in PAGES:
+        cells = [cell for row in tables(FENCED.sub("", TEXT[page])) for cell in row]
+        named = {name for cell in cells if cell.startswith("`--") for name in re.findall(r"`--(\w+)", cell)}
+        assert named - known - set(SOURCES) == set()
+
+
+def test_every_recipe_is_listed() -> None:
+    part = TEXT["docs/training.md"].split("### Shipped recipes")[1].split("\n#")[0]
+    assert set(re.findall(r"^\| `(\w+)` \| ", part, re.MULTILINE)) == set(shipped_recipes())
+
+
+def test_every_combiner_is_listed() -> None:
+    part = TEXT["docs/combiners.md"].split("## Equations")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \| ", part, re.MULTILINE)) == COMBINERS.keys()
+    assert {name for name in COMBINERS if f"`{name}`" not in TEXT["README.md"]} == set()
+
+
+def headings(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", TEXT[page])):
+        if link.startswith("http"):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / place if place else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_files_that_are_named_exist(page: str) -> None:
+    folders = "|".join(("training", "tests", "docs", "hf_multisource", "benchmarks", "model_cards"))
+    paths = set(re.findall(rf"(?<!/)\b(?:{folders})/[\w/.]*", TEXT[page]))
+    assert [path for path in sorted(paths) if not (ROOT / path.rstrip(".")).exists()] == []
