@@ -92,8 +92,8 @@ def demo(tmp_path: Path) -> Path:
     )
     model = MultiSourceForConditionalGeneration(config)
     model.generation_config.max_length = 40  # as that of a trained run
-    for part in (processor, model):
-        part.save_pretrained(tmp_path / "runs/demo/all")
+    for saved in (processor, model):
+        saved.save_pretrained(tmp_path / "runs/demo/all")
     sizes: dict[str, Any] = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 8)
     numbers: dict[str, Any] = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
     numbers |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
