@@ -1,7 +1,7 @@
 """What the benchmarks share: the two sizes of the paper, our models and Marian at them, clocks, memory, results.
 
 Weights and tokens are random, made from a seed. A *record* is what one measurement leaves: a JSON file in
-docs/results/performance/<device>/<hardware>/, of which `page.py` makes docs/results/performance.md.
+docs/results/performance/<device>/<hardware>/, from which `page.py` makes docs/results/performance.md.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "training"))
 from hf_multisource.recipes.provenance import hardware
+from page import RESULTS, write_page
 
-RESULTS = Path("docs/results/performance")
 PACKAGES = ("hf-multisource", "torch", "transformers", "ctranslate2")
 PAPER = ("serial", "parallel", "flat", "hierarchical")  # combiners of Libovický et al. 2018
 FEATURE_SIZE = 2048  # of the vectors of pictures, as a ResNet-50 gives them
@@ -41,7 +39,7 @@ EOS, FIRST = 0, 2  # Marian's end of a text; the first token of a text. 1 is the
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model and its input; as it stands, that of Libovický et al. 2018 for several texts (sec. 5.2)."""
+    """The size of a model and its input; as it stands, that of Libovický et al. 2018 for several texts (§4.2)."""
 
     d_model: int = 256
     ffn_dim: int = 2048
@@ -67,7 +65,7 @@ class Size:
         return {**ends, **sizes, **parts, **{f"{part}_ffn_dim": self.ffn_dim for part in ("encoder", "decoder")}}
 
 
-SIZES = {"msmt": Size(), "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49)}  # mmt: sec. 5.1
+SIZES = {"msmt": Size(), "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49)}  # mmt: §4.1
 
 
 def our_model(size: Size, combiner: str, **fields: Any) -> Any:
@@ -212,8 +210,6 @@ def parse(description: str | None, parts: Sequence[str], argv: Sequence[str] | N
 
 def save(args: Any, script: str, part: str, name: str, **measured: Any) -> None:
     """Write a record, and the page anew; `name` tells it from others of its part."""
-    from page import write_page
-
     installed = [package for package in PACKAGES if find_spec(package.replace("-", "_"))]
     record = {
         "part": part,

@@ -1,8 +1,8 @@
 """docs/results/performance.md, made from the records in docs/results/performance/ and the notes.md there.
 
-No figure of a table is typed by hand.
+No figure of a table is typed by hand. The first paragraph of the notes opens the page.
 
-python benchmarks/page.py
+    python benchmarks/page.py
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
-from hf_multisource.evaluation.results import read_json
+from hf_multisource.evaluation.results import read_json, split_notes
 from hf_multisource.evaluation.tables import format_table
 
 Record = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
+RESULTS = Path("docs/results/performance")
 ORDER = ("size", "threads", "beams", "batch")  # of the records of one part
 MAKERS = "`python benchmarks/inference.py` and `python benchmarks/train_step.py` make them"
 DEVICES = {"cpu": ("On a CPU", MAKERS), "cuda": ("On a GPU", "`benchmarks/gpu.md` has the commands")}
-INTRODUCTION = """\
+TITLE = """\
 <!-- Made by `python benchmarks/page.py` from what lies in performance/. Do not edit. -->
 # Performance
+"""
+INTRODUCTION = """\
+## How to read the tables
 
 *msmt*: four texts, D 256, 4 + 6 layers, a vocabulary of 48,000. *mmt*: a text and 49 vectors of a picture, D 512, 6 + 6
 layers, a vocabulary of 40,000. Both are sizes of Libovický et al. 2018. Weights and tokens are random; every text has
@@ -177,8 +180,10 @@ def sections(records: Sequence[Record]) -> list[str]:
 
 
 def render(records: Sequence[Record], notes: str = "") -> str:
-    """The page, from records as `common.save` writes them, and what there is to say of them."""
-    page = [INTRODUCTION, *([f"## What the figures say\n\n{notes}"] if notes else [])]
+    """Return the page, from records as `common.save` writes them and from notes, whose first paragraph opens it."""
+    opening, rest = split_notes(notes)
+    page = [TITLE, *([f"{opening}\n"] if opening else []), *([f"## What the figures say\n\n{rest}\n"] if rest else [])]
+    page.append(INTRODUCTION)
     for device, (title, maker) in DEVICES.items():
         machines = sorted({record["hardware"] for record in records if record["device"] == device})
         page += [] if machines else [f"## {title}\n", f"No figures yet: {maker}.\n"]

@@ -1,7 +1,7 @@
 """Ways of making the first state of an LSTM decoder of the last states of several LSTM encoders.
 
-Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, section 3, from two sources to any number; each layer has a
-combination of its own. h_k and c_k are the last hidden and cell state of source k:
+Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, §2.1 and §2.2, from two sources to any number; each layer has
+a combination of its own. h_k and c_k are the last hidden and cell state of source k:
 
     basic      h = tanh(sum_k W_k h_k + b);  c = sum_k c_k                                         (1)(2)
     child_sum  i, o = sigmoid(sum_k W_k h_k + b);  u = tanh(sum_k W_k h_k + b), each with weights of its own
@@ -57,7 +57,7 @@ class ForgetBias(Bias):
 class BasicCombination(nn.Module):
     """Map all hidden states to one through a tanh, and add up the cells.
 
-    Zoph & Knight 2016, Eqs. 1-2, with the b of the authors' code:
+    Zoph & Knight 2016, §2.1, Eqs. 1-2, with the b of the authors' code:
         h = tanh(W [h_1; ...; h_n] + b);  c = c_1 + ... + c_n
 
     Args:
@@ -90,8 +90,8 @@ class BasicCombination(nn.Module):
 class ChildSumCombination(nn.Module):
     """Combine as a Child-Sum Tree-LSTM does its children: gates choose what is kept of each source's cell.
 
-    Zoph & Knight 2016, Eqs. 3-8 (after Tai et al. 2015), as in the authors' code, where every source has weights of its
-    own and all forget gates have one bias, which begins at 1:
+    Zoph & Knight 2016, §2.2, Eqs. 3-8 (after Tai et al. 2015), as in the authors' code, where every source has weights
+    of its own and all forget gates have one bias, which begins at 1:
         i = sigmoid(sum_k W^i_k h_k + b_i);  o = sigmoid(sum_k W^o_k h_k + b_o);  u = tanh(sum_k W^u_k h_k + b_u)
         f_k = sigmoid(W^f_k h_k + b_f);  c = i * u + sum_k f_k * c_k;  h = o * tanh(c)
 

@@ -85,13 +85,14 @@ class SourceConfig:
         feature_size: Of features: width F of the vectors.
         projection: Of pretrained sources: whether a linear map to D follows; None: only where the encoder's states are
             of another width, which must be mapped. Features always have one.
-        norm: Of features and pretrained sources: whether a layer norm follows; None: yes. The paper has none.
+        norm: Of features and pretrained sources: whether a layer norm follows; None: yes. The preset `paper` has none.
         freeze: Of text and pretrained sources: whether the encoder stays as it is: not trained, always in evaluation
             mode. Of a pretrained source that is the wrapped model; what maps its states to D is still trained.
         layers: Encoder layers (`encoder_layers`; of features: 0); with 0 the decoder attends to the embeddings.
         attention_heads: Heads of each self-attention (`encoder_attention_heads`).
         ffn_dim: Width of the feed-forward layers (`encoder_ffn_dim`).
-        dropout: Probability of zeroing, in [0, 1) (`dropout`).
+        dropout: Probability of zeroing, in [0, 1) (`dropout`). The preset `paper` has 0 for features without layers
+            and for pretrained sources.
         vocab_size: Size of the source's own vocabulary, in tokens. None: it uses the target's vocabulary, and with
             `tie_word_embeddings` the decoder's embeddings too.
         pad_token_id: Padding id of the source's own vocabulary (`pad_token_id`).
@@ -612,11 +613,12 @@ class MultiSourceConfig(SourcesConfig):
 
     @classmethod
     def paper(cls, **fields: Any) -> "MultiSourceConfig":
-        """The computation of Libovický, Helcl & Mareček 2018, as in the authors' code.
+        """Build the configuration that computes as the authors' code of Libovický, Helcl & Mareček 2018 does.
 
         Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
-        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. Sizes, dropout and
-        label smoothing stay the caller's: the paper leaves the last two unstated.
+        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. The states of a
+        source that is not text have neither norm nor dropout. Sizes, dropout and label smoothing stay the caller's: the
+        paper leaves the last two unstated.
 
         Args:
             fields: Any field of the configuration; they win over the preset.
@@ -638,8 +640,12 @@ class MultiSourceConfig(SourcesConfig):
         preset["activation_dropout"] = fields.get("dropout", cls.dropout)
         config = cls(**{**preset, **fields})
         for source in config.sources:
-            if source.kind != "text" and source.norm is None and source.share_encoder_with is None:
+            if source.kind == "text" or source.share_encoder_with is not None:
+                continue
+            if source.norm is None:
                 source.norm = False
+            if source.dropout is None and not source.layers:  # layers of its own have the dropout of all layers
+                source.dropout = 0.0
         return config
 
     @property

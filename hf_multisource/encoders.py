@@ -290,10 +290,10 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
 
 
 class FeatureEncoder(LayeredEncoder):
-    """Maps vectors that were computed elsewhere to D: a sequence, or a map, such as the last one of an image network.
+    """Map vectors that were computed elsewhere to D: a sequence, or a map, such as the last one of an image network.
 
-    Libovický, Helcl & Mareček 2018, §4: the map of the picture, flattened to as many states as it has places, through
-    one linear map with bias; no norm, no positions, no layers (`MultiSourceConfig.paper`).
+    Libovický, Helcl & Mareček 2018, §4.1: the map of the picture, flattened to as many states as it has places, through
+    one linear map with bias; no norm, no dropout, no positions, no layers (`MultiSourceConfig.paper`).
 
     Args:
         config: The model's configuration.

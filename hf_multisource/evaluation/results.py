@@ -1,12 +1,13 @@
-"""Committed results: one JSON row per finished cell, one table made from the rows. No figure is typed by hand.
+"""Committed results: one JSON row per finished run, and one page made from the rows of a table.
 
-`make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`); the
-row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
-paired bootstrap; with dedicated runs, those of the run left with some of its sources are compared with those of runs
-trained on just these. The attention plot named, or the first one of the split, is copied beside the row, and its
-command is recorded in the row: name a plot where the test set's sentences may not be shown. The page
-docs/results/<table>.md is made from all rows that are there, and from docs/results/<table>/notes.md: what they show,
-in words.
+`make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`), and
+the row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
+paired bootstrap. With dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
+those of runs trained on just these sources. The attention plot named, or the first one of the split, is copied beside
+the row, and its command is recorded in the row; name a plot if the sentences of the test set may not be shown.
+
+The page docs/results/<table>.md is made from all rows of the table and from docs/results/<table>/notes.md, which says
+in words what the rows show. The first paragraph of the notes opens the page. No figure of a table is typed by hand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from hf_multisource.recipes.recipe import FAMILIES
 
 FLAT_GAIN = 0.3  # BLEU points
 RESULTS = Path("docs/results")
-WRITERS = {"scores": "score.py"}  # folder of a run -> what writes it; all else is train.py's
+WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
+SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
 
 
 def flattened(curve: Sequence[tuple[int, float]]) -> bool:
@@ -46,9 +48,10 @@ def flattened(curve: Sequence[tuple[int, float]]) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a file that is not there is an error that says what writes it."""
+    """Read JSON; a missing file is an error that names the command that writes it."""
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there; training/{WRITERS.get(path.parent.name, 'train.py')} writes it")
+        writer = WRITERS.get(path.parent.name, "train")
+        raise FileNotFoundError(f"{path} is not there; `hf-multisource {writer}` writes it")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -58,7 +61,7 @@ def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> di
     files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
     missing = [str(path) for path in files if not path.exists()]
     if missing:
-        raise FileNotFoundError(f"{', '.join(missing)} not there; training/score.py writes them")
+        raise FileNotFoundError(f"{', '.join(missing)} not there; `hf-multisource score` writes them")
     references, baseline_references, hypotheses, baseline_hypotheses = map(read_lines, files)
     if references != baseline_references:
         raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
@@ -66,7 +69,7 @@ def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> di
 
 
 def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
-    """The sources that a condition of `score.py` leaves to a model, in their order; none where one is wrong."""
+    """Return the sources that a condition of a score leaves to a model, in order; none if one of them is wrong."""
     kind, _, name = condition.partition("-")
     if kind == "absent":
         return tuple(source for source in sources if source != name)
@@ -111,13 +114,13 @@ def scored_splits(run: Path) -> list[str]:
 
 
 def attention_plots(run: Path, split: str) -> list[Path]:
-    """The plots that `score.py --attention-plot` made of a split, in the order of the sentences."""
+    """Return the plots that `hf-multisource score --attention_plot` made of a split, in the order of the sentences."""
     plots = (run / "scores").glob(f"{glob.escape(split)}.attention-*.png")
     return sorted(plots, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
 def plot_commands(plot: Path) -> list[str]:
-    """The commands that `score.py` recorded beside an attention plot; none beside a plot made otherwise."""
+    """Return the commands that a score recorded beside an attention plot; none if the plot was made otherwise."""
     split, mark, _ = plot.name.rpartition(".attention-")
     report = plot.with_name(f"{split}.json")
     return list(read_json(report)["commands"]) if mark and report.exists() else []
@@ -241,9 +244,31 @@ def make_row(
 
 
 def format_score(score: dict[str, Any]) -> str:
-    """Score ± half the 95 % interval, or ± the standard deviation over draws where there are several."""
-    spread = score["draws_sd"] if score["draws"] > 1 else (score["ci_high"] - score["ci_low"]) / 2
-    return f"{score['score']:.1f} ± {spread:.1f}"
+    """Format a score with its spread.
+
+    Args:
+        score: `score`, `sd`, `draws` and `draws_sd`, as rows have them.
+
+    Returns:
+        Such as "21.3 ± 0.8", where ± is what `SPREAD` says. A mean over several draws of a wrong source has no such
+        spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)".
+    """
+    if score["draws"] > 1:
+        return f"{score['score']:.1f} ({score['draws']} draws, sd {score['draws_sd']:.1f})"
+    return f"{score['score']:.1f} ± {score['sd']:.1f}"
+
+
+def split_notes(notes: str) -> tuple[str, str]:
+    """Split the notes of a page into the answer that opens it and everything else.
+
+    Args:
+        notes: Markdown.
+
+    Returns:
+        The first paragraph, and the rest; both are empty without notes.
+    """
+    opening, _, rest = notes.strip().partition("\n\n")
+    return opening, rest.strip()
 
 
 def length_rule(search: dict[str, Any]) -> str:
@@ -291,11 +316,13 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     Args:
         table: The table's name.
         rows: Rows as `make_row` gives them.
-        notes: What they show, in Markdown.
+        notes: What they show, in Markdown; the first paragraph opens the page.
 
     Returns:
         Markdown.
     """
+    opening, rest = split_notes(notes)
+    lead = f"{opening}\n\n" if opening else ""
     rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
     changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
     changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
@@ -331,17 +358,17 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
         )
         if len(row["scores"]) > 1:
             changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
-    explained = "\n*perplexity*: of the test set's references, a token." if has_perplexity else ""
+    explained = "\n*perplexity*: perplexity of the test set's references, per token." if has_perplexity else ""
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
     signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
     sections = [
         f"""\
-<!-- Made by `python training/results.py table {table}` from what lies in {table}/. Do not edit. -->
+<!-- Made by `hf-multisource results table {table}` from what lies in {table}/. Do not edit. -->
 # {table}
 
-Test set: {splits}. ± is half of the 95 % bootstrap interval. p: paired bootstrap. *dev loss*: cross-entropy of the
-kept checkpoint on the dev set, in nats a token. A row is *unfinished*, and not to be compared, while the last fifth of
-its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
+{lead}Test set: {splits}. {SPREAD} *p*: paired bootstrap test.
+*dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
+be compared, while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
 
 {format_table(header, lines)}
 
@@ -351,13 +378,14 @@ its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
         sections.append(f"""\
 ## Sources taken away or swapped
 
-BLEU. *absent-X*: source X taken away from every sentence; *only-X*: all others taken away; *wrong-X*: X shuffled so
-that no sentence keeps its own (± is the standard deviation over the draws where there are several).
+BLEU. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away. *wrong-X*: X
+is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean over the draws,
+and *sd* is the standard deviation over them.
 
 {format_table(["name", "all", *changed], changes)}
 """)
-    if notes:
-        sections.append(f"## What they show\n\n{notes.strip()}\n")
+    if rest:
+        sections.append(f"## What they show\n\n{rest}\n")
     if any(row["curve"] for row in rows):
         sections.append(f"## Learning curves\n\nBLEU of greedy search on the dev set.\n\n{learning_curves(rows)}\n")
     return "\n".join([*sections, how_made(rows)])
@@ -367,7 +395,9 @@ def write_table(table: str, folder: Path) -> Path:
     """Render the page of a table from the rows in its folder."""
     rows = [read_json(path) for path in sorted((folder / table).glob("*.json"))]
     if not rows:
-        raise FileNotFoundError(f"{folder / table} holds no row; `results.py row RUN --table {table}` writes one")
+        raise FileNotFoundError(
+            f"{folder / table} holds no row; `hf-multisource results row RUN --table {table}` writes one"
+        )
     page = folder / f"{table}.md"
     notes = folder / table / "notes.md"
     said = notes.read_text(encoding="utf-8") if notes.exists() else ""

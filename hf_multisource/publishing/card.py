@@ -1,8 +1,8 @@
-"""Model cards: `template.md`, filled in from what a run, or a committed row of results, says of itself.
+"""Model cards, made from `template.md` and the files of a run or of a committed row of results.
 
-The card of a run is written to RUN/README.md, where the Hub looks for it; what the run lacks (it is still training, it
-is not scored) the card says it lacks. The card of a row is written to model_cards/<table>-<name>.md; its settings are
-those of the recipe that the row's command names.
+The card of a run is written to RUN/README.md, where the Hub looks for it; if the run is still training or is not
+scored, the card says so. The card of a row is written to model_cards/<table>-<name>.md; its settings are those of the
+recipe that the row's command names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
 from hf_multisource.evaluation.results import (
     FLAT_GAIN,
+    SPREAD,
     attention_plots,
     format_score,
     length_rule,
@@ -33,8 +34,10 @@ from hf_multisource.evaluation.results import (
     wrapped_encoders,
 )
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import FAMILIES, SEPARATOR, Recipe, load_recipe, parse_overrides
 
+PROGRAM = "hf-multisource"
 CARDS = Path("model_cards")
 TEMPLATE = Path(__file__).with_name("template.md")
 METRICS = {"bleu": "BLEU", "chrf": "chrF"}
@@ -167,10 +170,11 @@ def subject_of_row(path: Path) -> Subject:
 
 
 def recipe_of_command(command: str) -> Recipe:
-    """The recipe that a `train.py` command names, with the command's changes.
+    """Return the recipe that a training command names, with the changes on the command line applied.
 
     Args:
-        command: As `train_summary.json` and rows hold it.
+        command: As `train_summary.json` and rows hold it: `hf-multisource train RECIPE ...`, or `python
+            training/train.py RECIPE ...` of earlier results.
 
     Returns:
         The recipe.
@@ -179,10 +183,14 @@ def recipe_of_command(command: str) -> Recipe:
         ValueError: If it is no such command.
     """
     words = [word for word in shlex.split(command) if word != "--resume"]
-    scripts = [i for i, word in enumerate(words) if Path(word).name == "train.py"]
-    if not scripts or scripts[0] + 1 == len(words):
-        raise ValueError(f"no `train.py RECIPE` in the command {command!r}")
-    return load_recipe(words[scripts[0] + 1], parse_overrides(words[scripts[0] + 2 :]))
+    starts = [
+        i + 1
+        for i, word in enumerate(words)
+        if Path(word).name == "train.py" or [Path(one).name for one in words[i - 1 : i + 1]] == [PROGRAM, "train"]
+    ]
+    if not starts or starts[0] == len(words):
+        raise ValueError(f"no `{PROGRAM} train RECIPE` in the command {command!r}")
+    return load_recipe(recorded_recipe(words[starts[0]]), parse_overrides(words[starts[0] + 1 :]))
 
 
 def strategy_text(strategy: str) -> str:
@@ -348,6 +356,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
         published=subject.published,
         ships_code=subject.ships_code,
         metrics=METRICS,
+        spread=SPREAD,
         flat_gain=FLAT_GAIN,
         worth=worth_table(row),
         notes=[CONDITIONS[condition] for condition in examined(row)],
@@ -370,7 +379,7 @@ def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
         Where it belongs, and the card.
     """
     out = out or CARDS / f"{path.parent.name}-{path.stem}.md"
-    return out, render(subject_of_row(path), out, f"python training/card.py --row {path.as_posix()}")
+    return out, render(subject_of_row(path), out, f"{PROGRAM} card --row {path.as_posix()}")
 
 
 def write_card(out: Path, card: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 CONFIGS = Path(__file__).with_name("configs")
+FORMER_FOLDER = "training/configs"  # where the shipped recipes were when the committed results were made
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -37,6 +38,20 @@ def find_recipe(name: str | Path) -> Path:
     if str(name) in shipped:
         return shipped[str(name)]
     raise FileNotFoundError(f"no file {name}, and no shipped recipe of that name; these are {', '.join(shipped)}")
+
+
+def recorded_recipe(name: str) -> str:
+    """Return today's name of a recipe that the command of an earlier result names.
+
+    Args:
+        name: As `find_recipe` takes it, or `training/configs/<name>.yaml`, the file that a shipped recipe once was.
+
+    Returns:
+        The name of the shipped recipe if its former file is named and no file is there; otherwise `name` itself.
+    """
+    path = Path(name)
+    moved = path.parent.as_posix() == FORMER_FOLDER and path.suffix == ".yaml" and not path.exists()
+    return path.stem if moved and path.stem in shipped_recipes() else name
 
 
 def read_recipe(name: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
-from hf_multisource.cli import card, results, score
+from hf_multisource.cli import card, results, score, train
 from hf_multisource.evaluation.results import RESULTS, make_row
 from hf_multisource.publishing.card import (
     CARDS,
@@ -25,6 +28,7 @@ from hf_multisource.publishing.card import (
     subject_of_row,
     subject_of_run,
 )
+from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
 from scored import OPTIONS, figures, made_up_row, make_run
 
@@ -92,7 +96,7 @@ def test_a_scored_run_gives_a_card_that_the_hub_reads(run: Path) -> None:
     for line in ("1. en\n2. de\n", "![Cross-attention", "(scores/test.attention-3.png)", "for research only.\n"):
         assert line in text
     assert "1,000 updates in 1.5 minutes on an abacus (1 threads), seed 7" in text
-    assert "python training/train.py x.yaml\npython training/score.py" in text
+    assert "python training/train.py x.yaml\nhf-multisource score" in text
     assert "python 3.11, hf-multisource" in text
     for source in ("en", "de"):
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {source} ")]
@@ -126,7 +130,7 @@ def test_the_address_on_the_hub_takes_the_place_of_the_folder(run: Path) -> None
 @feature
 def test_a_run_that_is_still_training_or_not_scored_says_so(run: Path) -> None:
     text = written(run).text
-    assert "Not scored yet: `python training/score.py RUN --adversarial --absent` does it." in text
+    assert "Not scored yet: `hf-multisource score RUN --adversarial --absent` does it." in text
     assert "Not examined yet" in text
     assert "1,000 updates" in text
     assert "has not finished" not in text
@@ -174,9 +178,11 @@ def test_a_condition_that_was_not_scored_is_not_explained_and_a_gap_stays_empty(
     text = made_up_card(tmp_path, scores=scores).text
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[-4] == ["source", "BLEU, absent", "BLEU, wrong", "chrF, absent", "chrF, wrong"]
-    assert lines[-2][:3] == ["en", "9.0 ± 1.5 (-16.0)", ""]
-    assert lines[-1][:3] == ["de", "", "21.0 ± 0.2 (-4.0)"]
+    assert lines[-2][:3] == ["en", "9.0 ± 0.8 (-16.0)", ""]
+    assert lines[-1][:3] == ["de", "", "21.0 (5 draws, sd 0.2) (-4.0)"]
     assert "- *wrong*: the source is another sentence's" in text
+    assert "±: standard deviation of the score over bootstrap resamples" in text
+    assert "| BLEU | 25.0 | [24.0, 27.0] |" in text
     assert "*only*" not in text
     assert "Not examined: no score with a source absent or wrong." in made_up_card(tmp_path).text
 
@@ -242,14 +248,58 @@ def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
     assert all(line in doc for line in equation.splitlines())
 
 
-def test_a_command_gives_the_recipe_that_it_trained_with() -> None:
-    path = ROOT / "hf_multisource" / "recipes" / "configs" / "multi30k_en_de_fr_cs.yaml"
-    recipe = recipe_of_command(
-        f"python training/train.py {path} --resume --combiner flat --sources en de --max_steps 7"
-    )
+@pytest.mark.parametrize(
+    "command",
+    [
+        "hf-multisource train multi30k_en_de_fr_cs",
+        f"/bin/hf-multisource train {ROOT}/hf_multisource/recipes/configs/multi30k_en_de_fr_cs.yaml",
+        "python training/train.py training/configs/multi30k_en_de_fr_cs.yaml",
+        "accelerate launch training/train.py multi30k_en_de_fr_cs",
+    ],
+)
+def test_a_command_gives_the_recipe_that_it_trained_with(command: str) -> None:
+    recipe = recipe_of_command(f"{command} --resume --combiner flat --sources en de --max_steps 7")
     assert (recipe.data.sources, recipe.model["combiner"], recipe.training["max_steps"]) == (["en", "de"], "flat", 7)
-    with pytest.raises(ValueError, match=r"no `train\.py RECIPE` in the command 'python training/score\.py x'"):
-        recipe_of_command("python training/score.py x")
+
+
+@pytest.mark.parametrize("command", ["python training/score.py x", "hf-multisource train", "train x", "x train y"])
+def test_what_trains_no_recipe_is_refused(command: str) -> None:
+    with pytest.raises(ValueError, match=f"no `hf-multisource train RECIPE` in the command '{command}'"):
+        recipe_of_command(command)
+
+
+def test_the_former_path_of_a_shipped_recipe_is_still_understood_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "training/configs/no.yaml",
+        "configs/demo.yaml",
+        "training/configs/demo",
+        "x/training/configs/demo.yaml",
+    ):
+        assert recorded_recipe(name) == name
+        with pytest.raises(FileNotFoundError, match=f"no file {name}, and no shipped recipe"):
+            recipe_of_command(f"python training/train.py {name}")
+    assert recorded_recipe("training/configs/demo.yaml") == "demo"
+    Path("training/configs").mkdir(parents=True)
+    Path("training/configs/demo.yaml").write_text("mine")
+    assert recorded_recipe("training/configs/demo.yaml") == "training/configs/demo.yaml"
+
+
+def test_the_script_trains_by_the_commands_that_result_pages_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[Recipe, str]] = []
+    monkeypatch.setattr(train, "train_recipe", lambda recipe, resume, command: trained.append((recipe, command)))
+    monkeypatch.chdir(tmp_path)
+    row = json.loads((ROOT / RESULTS / "multi30k" / "flat.json").read_text("utf-8"))
+    script, *arguments = shlex.split(row["commands"][0])[1:]
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    [(recipe, command)] = trained
+    assert recipe == recipe_of_command(row["commands"][0])
+    assert command.startswith("hf-multisource train multi30k_en_de_fr_cs --load")
 
 
 def test_another_text_has_another_origin() -> None:
@@ -278,9 +328,9 @@ def test_every_committed_row_has_a_card_that_is_up_to_date(monkeypatch: pytest.M
     cards = dict(card_of_row(path.relative_to(ROOT)) for path in ROWS)
     assert cards
     made = {path.relative_to(ROOT) for path in (ROOT / CARDS).glob("*.md")}
-    assert made - {CARDS / "template.md", CARDS / "README.md"} == set(cards)
+    assert made - {CARDS / "README.md"} == set(cards)
     for path, text in cards.items():
-        assert path.read_text("utf-8") == text, f"{path} is stale: python training/card.py --all"
+        assert path.read_text("utf-8") == text, f"{path} is stale: hf-multisource card --all"
         ModelCard(text)
 
 

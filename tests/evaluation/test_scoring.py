@@ -214,13 +214,15 @@ def test_a_page_shows_the_learning_curves_and_says_what_the_rows_show(tmp_path: 
     (tmp_path / "tiny").mkdir()
     for row in rows:
         (tmp_path / "tiny" / f"{row['name']}.json").write_text(json.dumps(row))
-    (tmp_path / "tiny" / "notes.md").write_text("English is slow.\n")
+    (tmp_path / "tiny" / "notes.md").write_text("English is slow.\n\n- More.\n")
     results.main(["table", "tiny", "--results", str(tmp_path)])
     page = (tmp_path / "tiny.md").read_text("utf-8")
     curves = page.split("## Learning curves")[1]
     assert cells_of(curves)[0] == ["updates", "english", "serial"]
     assert cells_of(curves)[2:] == [["100", "", "20.0"], ["200", "5.0", "21.0"]]
-    assert "## What they show\n\nEnglish is slow.\n" in page
+    assert page.startswith("<!-- Made by `hf-multisource results table tiny` from what lies in tiny/. Do not edit. -->")
+    assert page.splitlines()[3] == "English is slow."  # the answer comes first
+    assert "## What they show\n\n- More.\n" in page
     assert "## Sources taken away" not in page
 
 
@@ -241,18 +243,18 @@ def test_a_table_shows_every_row_and_marks_the_unfinished_which_it_does_not_comp
         *("name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"),
         *("updates", "minutes", "parameters"),
     ]
-    assert cells[2] == ["english", "", "en", "25.0 ± 1.5", "50.0 ± 1.5", "", "1.235", "4,500", "61.5", "1.2 M"]
+    assert cells[2] == ["english", "", "en", "25.0 ± 0.8", "50.0 ± 0.8", "", "1.235", "4,500", "61.5", "1.2 M"]
     assert cells[6:] == [
         ["name", "all", "absent-en", "wrong-de"],
-        ["-" * 19, "-" * 10, "-" * 9, "-" * 10],
-        ["serial (unfinished)", "27.0 ± 1.5", "9.0 ± 1.5", "21.0 ± 0.2"],
+        ["-" * 19, "-" * 10, "-" * 9, "-" * 22],
+        ["serial (unfinished)", "27.0 ± 0.8", "9.0 ± 0.8", "21.0 (5 draws, sd 0.2)"],
     ]
     assert {row[0]: row[5] for row in cells[3:6]} == {
         "flat": "",  # its baseline is unfinished
         "parallel": "+2.0 (p = 0.004) to english",
         "serial (unfinished)": "",
     }
-    assert cells[5][1:5] == ["serial", "en de", "27.0 ± 1.5", "50.0 ± 1.5"]
+    assert cells[5][1:5] == ["serial", "en de", "27.0 ± 0.8", "50.0 ± 0.8"]
     assert "      python training/score.py runs/x\n" in page
     assert "trained on an abacus, 2 threads; decoded on a slide rule, 1 threads, beam 4" in page
 
@@ -262,7 +264,7 @@ def test_a_table_has_perplexities_where_rows_have_them() -> None:
     header, _, *rows = cells_of(page)
     place = header.index("perplexity")
     assert [row[place] for row in rows] == ["12.3", ""]
-    assert "*perplexity*: of the test set's references" in page
+    assert "*perplexity*: perplexity of the test set's references" in page
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
@@ -441,13 +443,13 @@ def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tm
 def test_a_row_of_an_unfinished_run_says_what_is_lacking(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds scores of no split; name one with --split"):
         make_row(run, "t", "x")
-    with pytest.raises(FileNotFoundError, match=r"test\.json is not there; training/score\.py writes it"):
+    with pytest.raises(FileNotFoundError, match=r"test\.json is not there; `hf-multisource score` writes it"):
         make_row(run, "t", "x", split="test")
     score.main([str(run), *OPTIONS])
     with pytest.raises(FileNotFoundError, match=r"baseline/scores/test\.reference\.txt.* not there"):
         make_row(run, "t", "x", baseline=tmp_path / "baseline")
     (run / "train_summary.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"train_summary\.json is not there; training/train\.py writes it"):
+    with pytest.raises(FileNotFoundError, match=r"train_summary\.json is not there; `hf-multisource train` writes it"):
         make_row(run, "t", "x")
 
 

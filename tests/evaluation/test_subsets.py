@@ -96,7 +96,7 @@ def test_a_model_of_a_subset_that_was_not_scored_is_refused(runs: dict[str, Path
 
 
 def test_the_page_has_every_subset_beside_its_dedicated_model(rows: Rows) -> None:
-    page = subsets.render("tiny", list(rows.values()), ["dropout", "serial"], "Words.\n")
+    page = subsets.render("tiny", list(rows.values()), ["dropout", "serial"], "Words.\n\nMore words.\n")
     cells = cells_of(page)
     assert cells[0] == [
         *("sources", "dropout", "serial", "dedicated model", "difference", "p", "at most 1 BLEU lost")
@@ -115,11 +115,12 @@ def test_the_page_has_every_subset_beside_its_dedicated_model(rows: Rows) -> Non
     assert table["de"][1:] == ["", f"{bleu('de', 'all')} (de)", "+0.0 [+0.0, +0.0]", "1.000", "yes"]
     assert table["de fr"] == [bleu("dropout", "absent-en"), bleu("serial", "absent-en"), "", "", "", ""]
     assert table["en de fr"][2] == f"{bleu('serial', 'all')} (serial)"
-    assert "## What they show\n\nWords.\n" in page
+    assert page.splitlines()[3] == "Words."
+    assert "## What they show\n\nMore words.\n" in page
     details = cells_of(page.split("## Every score")[1])
     score = rows["en"]["scores"]["all"]["bleu"]
-    shown = [f"{score['score']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]", f"{score['sd']:.2f}"]
-    assert [line[2:5] for line in details if line[:2] == ["en", "en"]] == [shown]
+    shown = [f"{score['score']:.2f} ± {score['sd']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]"]
+    assert [line[2:4] for line in details if line[:2] == ["en", "en"]] == [shown]
     assert [line[1] for line in details if line[0] == "en de fr"] == ["dropout", "serial"]
     for name in WRONG:
         assert f"      python training/train.py {name}.yaml\n" in page
@@ -140,12 +141,16 @@ def test_the_verdict_says_what_the_interval_allows(low: float, difference: float
     assert subsets.verdict(bleu) == expected
 
 
-def test_nothing_is_near_to_an_unfinished_dedicated_model(rows: Rows, tmp_path: Path) -> None:
+def test_no_verdict_stands_on_an_unfinished_model(rows: Rows, tmp_path: Path) -> None:
     unfinished = results.make_row(make_run(tmp_path, "de", gain=1.0), "tiny", "de")
     page = subsets.render("tiny", list({**rows, "de": unfinished}.values()), ["dropout"])
     line = {line[0]: line for line in cells_of(page)[2:9]}["de"]
     assert line[2].endswith("(de (unfinished))")
-    assert line[-1] == ""
+    assert line[-1] == "open (unfinished)"
+    own = {**rows, "dropout": {**rows["dropout"], "finished": False}}
+    page = subsets.render("tiny", list(own.values()), ["dropout"])
+    verdicts = {line[0]: line[-1] for line in cells_of(page)[2:9]}
+    assert [verdicts[name] for name in ("en", "de", "fr")] == ["open (unfinished)"] * 2 + [""]
 
 
 def test_rows_that_do_not_go_together_are_refused(rows: Rows, tmp_path: Path) -> None:
@@ -153,8 +158,12 @@ def test_rows_that_do_not_go_together_are_refused(rows: Rows, tmp_path: Path) ->
     without = [row for name, row in rows.items() if name != "en"]
     for given, name, message in [
         (list(rows.values()), "nothing", "there is no row nothing; there are dropout, serial, en, de"),
-        (list(rows.values()), "serial", "row serial is compared with no dedicated model"),
-        (without, "dropout", "the table has no row of en; `results.py row` writes it"),
+        (
+            list(rows.values()),
+            "serial",
+            "row serial is compared with no dedicated model; `hf-multisource results row --dedicated RUN`",
+        ),
+        (without, "dropout", "the table has no row of en; `hf-multisource results row` writes it"),
         (list({**rows, "de": other}.values()), "dropout", "the rows were not scored alike"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -347,6 +347,16 @@ def test_the_paper_drops_out_inside_the_feed_forward_layers_too() -> None:
     assert MultiSourceConfig.paper(dropout=0.3, activation_dropout=0.0).activation_dropout == 0.0
 
 
+def test_the_paper_drops_nothing_out_of_pictures() -> None:
+    image = {"name": "image", "kind": "features", "feature_size": 5}
+    again = {"name": "again", "kind": "features", "share_encoder_with": "image"}
+    config = MultiSourceConfig.paper(sources=["en", image, again], dropout=0.3)
+    assert [config.encoder_settings(name).dropout for name in config.source_names] == [0.3, 0.0, 0.0]
+    own = MultiSourceConfig.paper(sources=["en", {**image, "dropout": 0.2}], dropout=0.3)
+    assert own.encoder_settings("image").dropout == 0.2
+    assert MultiSourceConfig(sources=["en", image], dropout=0.3).encoder_settings("image").dropout == 0.3
+
+
 def test_a_field_given_to_the_paper_preset_wins() -> None:
     config = MultiSourceConfig.paper(attention_bias=True, norm_position="post", d_model=64)
     assert (config.attention_bias, config.norm_position, config.d_model) == (True, "post", 64)

@@ -249,7 +249,7 @@ def test_what_is_no_sequence_is_refused() -> None:
         model.get_encoder()(input_features=torch.zeros(3, 2, 4))
 
 
-def test_the_paper_has_no_norm_and_no_positions_after_a_map() -> None:
+def test_the_paper_has_no_norm_no_dropout_and_no_positions_after_a_map() -> None:
     sources = ["en", {"name": "image", "kind": "features", "feature_size": 5}]
     config = MultiSourceConfig.paper(sources=sources, d_model=8, decoder_layers=1, encoder_layers=1)
     encoder: Any = MultiSourceForConditionalGeneration(config).model.encoder.sources["image"]
@@ -257,6 +257,7 @@ def test_the_paper_has_no_norm_and_no_positions_after_a_map() -> None:
     features = torch.randn(1, 3, 5)
     expected = features @ encoder.projection.weight.T + encoder.projection.bias
     close(encoder.eval()(input_features=features).last_hidden_state, expected)
+    close(encoder.train()(input_features=features).last_hidden_state, expected)
 
 
 # Absent == left out

@@ -1,11 +1,11 @@
 """One checkpoint on every subset of its sources, beside models that were trained on one subset each.
 
-    python training/subsets.py multi30k dropout [serial ...]
+    python training/reports/subsets.py multi30k dropout [serial ...]
 
-The first row named is the one checkpoint, written by `results.py row ... --dedicated RUN ...` from scores with --absent
-and --only; the rows of the dedicated models lie in the same table. Further rows named, of models with the same sources,
-stand beside it. From these rows, and from docs/results/<table>_subsets/notes.md, what they show in words, it writes
-docs/results/<table>_subsets.md.
+The first row named is the one checkpoint: `hf-multisource results row ... --dedicated RUN ...` writes it from scores
+with --absent and --only. The rows of the dedicated models lie in the same table. Further rows named, of models with the
+same sources, stand beside it. The command writes docs/results/<table>_subsets.md from these rows and from
+docs/results/<table>_subsets/notes.md, which says in words what they show and whose first paragraph opens the page.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from hf_multisource.evaluation.metrics import METRICS
 from hf_multisource.evaluation.results import (
     FLAT_GAIN,
     RESULTS,
+    SPREAD,
     format_score,
     how_made,
     length_rule,
     read_json,
     sources_left,
+    split_notes,
 )
 from hf_multisource.evaluation.tables import format_table
 
-LIMIT = 1.0  # BLEU points that one checkpoint may lose
+LIMIT = 1.0  # BLEU points that one checkpoint may lose and still count as near to a dedicated model
 
 
 def by_subset(row: dict[str, Any]) -> dict[frozenset[str], str]:
@@ -68,10 +70,12 @@ def pick(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[list[dic
         raise ValueError(f"there is no row {', '.join(unknown)}; there are {', '.join(named)}")
     asked = [named[name] for name in dict.fromkeys(names)]
     if "dedicated" not in asked[0]:
-        raise ValueError(f"row {names[0]} is compared with no dedicated model; `results.py row --dedicated` does it")
+        raise ValueError(
+            f"row {names[0]} is compared with no dedicated model; `hf-multisource results row --dedicated RUN` does it"
+        )
     compared = [entry["run"] for entry in asked[0]["dedicated"].values()]
     if unknown := [run for run in compared if run not in runs]:
-        raise ValueError(f"the table has no row of {', '.join(unknown)}; `results.py row` writes it")
+        raise ValueError(f"the table has no row of {', '.join(unknown)}; `hf-multisource results row` writes it")
     dedicated = [runs[run] for run in compared]
     ways = {(row["split"], row["search"]["num_beams"], length_rule(row["search"])) for row in (*asked, *dedicated)}
     if len(ways) > 1:
@@ -91,7 +95,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
         table: The table's name.
         rows: All its rows.
         names: Of the rows to show, the one checkpoint's first.
-        notes: What they show, in Markdown.
+        notes: What they show, in Markdown; the first paragraph opens the page.
 
     Returns:
         Markdown.
@@ -114,7 +118,8 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
             other, bleu = trained[subset], one["dedicated"][conditions[0][subset]]["bleu"]
             line.append(f"{format_score(other['scores']['all']['bleu'])} ({title(other)})")
             line.append(f"{bleu['difference']:+.1f} [{bleu['difference_low']:+.1f}, {bleu['difference_high']:+.1f}]")
-            line += [f"{bleu['p_value']:.3f}", verdict(bleu) if other["finished"] else ""]
+            finished = one["finished"] and other["finished"]
+            line += [f"{bleu['p_value']:.3f}", verdict(bleu) if finished else "open (unfinished)"]
             if other not in asked:
                 details.append([label, title(other), *in_full(other["scores"]["all"])])
         else:
@@ -132,17 +137,20 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
         for row in models
     ]
     signatures = "".join(f"- {name}: `{one['scores']['all'][name]['signature']}`\n" for name in METRICS)
-    said = f"## What they show\n\n{notes.strip()}\n\n" if notes else ""
+    opening, rest = split_notes(notes)
+    lead = f"{opening}\n\n" if opening else ""
+    said = f"## What they show\n\n{rest}\n\n" if rest else ""
     return f"""\
-<!-- Made by `python training/subsets.py {table} {" ".join(names)}` from rows in {table}/. Do not edit. -->
+<!-- Made by `python training/reports/subsets.py {table} {" ".join(names)}` from rows in {table}/. Do not edit. -->
 # {table}: one checkpoint, any subset
 
-Test set: {one["split"]} ({one["target"]}). BLEU of *{one["name"]}*, one model that is given all its sources or some of
-them. *dedicated model*: trained and scored on just these sources. *difference*: {one["name"]} minus the dedicated
-model, with its 95 % interval and p by paired bootstrap. *at most {LIMIT:.0f} BLEU lost*: whether the difference is at
-least −{LIMIT:.0f}; *not certain* where the interval says either. ± is half of the 95 % bootstrap interval. A model is
-*unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more: its figures may
-still rise, and nothing is said to be near to an unfinished dedicated model.
+{lead}Test set: {one["split"]} ({one["target"]}). The table shows BLEU of *{one["name"]}*, one model that is
+given all its sources or some of them. *dedicated model*: trained and scored on just these sources. *difference*:
+{one["name"]} minus the dedicated model, with its 95 % interval in brackets and p by paired bootstrap.
+*at most {LIMIT:.0f} BLEU lost*: whether the difference is at least −{LIMIT:.0f}; *not certain* if the interval allows
+both answers, *open* if a model is unfinished. {SPREAD}
+A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more:
+longer training may change its figures.
 
 {format_table(header, lines)}
 
@@ -153,18 +161,18 @@ still rise, and nothing is said to be near to an unfinished dedicated model.
 
 ## Every score
 
-*sd*: standard deviation of the bootstrap replicas.
+In brackets: the 95 % bootstrap interval.
 
-{format_table(["sources", "name", "BLEU", "95 %", "sd", "chrF", "95 %", "sd"], details)}
+{format_table(["sources", "name", "BLEU", "95 % interval", "chrF", "95 % interval"], details)}
 
 {how_made(models)}"""
 
 
 def in_full(scores: dict[str, Any]) -> list[str]:
-    """BLEU and chrF, each with interval and standard deviation."""
+    """Return BLEU and chrF, each with its standard deviation and its interval."""
     cells = []
     for score in (scores[name] for name in METRICS):
-        cells += [f"{score['score']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]", f"{score['sd']:.2f}"]
+        cells += [f"{score['score']:.2f} ± {score['sd']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]"]
     return cells
 
 

@@ -1,10 +1,10 @@
-"""The rows of Zoph & Knight 2016 beside the published ones, and whether what the paper claims of them holds.
+"""The rows of Zoph & Knight 2016 beside the published ones, and whether the claims of the paper hold for them.
 
-    python training/zoph_knight.py
+    python training/reports/zoph_knight.py
 
-From docs/results/news_and_help/, rows written by `results.py row ... --table news_and_help`, each with the row of one
-source as its baseline, and from docs/results/zoph_knight/notes.md, what they show in words, it writes
-docs/results/zoph_knight.md.
+The command writes docs/results/zoph_knight.md from the rows in docs/results/news_and_help/, which
+`hf-multisource results row ... --table news_and_help` writes, each with the run of one source as its baseline, and from
+docs/results/zoph_knight/notes.md, which says in words what they show and whose first paragraph opens the page.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from math import hypot
 from pathlib import Path
 from typing import Any
 
-from hf_multisource.evaluation.results import FLAT_GAIN, RESULTS, how_made, read_json
+from hf_multisource.evaluation.results import FLAT_GAIN, RESULTS, SPREAD, format_score, how_made, read_json, split_notes
 from hf_multisource.evaluation.tables import format_table
 
 TABLE = "news_and_help"
 PAGE = "zoph_knight"
 Rows = Mapping[str, dict[str, Any]]
 
-# BLEU of the paper's Figure 4, where we have it: its models have four layers of 1000, its test set 1,503 lines of WMT.
+# BLEU in the paper's Figure 4; None: the paper has no such row. Its models have four layers of 1000, and its test set
+# has 1,503 lines of WMT.
 PUBLISHED = {
-    "fr": None,
-    "fr_float32": None,
-    "de": None,
+    "fr": 21.0,
+    "fr_float32": 21.0,
+    "de": 17.3,
     "basic": 23.2,
     "child_sum": 22.5,
     "fr_fr": 20.7,
@@ -35,7 +36,7 @@ PUBLISHED = {
     "basic_attention": 30.0,
     "child_sum_attention": 29.6,
     "fr_fr_attention": None,
-    "to_de_en": None,
+    "to_de_en": 13.4,
     "to_de_basic": 14.5,
     "to_de_child_sum": 14.4,
     "to_de_en_attention": 17.6,
@@ -53,81 +54,95 @@ LARGER = (
     ("more distant sources help more", "basic_attention", "to_de_basic_attention"),
     ("more distant sources help more", "child_sum_attention", "to_de_child_sum_attention"),
 )
-LEVEL = 0.05
+LEVEL = 0.05  # p below which a difference is taken to be no accident
+MARGIN = 1.0  # BLEU points: a smaller gain is of no practical size
 
 
 def gain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """BLEU of a row over that of its baseline: `difference`, `difference_low`, `difference_high`, `p_value`.
+    """Return the BLEU of a row minus that of its baseline, with its interval and p.
 
     Args:
         row: The row.
 
     Returns:
-        The comparison.
+        `difference`, `difference_low`, `difference_high` and `p_value`.
 
     Raises:
         ValueError: If the row has no baseline.
     """
     if row["baseline"] is None:
-        raise ValueError(f"row {row['name']} has no baseline; `results.py row --baseline RUN` compares it with one")
+        raise ValueError(f"row {row['name']} has no baseline; `hf-multisource results row --baseline RUN` compares it")
     comparison: dict[str, Any] = row["baseline"]["bleu"]
     return comparison
 
 
-def difference_of_gains(large: Mapping[str, Any], small: Mapping[str, Any]) -> tuple[float, float]:
-    """By how much one gain is larger than another.
+def difference_of_gains(large: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by how much one gain is larger than another.
+
+    The interval is computed as if the errors of the two gains were independent and normal. On one test set they are
+    not independent, and the interval is too wide.
 
     Args:
         large: A gain.
-        small: Another.
+        small: Another gain.
 
     Returns:
-        The difference, and half of its 95 % interval, as if their errors were independent and normal; on one test set
-        they are not, and the interval is too wide.
+        As `gain`, without `p_value`.
     """
-    halves = [(one["difference_high"] - one["difference_low"]) / 2 for one in (large, small)]
-    return large["difference"] - small["difference"], hypot(*halves)
+    half = hypot(*((one["difference_high"] - one["difference_low"]) / 2 for one in (large, small)))
+    more = large["difference"] - small["difference"]
+    return {"difference": more, "difference_low": more - half, "difference_high": more + half}
+
+
+def verdict(found: Mapping[str, Any], *, helps: bool) -> str:
+    """Return whether a claim about a gain holds.
+
+    There is a gain if its whole interval is above 0 (and p is below `LEVEL`, if there is one). There is no gain of
+    practical size if the interval reaches 0 and is below `MARGIN` as a whole. A gain that is not significant is not
+    evidence of no gain: if the interval allows both, the answer is open.
+
+    Args:
+        found: What `gain` or `difference_of_gains` gives.
+        helps: Whether the claim is that there is a gain; otherwise the claim is that there is none.
+
+    Returns:
+        "yes", "no" or "not certain".
+    """
+    gained = found["difference_low"] > 0 and found.get("p_value", 0.0) < LEVEL
+    nothing = found["difference_low"] <= 0 and found["difference_high"] < MARGIN
+    if not gained and not nothing:
+        return "not certain"
+    return "yes" if gained == helps else "no"
 
 
 def claims(rows: Rows) -> list[list[str]]:
-    """What the paper claims, what was measured, and whether it holds here.
+    """Return what the paper claims, what was measured, and whether the claim holds here.
 
     Args:
         rows: By name; claims about rows that are not there are left out.
 
     Returns:
-        One line a comparison: the claim, the rows, the BLEU gained, p, the verdict.
+        One line per comparison: the claim, the rows, the BLEU gained, p, the verdict. The verdict is open if a row in
+        the comparison is unfinished.
     """
     lines = []
     unfinished = {row["run"] for row in rows.values() if not row["finished"]}
 
-    def mark(verdict: str, *compared: Mapping[str, Any]) -> str:
+    def line(claim: str, label: str, found: Mapping[str, Any], helps: bool, *compared: Mapping[str, Any]) -> list[str]:
         runs = {run for row in compared for run in (row["run"], row["baseline"]["run"])}
-        return f"{verdict} (unfinished)" if runs & unfinished else verdict
+        answer = "open (unfinished)" if runs & unfinished else verdict(found, helps=helps)
+        cells = f"{found['difference']:+.1f} [{found['difference_low']:+.1f}, {found['difference_high']:+.1f}]"
+        return [claim, label, cells, f"{found['p_value']:.3f}" if "p_value" in found else "", answer]
 
-    helped, copied = (
-        ((name, "two sources help") for name in HELPED),
-        ((name, "two copies of one do not") for name in COPIES),
-    )
-    for name, claim in (*helped, *copied):
-        if name in rows:
-            found = gain(rows[name])
-            certain = found["p_value"] < LEVEL
-            helps, harms = certain and found["difference"] > 0, certain and found["difference"] < 0
-            verdict = "yes" if helps else "no" if harms else "not certain"
-            if name in COPIES:
-                verdict = "no" if helps else "yes"
-            baseline = rows[name]["baseline"]["run"]
-            cells = f"{found['difference']:+.1f} [{found['difference_low']:+.1f}, {found['difference_high']:+.1f}]"
-            p = f"{found['p_value']:.3f}"
-            lines.append([claim, f"{name} to {baseline}", cells, p, mark(verdict, rows[name])])
+    for names, claim, helps in ((HELPED, "two sources help", True), (COPIES, "two copies of one do not", False)):
+        for row in (rows[name] for name in names if name in rows):
+            found = gain(row)
+            lines.append(line(claim, f"{row['name']} to {row['baseline']['run']}", found, helps, row))
     for claim, large, small in LARGER:
         if large in rows and small in rows:
-            more, half = difference_of_gains(gain(rows[large]), gain(rows[small]))
-            verdict = "yes" if more > half else "no" if more < -half else "not certain"
-            cells = f"{more:+.1f} [{more - half:+.1f}, {more + half:+.1f}]"
-            marked = mark(verdict, rows[large], rows[small])
-            lines.append([claim, f"gain of {large} to that of {small}", cells, "", marked])
+            found = difference_of_gains(gain(rows[large]), gain(rows[small]))
+            label = f"gain of {large} to that of {small}"
+            lines.append(line(claim, label, found, True, rows[large], rows[small]))
     return lines
 
 
@@ -136,7 +151,7 @@ def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
 
     Args:
         rows: By name; those that `PUBLISHED` names are shown.
-        notes: What they show, in Markdown.
+        notes: What they show, in Markdown; the first paragraph opens the page.
         drawn: Names of the rows that have a plot of their attention.
 
     Returns:
@@ -147,7 +162,7 @@ def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
     """
     shown = [rows[name] for name in PUBLISHED if name in rows]
     if not shown:
-        raise ValueError(f"no row of {TABLE} is there; `results.py row RUN --table {TABLE}` writes one")
+        raise ValueError(f"no row of {TABLE} is there; `hf-multisource results row RUN --table {TABLE}` writes one")
     lines = []
     for row in shown:
         bleu, published = row["scores"]["all"]["bleu"], PUBLISHED[row["name"]]
@@ -157,35 +172,42 @@ def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
                 f"{' + '.join(row['sources'])} → {row['target']}",
                 row["combiner"],
                 f"{row['perplexity']:.1f}",
-                f"{bleu['score']:.1f} ± {bleu['sd']:.1f}",
+                format_score(bleu),
                 "" if published is None else f"{published:.1f}",
                 f"{row['updates']:,}",
                 f"{row['parameters'] / 1e6:.1f} M",
             ]
         )
-    header = ["name", "languages", "strategy", "perplexity", "BLEU ± sd", "published BLEU", "updates", "parameters"]
+    header = ["name", "languages", "strategy", "perplexity", "BLEU", "published BLEU", "updates", "parameters"]
     plots = "".join(f"![What {name} attends to]({TABLE}/{name}.png)\n\n" for name in drawn)
     if plots:
         plots = f"## Attention\n\nAs in the paper's Figure 5, of a sentence of our own.\n\n{plots}"
-    said = f"## What they show\n\n{notes.strip()}\n\n" if notes else ""
+    opening, rest = split_notes(notes)
+    lead = f"{opening}\n\n" if opening else ""
+    said = f"## What they show\n\n{rest}\n\n" if rest else ""
+    lacking = [f"*{name}* {bleu:.1f}" for name, bleu in PUBLISHED.items() if bleu is not None and name not in rows]
+    without = f"Published rows that have no row here yet, with their BLEU: {', '.join(lacking)}.\n\n" if lacking else ""
     signature = shown[0]["scores"]["all"]["bleu"]["signature"]
     return f"""\
-<!-- Made by `python training/zoph_knight.py` from rows in {TABLE}/. Do not edit. -->
+<!-- Made by `python training/reports/zoph_knight.py` from rows in {TABLE}/. Do not edit. -->
 # Zoph & Knight 2016: two sources, two LSTM encoders
 
-Rows of Figure 4 of [the paper](https://doi.org/10.18653/v1/N16-1004), trained small, on little text. Only differences
-between rows can be set beside the published ones: test set, size of the models and units of text are others.
-*perplexity*: of the test set's references, a token. sd: standard deviation of the bootstrap replicas. A model is
-*unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+{lead}The table has rows of Figure 4 of [the paper](https://doi.org/10.18653/v1/N16-1004), trained in a small size on
+little text. Only differences between rows can be compared with differences between published rows, because test set,
+size of the models and units of text are not those of the paper. *perplexity*: perplexity of the test set's references,
+per token; the paper's perplexities are of words, and are not shown. {SPREAD}
+A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
 
 {format_table(header, lines)}
 
-- BLEU: `{signature}`
+{without}- BLEU: `{signature}`
 
 ## What the paper claims
 
-BLEU gained, with its 95 % interval, and p, by paired bootstrap. Of two gains that are compared, the errors count as
-independent. *unfinished*: so is a row in it, and longer training may turn the answer round.
+*gain*: BLEU gained, with its 95 % interval in brackets and p by paired bootstrap; where two gains are compared, their
+errors count as independent. There is a gain if the whole interval is above 0, and none of practical size if the
+interval reaches 0 and is below {MARGIN:.0f} BLEU as a whole; otherwise the verdict is *not certain*.
+*open (unfinished)*: a row in the comparison is unfinished, and longer training may change the answer.
 
 {format_table(["claim", "rows", "gain", "p", "holds here"], claims(rows))}
 
