@@ -366,7 +366,8 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
 <!-- Made by `hf-multisource results table {table}` from what lies in {table}/. Do not edit. -->
 # {table}
 
-{lead}Test set: {splits}. {SPREAD} *p*: paired bootstrap test.
+{lead}Test set: {splits}. *p*: paired bootstrap test.
+{SPREAD}
 *dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
 be compared, while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
 

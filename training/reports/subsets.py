@@ -148,7 +148,8 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
 given all its sources or some of them. *dedicated model*: trained and scored on just these sources. *difference*:
 {one["name"]} minus the dedicated model, with its 95 % interval in brackets and p by paired bootstrap.
 *at most {LIMIT:.0f} BLEU lost*: whether the difference is at least −{LIMIT:.0f}; *not certain* if the interval allows
-both answers, *open* if a model is unfinished. {SPREAD}
+both answers, *open* if a model is unfinished.
+{SPREAD}
 A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more:
 longer training may change its figures.
 
