@@ -38,8 +38,8 @@ class MultiSourceRNNConfig(SourcesConfig):
             keywords (`input_ids`), every other by keywords with its name in front (`de_input_ids`). A source can set
             `vocab_size`, `pad_token_id`, `dropout`, `source_dropout`, `freeze`, `share_encoder_with` and
             `share_embeddings_with`.
-        combination: How the encoders' last states become the decoder's first, in each layer: "basic" (Eqs. 1-2),
-            "child_sum" (Eqs. 3-8), or, with one source, "none": they are taken as they are.
+        combination: How the encoders' last states become the decoder's first, in each layer: "basic" (§2.1,
+            Eqs. 1-2), "child_sum" (§2.2, Eqs. 3-8), or, with one source, "none": they are taken as they are.
         cell_clip: With "child_sum": bound of the combined cell's absolute values (the code: 50). None: none.
         attention: Of the decoder, to each source apart: "local_p", a window around a predicted position (Luong et al.
             2015, as in the paper); "general" (h' W e) and "dot" (h' e), over the whole source; "none".
@@ -54,7 +54,8 @@ class MultiSourceRNNConfig(SourcesConfig):
             [0, 1); recurrent connections are never dropped (the paper: 0.3; 0.2 without attention).
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
             set their own; of the sources that an example has, one at least stays.
-        init_range: All weights begin uniform in ± this (the paper: 0.08; the forget gate of "child_sum" has bias 1).
+        init_range: All weights begin uniform between minus this and this (the paper: 0.08, and 0.1 without attention;
+            the bias of the forget gates of "child_sum" begins at 1).
         final_logits_bias: Whether logits get a stored bias that is not trained.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
         use_cache: Whether the decoder returns its states.

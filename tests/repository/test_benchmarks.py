@@ -140,7 +140,7 @@ def test_the_tuned_setting_is_taken_back() -> None:
 
 
 def test_every_machine_has_its_own_section_and_its_own_limits() -> None:
-    path = next((ROOT / common.RESULTS).glob("cpu/*/speed-msmt-beams10-batch16.json"))
+    path = next((ROOT / page.RESULTS).glob("cpu/*/speed-msmt-beams10-batch16.json"))
     speed, floor = (json.loads(path.with_name(name).read_text("utf-8")) for name in (path.name, "floor.json"))
     fast = {kind: 10 * value for kind, value in floor["gflops"].items()}
     others = [{**speed, "hardware": "B"}, {**floor, "hardware": "B", "gflops": fast}]
@@ -154,7 +154,7 @@ def test_every_machine_has_its_own_section_and_its_own_limits() -> None:
 
 
 def test_the_page_is_what_its_writer_makes_of_the_records() -> None:
-    folder = ROOT / common.RESULTS
+    folder = ROOT / page.RESULTS
     rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*/*.json"))]
     notes = (folder / "notes.md").read_text("utf-8")
     assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows, notes)

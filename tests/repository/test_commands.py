@@ -1,4 +1,4 @@
-"""Every command that a recipe or benchmarks/gpu.md prints gives a valid recipe and a valid configuration."""
+"""Commands that recipes, benchmarks/gpu.md and training/README.md print give valid recipes and configurations."""
 
 from __future__ import annotations
 
@@ -85,6 +85,19 @@ def test_the_commands_of_a_recipes_comment_are_valid(name: str) -> None:
 def test_the_commands_for_a_gpu_are_valid() -> None:
     recipes = [recipe for command in commands_of_gpu() if (recipe := check(command))]
     assert {recipe.model.get("attention") for recipe in recipes} >= {"none", "local_p", "dot", "general"}
+
+
+def test_the_commands_of_the_order_of_training_are_valid() -> None:
+    text = (ROOT / "training" / "README.md").read_text("utf-8")
+    commands = [
+        command for script in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for command in commands_of(script)
+    ]
+    assert [command[1] for command in commands] == ["tokenizer", "train", "score", "results", "card"]
+    for command in commands:
+        check(command)
+    for folder in ("prepare", "reports", "accelerate"):
+        for path in (ROOT / "training" / folder).glob("*.py"):
+            assert path.name in text
 
 
 def test_a_command_that_is_no_longer_valid_is_found() -> None:

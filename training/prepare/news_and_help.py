@@ -1,10 +1,10 @@
 """Make a folder of short sentences in French, German and English: news and help pages.
 
-    python training/news_and_help.py DATA OUT [--longest 20]
+    python training/prepare/news_and_help.py DATA OUT [--longest 20]
 
 DATA holds `libreoffice_help/{train,dev,test}.<language>.gz` and the test sets of WMT, `wmt_news/<set>.<language>.gz`.
-OUT receives `train`, `dev`, `test` (help pages) and `news` (newstest2012), each in fr, de, en: those lines that have no
-more words than --longest in any of the three. `fr2` is `fr` once more: a second source that says nothing new.
+OUT receives `train`, `dev`, `test` (help pages) and `news` (newstest2012), each in fr, de and en, with the lines that
+have at most --longest words in all three languages. `fr2` is a copy of `fr`: a second source without new content.
 """
 
 from __future__ import annotations

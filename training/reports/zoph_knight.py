@@ -193,9 +193,10 @@ def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
 # Zoph & Knight 2016: two sources, two LSTM encoders
 
 {lead}The table has rows of Figure 4 of [the paper](https://doi.org/10.18653/v1/N16-1004), trained in a
-small size on little text. Only differences between rows can be compared with differences between published rows, because test set,
-size of the models and units of text are not those of the paper. *perplexity*: perplexity of the test set's references,
-per token of a sub-word vocabulary; the paper's perplexities, which are per word, are not reproduced here.
+small size on little text. Only differences between rows can be compared with differences between published rows,
+because test set, size of the models and units of text are not those of the paper. *perplexity*: perplexity of the test
+set's references, per token of a sub-word vocabulary; the paper's perplexities, which are per word, are not reproduced
+here.
 {SPREAD}
 A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
 
