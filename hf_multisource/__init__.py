@@ -7,6 +7,7 @@ try:
     from transformers.pipelines import PIPELINE_REGISTRY
 
     from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
+    from .arguments import MultiSourceTrainingArguments
     from .collation import DataCollatorForMultiSource
     from .combinations import COMBINATIONS
     from .combiners import COMBINERS, Combiner
@@ -56,6 +57,7 @@ __all__ = [
     "MultiSourceRNNForConditionalGeneration",
     "MultiSourceRNNModel",
     "MultiSourceTrainer",
+    "MultiSourceTrainingArguments",
     "RNNSourceAttention",
     "SourceConfig",
     "TokenAttention",

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
-from transformers import Seq2SeqTrainer
+from transformers import EarlyStoppingCallback, Seq2SeqTrainer
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import seed_worker
 
+from .arguments import MultiSourceTrainingArguments
 from .collation import source_key
 from .configuration_multisource import SOURCE_KEYS
 from .sharding import shard
@@ -207,54 +208,44 @@ def give_rate(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Pa
 
 
 class MultiSourceTrainer(Seq2SeqTrainer):
-    """[`Seq2SeqTrainer`] that groups by the longest source when `train_sampling_strategy="group_by_length"`.
+    """[`Seq2SeqTrainer`] for multi-source models; its options are those of [`MultiSourceTrainingArguments`].
 
-    Stock grouping sees one length only, and stock code drops the columns of all sources but the first: the stock
-    trainer works with these models, too, with `remove_unused_columns=False`.
+    It groups examples by their longest source, where stock code sees one source only, and keeps the columns of all
+    sources, where stock code drops those of all but the first (the stock trainer needs `remove_unused_columns=False`).
+    With stock [`Seq2SeqTrainingArguments`] all options are off.
 
     Args:
         *args: As [`Seq2SeqTrainer`].
-        source_learning_rates: Learning rates of sources' encoders, by name, where they are not that of the arguments: a
-            pretrained encoder beside new parts wants a smaller one. The schedule scales them like all others. What a
-            source shares, such as embeddings tied to the decoder's, keeps the rate of the arguments.
-        halve_after_epoch: In place of the arguments' schedule: the learning rate is theirs for so many epochs, half of
-            it in the next one, a quarter in the one after, and so on (Zoph & Knight 2016: 10).
-        loss_per_sentence: Whether the training loss is the mean over sentences of the sum over their tokens, as in the
-            code of Zoph & Knight 2016, whose learning rates and bound of the gradient go with it; stock: over tokens.
-        max_tokens_per_batch: Training batches of at most so many tokens on each process, padding included, instead of
-            `per_device_train_batch_size` examples: number of examples x longest sequence, sources and labels; see
-            [`TokenBatchSampler`]. Every label weighs the same in an update, whatever batch it is in.
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
         ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it; if
             `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
-            rate below 0; if `halve_after_epoch` is set and the arguments count updates; if
-            `max_tokens_per_batch` is below 1, or given without `group_by_length` or for a dataset
-            without a length.
+            rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        source_learning_rates: Mapping[str, float] | None = None,
-        halve_after_epoch: int | None = None,
-        loss_per_sentence: bool = False,
-        max_tokens_per_batch: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+    # The options; stock training arguments have none of them.
+    halve_after_epoch: int | None = None
+    loss_per_sentence: bool = False
+    max_tokens_per_batch: int | None = None
+    source_learning_rates: Mapping[str, float] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.halve_after_epoch = halve_after_epoch
-        self.loss_per_sentence = loss_per_sentence
-        if halve_after_epoch is not None and self.args.max_steps > 0:
-            raise ValueError(
-                f"halve_after_epoch={halve_after_epoch} counts epochs: set num_train_epochs, not "
-                f"max_steps={self.args.max_steps}."
-            )
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:
             raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
-        self.source_learning_rates = dict(source_learning_rates or {})
+        if isinstance(self.args, MultiSourceTrainingArguments):
+            self._take_options(self.args)
+
+    def _take_options(self, options: MultiSourceTrainingArguments) -> None:
+        self.halve_after_epoch = options.halve_after_epoch
+        self.loss_per_sentence = options.loss_per_sentence
+        self.max_tokens_per_batch = options.max_tokens_per_batch
+        if self.max_tokens_per_batch is not None and isinstance(self.train_dataset, IterableDataset):
+            raise ValueError("max_tokens_per_batch needs a train_dataset with a length; got an IterableDataset.")
+        rates: Any = options.source_learning_rates
+        self.source_learning_rates = dict(rates or {})
         for name, rate in self.source_learning_rates.items():
             if name not in self._config.source_names:
                 allowed = ", ".join(self._config.source_names)
@@ -263,17 +254,9 @@ class MultiSourceTrainer(Seq2SeqTrainer):
                 raise ValueError(f"source_learning_rates[{name!r}] must be 0 or more; got {rate}.")
             if not own_parameters(self.model, name):
                 raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
-        self.max_tokens_per_batch = max_tokens_per_batch
-        if max_tokens_per_batch is not None:
-            strategy = self.args.train_sampling_strategy
-            if max_tokens_per_batch < 1:
-                raise ValueError(f"max_tokens_per_batch must be 1 or more; got {max_tokens_per_batch}.")
-            if strategy != "group_by_length":
-                raise ValueError(
-                    f"max_tokens_per_batch needs train_sampling_strategy='group_by_length'; got {str(strategy)!r}."
-                )
-            if isinstance(self.train_dataset, IterableDataset):
-                raise ValueError("max_tokens_per_batch needs a train_dataset with a length; got an IterableDataset.")
+        options.use_noam(self._config.d_model)
+        if options.patience is not None:
+            self.add_callback(EarlyStoppingCallback(options.patience))
 
     @property
     def _config(self) -> Any:

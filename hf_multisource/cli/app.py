@@ -13,7 +13,7 @@ from hf_multisource.cli.command import PROGRAM, add_command, new_app, run
 
 # Command -> its function and the settings of `add_command`, in the order in which `--help` lists them.
 COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
-    recipes.NAME: (recipes.recipes, {}),
+    recipes.NAME: (recipes.recipes, recipes.SETTINGS),
     tokenizer.NAME: (tokenizer.tokenizer, {}),
     train.NAME: (train.train, train.SETTINGS),
     score.NAME: (score.score, score.SETTINGS),

@@ -51,11 +51,12 @@ def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str])
     return rewritten[:-1]
 
 
-def command_class(bare: Mapping[str, str]) -> type[TyperCommand]:
+def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = None) -> type[TyperCommand]:
     """Return a Typer command class that applies `expand`.
 
     Args:
         bare: As `expand` has it.
+        epilog: Returns what the help ends with, in lines that are shown as they are; None: nothing.
 
     Returns:
         The class.
@@ -68,6 +69,10 @@ def command_class(bare: Mapping[str, str]) -> type[TyperCommand]:
             ctx.meta[ARGUMENTS] = list(args)
             several = {str(param.name) for param in self.params if getattr(param, "multiple", False)}
             return super().parse_args(ctx, expand(args, several, bare))
+
+        def format_epilog(self, ctx: Any, formatter: Any) -> None:
+            if epilog is not None:
+                formatter.write(f"\n{epilog()}")
 
     return Command
 
@@ -99,6 +104,7 @@ def add_command(
     title: str | None = None,
     bare: Mapping[str, str] | None = None,
     context: Mapping[str, Any] | None = None,
+    epilog: Callable[[], str] | None = None,
 ) -> None:
     """Add a command to an application.
 
@@ -109,6 +115,7 @@ def add_command(
         title: How errors call the command; None: its name.
         bare: As `expand` has it.
         context: Settings of Typer's context, such as `OPEN`.
+        epilog: As `command_class` has it.
     """
 
     @functools.wraps(function)
@@ -117,7 +124,7 @@ def add_command(
             function(*args, **kwargs)
 
     settings = {**CONTEXT, **(context or {})}
-    app.command(name, cls=command_class(bare or {}), context_settings=settings)(wrapped)
+    app.command(name, cls=command_class(bare or {}, epilog), context_settings=settings)(wrapped)
 
 
 def new_app() -> typer.Typer:

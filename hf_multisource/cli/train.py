@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hf_multisource.cli.command import OPEN, command_line, make_main
+from hf_multisource.recipes.keys import describe_keys
 from hf_multisource.recipes.recipe import load_recipe, parse_overrides
 from hf_multisource.recipes.training import train as train_recipe
 
 NAME = "train"
-SETTINGS = {"context": OPEN}
+
+
+def list_keys() -> str:
+    """Return the keys of recipes, as the help lists them.
+
+    Returns:
+        A heading and the keys of all sections.
+    """
+    return f"Keys of a recipe, each with its type, default and meaning:\n\n{describe_keys()}"
+
+
+SETTINGS: dict[str, Any] = {"context": OPEN, "epilog": list_keys}
 
 
 def train(
@@ -30,10 +42,11 @@ def train(
         accelerate launch --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
 
     A key is written as `--key value`, or as `--section.key value` where the section matters; a list is written as
-    `--sources en de`. The run's folder receives the best model and its processor, the resolved recipe, the versions,
-    what the run took, and checkpoints. After a kill, the same command with --resume continues from the last complete
-    checkpoint and arrives at the same weights. With --resume and a higher --max_steps a finished run trains further,
-    provided that its learning rate does not depend on the number of updates.
+    `--sources en de`, a boolean as `--bf16 yes` or `--bf16 no`. All keys are listed below. The run's folder receives
+    the best model and its processor, the resolved recipe, the versions, what the run took, and checkpoints. After a
+    kill, the same command with --resume continues from the last complete checkpoint and arrives at the same weights.
+    With --resume and a higher --max_steps a finished run trains further, provided that its learning rate does not
+    depend on the number of updates.
     """
     train_recipe(load_recipe(recipe, parse_overrides(ctx.args)), resume=resume, command=command_line(ctx, NAME))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).with_name("configs")
 FORMER_FOLDER = "training/configs"  # where the shipped recipes were when the committed results were made
+RUN_RECIPE = "recipe.yaml"  # in the folder of a run
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -28,12 +29,13 @@ def find_recipe(name: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: If there is neither such a file nor such a recipe.
-        IsADirectoryError: If it is a folder.
+        IsADirectoryError: If it is a folder, and no recipe has its name.
     """
     path, shipped = Path(name), shipped_recipes()
-    if path.is_dir():
-        raise IsADirectoryError(f"{name} is a folder; a recipe is a YAML file")
-    if path.exists():
+    if path.is_dir() and str(name) not in shipped:
+        hint = f"; did you mean {path / RUN_RECIPE}?" if (path / RUN_RECIPE).is_file() else ""
+        raise IsADirectoryError(f"{name} is a folder; a recipe is a YAML file{hint}")
+    if path.exists() and not path.is_dir():
         return path
     if str(name) in shipped:
         return shipped[str(name)]

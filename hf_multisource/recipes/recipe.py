@@ -1,133 +1,65 @@
 """A training run as one YAML file: four sections, every key of which `--key value` can change.
 
 data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
-tokenizer:  how text becomes ids                                                (TokenizerRecipe)
+tokenizer:  how text becomes tokens                                             (TokenizerRecipe)
 model:      `model_type`, fields of its configuration (MultiSourceConfig unless it says otherwise), and `preset: paper`
-training:   fields of Seq2SeqTrainingArguments, `noam_scale`, `patience`, and options of MultiSourceTrainer
+training:   fields of MultiSourceTrainingArguments
 
 An entry of `model.sources` has the fields of SourceConfig; `encoder` may also be a folder or Hub id, whose weights and
-preprocessing are taken, and `processor` says where the preprocessing is from if that is another place.
+preprocessing are taken, and `processor` says where the preprocessing is from if that is another place. `schema` has the
+type, default and meaning of every key.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from transformers import Seq2SeqTrainingArguments
+from huggingface_hub.errors import StrictDataclassError
+from transformers.integrations import get_available_reporting_integrations
 
-from hf_multisource import MultiSourceConfig, MultiSourceRNNConfig
+from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
-
-# The tokenizer decides these.
-GIVEN_BY_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
-FAMILIES: dict[str, Any] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
-PRESETS = ("default", "paper")
-UNREADABLE = ("error", "absent")
-TRAINER_OPTIONS = {"source_learning_rates", "halve_after_epoch", "loss_per_sentence", "max_tokens_per_batch"}
-OF_THE_TRAINER = {"noam_scale", "patience", *TRAINER_OPTIONS}  # what is no training argument of Transformers
-SEPARATOR = " | "
-DECIDED_BY_EPOCHS = ("noam_scale", "lr_scheduler_type", "warmup_steps", "max_steps")
-OF_EVERY_FAMILY = {"model_type", "preset", "attn_implementation"}  # what is no field of the configuration
-GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}  # what train.py needs as it is
-
-
-class Loader(yaml.SafeLoader):
-    """YAML 1.2's scalars, where `no` is a language and 1e-4 a number."""
-
-
-Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith((":bool", ":float"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$", re.IGNORECASE), list("tTfF"))
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\d+[eE][-+]?\d+$"),
-    list("-+.0123456789"),
+from hf_multisource.recipes.reading import parse_overrides, read_yaml
+from hf_multisource.recipes.schema import (
+    FAMILIES,
+    PRESETS,
+    SEPARATOR,
+    UNREADABLE,
+    DataRecipe,
+    Key,
+    TokenizerRecipe,
+    common_keys,
+    data_keys,
+    entry_keys,
+    family_keys,
+    known_keys,
+    tokenizer_keys,
+    training_keys,
 )
+from hf_multisource.recipes.values import check_value, show
 
+__all__ = [
+    "FAMILIES",
+    "PRESETS",
+    "SEPARATOR",
+    "UNREADABLE",
+    "DataRecipe",
+    "Recipe",
+    "TokenizerRecipe",
+    "load_recipe",
+    "parse_overrides",
+]
 
-@dataclass
-class DataRecipe:
-    """The `data` section.
-
-    Args:
-        path: Folder, or id of a Hub dataset; see `data.read_split`.
-        sources: Names of the source columns, in order.
-        target: Name of the target column.
-        train: Name of the training split.
-        dev: Name of the split that is evaluated during training.
-        test: Name of the split that `score.py` decodes.
-        max_length: Longest source (all of them joined, with `concatenate`) and target, in tokens; longer ones are cut
-            and counted.
-        concatenate: Whether all sources are joined into a single one, named `all`: one encoder, what people do today.
-        limit: Read at most so many training lines; None: all.
-        unreadable: What a picture or a recording that cannot be read, or has another sampling rate than its encoder's,
-            is: an "error" before anything is trained, or "absent".
-        origin: Where the text is from and under what terms, for the model's card; the first address in it is where
-            the terms are found. Another `path` on the command line forgets it.
-    """
-
-    path: str
-    sources: list[str]
-    target: str
-    train: str = "train"
-    dev: str = "dev"
-    test: str = "test"
-    max_length: int = 128
-    concatenate: bool = False
-    limit: int | None = None
-    unreadable: str = "error"
-    origin: str | None = None
-
-    @property
-    def model_sources(self) -> list[str]:
-        """Names of the sources as the model sees them."""
-        return ["all"] if self.concatenate else self.sources
-
-    def model_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Turn rows of columns into rows of the model's sources.
-
-        Args:
-            rows: One dict per line; None = absent.
-
-        Returns:
-            The rows; with `concatenate`, present sources joined in order under `all`.
-        """
-        if not self.concatenate:
-            return [dict(row) for row in rows]
-        joined = [SEPARATOR.join(text for name in self.sources if (text := row[name])) or None for row in rows]
-        rest = [{key: text for key, text in row.items() if key not in self.sources} for row in rows]
-        return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
-
-
-@dataclass
-class TokenizerRecipe:
-    """The `tokenizer` section.
-
-    Args:
-        kind: "bpe", "wordpiece" or "unigram".
-        vocab_size: Tokens, the special ones included.
-        separate: Whether every source and the target get a vocabulary of their own.
-        load: Folder of a tokenizer, or of separate ones as `train_tokenizer.py --separate` writes them, to use instead
-            of training any.
-        null_token: If set, such as "<NULL>", an absent text is read as a text of this token (Nishimura et al. 2018); a
-            tokenizer that is loaded must have it.
-    """
-
-    kind: str = "bpe"
-    vocab_size: int = 8000
-    separate: bool = False
-    load: str | None = None
-    null_token: str | None = None
+DECIDED_BY_EPOCHS = ("noam_scale", "lr_scheduler_type", "warmup_steps", "max_steps")
 
 
 @dataclass
@@ -138,12 +70,7 @@ class Recipe:
         data: The text.
         tokenizer: The tokens.
         model: `model_type`, fields of its configuration, and `preset`.
-        training: Fields of Seq2SeqTrainingArguments; `noam_scale`, the paper's "learning rate", which gives the peak
-            noam_scale * (d_model * warmup_steps)^-0.5; `patience`, evaluations without a better BLEU before stopping;
-            `source_learning_rates`, peaks for the encoders of sources, by name; `halve_after_epoch` and
-            `loss_per_sentence`, as MultiSourceTrainer has them;
-            `max_tokens_per_batch`, number of examples x longest sequence, on each process, which limits batches instead
-            of `per_device_train_batch_size`.
+        training: Fields of MultiSourceTrainingArguments.
     """
 
     data: DataRecipe
@@ -215,10 +142,16 @@ class Recipe:
             **ids: Special token ids.
 
         Returns:
-            The configuration.
+            The configuration. If the recipe does not choose an implementation of attention, bfloat16 on a CPU gets the
+            one that is fastest there.
+
+        Raises:
+            ValueError: If a value is not allowed; the message names the key.
         """
         settings = dict(self.model)
         family = FAMILIES[settings.pop("model_type", MultiSourceConfig.model_type)]
+        if family is MultiSourceConfig and self.on_cpu and self.training.get("bf16"):
+            settings.setdefault("attn_implementation", "eager")  # training is 1.7 times faster than with sdpa
         make = family.paper if settings.pop("preset", "default") == "paper" else family
         settings.pop("sources", None)
         sources = []
@@ -229,51 +162,114 @@ class Recipe:
             if name in source_vocab_sizes:
                 source["vocab_size"] = source_vocab_sizes[name]
             sources.append(source)
-        return make(sources=sources, vocab_size=vocab_size, **ids, **settings)
+        with errors_of("model", {*family_keys(family), "sources"}):
+            return make(sources=sources, vocab_size=vocab_size, **ids, **settings)
 
-    def training_arguments(self) -> Seq2SeqTrainingArguments:
-        """Build Transformers' training arguments.
+    def draft_config(self) -> Any:
+        """Build the model's configuration before there are tokenizers.
+
+        Returns:
+            The configuration; its vocabularies are as large as the recipe asks for.
+
+        Raises:
+            ValueError: If a value is not allowed; the message names the key.
+        """
+        settings = self.tokenizer
+        separate = settings.separate if settings.load is None else (Path(settings.load) / "target").is_dir()
+        texts = [name for name, entry in self.source_entries().items() if entry.get("kind", "text") == "text"]
+        return self.model_config(settings.vocab_size, dict.fromkeys(texts if separate else (), settings.vocab_size))
+
+    def check_tokenizer_folder(self) -> None:
+        """Make sure that the tokenizer that is to be loaded is there.
+
+        Raises:
+            ValueError: If there is no such folder, or no tokenizer in it.
+        """
+        if self.tokenizer.load is None:
+            return
+        folder = Path(self.tokenizer.load)
+        if not any((place / "tokenizer_config.json").is_file() for place in (folder, folder / "target")):
+            problem = "it holds no tokenizer" if folder.is_dir() else "there is no such folder"
+            raise ValueError(
+                "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_config.json), or with "
+                f"separate ones in folders named after the sources and `target`; got {str(folder)!r}: {problem}"
+            )
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether this machine trains the recipe on its CPU."""
+        return bool(self.training.get("use_cpu", not torch.accelerator.is_available()))
+
+    def training_arguments(self) -> MultiSourceTrainingArguments:
+        """Build the training arguments.
 
         Returns:
             The arguments; with `noam_scale`, the inverse-square-root schedule whose peak is Noam's.
+
+        Raises:
+            ValueError: If a value is not allowed, or this machine lacks what it asks for; the message names the key.
         """
-        settings = {key: value for key, value in self.training.items() if key not in OF_THE_TRAINER}
-        scale = self.training.get("noam_scale")
+        settings = dict(self.training)
+        scale = settings.get("noam_scale")
         if scale is not None:
-            width = self.model_config(MultiSourceConfig().vocab_size, {}).d_model
-            settings["learning_rate"] = scale * (width * settings["warmup_steps"]) ** -0.5
+            width = self.draft_config().d_model
+            settings["learning_rate"] = MultiSourceTrainingArguments.noam_peak(scale, width, settings["warmup_steps"])
             settings["lr_scheduler_type"] = "inverse_sqrt"
         settings.setdefault("generation_max_length", self.data.max_length)
         settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # elsewhere it only warns
-        settings.setdefault("use_cpu", not torch.accelerator.is_available())  # or bf16 would be refused on a CPU
-        return Seq2SeqTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
+        settings.setdefault("use_cpu", self.on_cpu)  # or bf16 would be refused on a CPU
+        check_trackers(settings.get("report_to"))
+        with errors_of("training", training_keys()):
+            return MultiSourceTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
 
 
-def _known_keys() -> dict[str, set[str]]:
-    return {
-        "data": {entry.name for entry in fields(DataRecipe)},
-        "tokenizer": {entry.name for entry in fields(TokenizerRecipe)},
-        "model": {entry.name for family in FAMILIES.values() for entry in fields(family)} - GIVEN_BY_TOKENIZER
-        | OF_EVERY_FAMILY,
-        "training": {entry.name for entry in fields(Seq2SeqTrainingArguments)} - GIVEN_BY_TRAINING | OF_THE_TRAINER,
-    }
+def check_trackers(report_to: str | list[str] | None) -> None:
+    """Make sure that the trackers that are to receive the log can be imported.
+
+    Args:
+        report_to: Value of `training.report_to`.
+
+    Raises:
+        ValueError: If one is unknown or not installed.
+    """
+    wanted = report_to if isinstance(report_to, list) else [report_to or "none"]
+    installed = get_available_reporting_integrations()
+    for name in wanted:
+        if name not in ("none", "all", *installed):
+            allowed = ", ".join(["none", "all", *installed])
+            raise ValueError(
+                f"training.report_to must be one of {allowed}, or another tracker whose package is installed; "
+                f"got {show(name)}"
+            )
 
 
-def _check_family(model: Mapping[str, Any], preset: str) -> None:
-    """Refuse a `model` section that is none of the family's, which its configuration would take for notes."""
-    kind = model.get("model_type", MultiSourceConfig.model_type)
-    if kind not in FAMILIES:
-        raise ValueError(f"model.model_type must be one of {', '.join(FAMILIES)}; got {kind!r}")
-    family = FAMILIES[kind]
-    if foreign := sorted(model.keys() - OF_EVERY_FAMILY - {entry.name for entry in fields(family)}):
-        raise ValueError(f"model.{foreign[0]} is no setting of model_type {kind!r}")
-    if preset == "paper" and not hasattr(family, "paper"):
-        raise ValueError(f"model.preset: model_type {kind!r} has none; its defaults are its paper's")
+@contextmanager
+def errors_of(section: str, names: Mapping[str, Any] | set[str]) -> Iterator[None]:
+    """Name the section in the errors of what is built from it.
+
+    Args:
+        section: The section.
+        names: Names of its keys.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: In place of an error of the values; it begins with `section.key` where the error begins with a key.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        reason: BaseException = error
+        while isinstance(reason, StrictDataclassError) and reason.__cause__ is not None:
+            reason = reason.__cause__  # what the validator raised; the rest names the validator
+        message = str(reason).strip().removeprefix("--")
+        first = re.match(r"\w*", message)
+        raise ValueError(f"{section}.{message}" if first and first[0] in names else f"{section}: {message}") from error
 
 
-def _section_of(key: str) -> tuple[str, str]:
+def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
     """The section and bare name of a key given as `key` or `section.key`."""
-    known = _known_keys()
     section, _, name = key.rpartition(".")
     if section:
         if name in known.get(section, ()):
@@ -287,37 +283,93 @@ def _section_of(key: str) -> tuple[str, str]:
     raise ValueError(f"unknown key {key!r}{hint}")
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--key value`, `--key=value` and `--key value value ...` (a list).
+def _checked(values: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
+    """The values of a section, each of its key's type."""
+    return {name: check_value(f"{place}.{name}", keys[name].type, value) for name, value in values.items()}
 
-    Args:
-        arguments: What follows the recipe on the command line.
 
-    Returns:
-        Values by key; each value is read as YAML.
+def _checked_sources(entries: Any) -> list[Any]:
+    """The entries of `model.sources`, every value of its key's type."""
+    keys = entry_keys()
+    checked: list[Any] = []
+    names = []
+    for i, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        place = f"model.sources[{i}]"
+        if not isinstance(entry, str | dict):
+            raise ValueError(f"{place} must be the name of a source, or a mapping with its name; got {show(entry)}")
+        fields = {"name": entry} if isinstance(entry, str) else entry
+        if "name" not in fields:
+            raise ValueError(f"{place}.name is missing; got {show(entry)}")
+        for name in fields:
+            if name not in keys:
+                near = difflib.get_close_matches(str(name), keys, n=3)
+                hint = f"; did you mean {', '.join(near)}?" if near else ""
+                raise ValueError(f"{place}: unknown key {name!r}{hint}")
+        fields = _checked(fields, keys, place)
+        if fields["name"] in names:
+            raise ValueError(f"{place}: source {fields['name']!r} is listed twice; give it one entry")
+        names.append(fields["name"])
+        checked.append(entry if isinstance(entry, str) else fields)
+    return checked
 
-    Raises:
-        ValueError: If a value stands without a key, or a key without a value.
-    """
-    groups: dict[str, list[str]] = {}
-    key = None
-    for argument in arguments:
-        if argument.startswith("--"):
-            key, given, value = argument[2:].partition("=")
-            groups[key] = [value] if given else []
-        elif key is None:
-            raise ValueError(f"{argument!r} stands without a --key")
-        else:
-            groups[key].append(argument)
-    empty = [key for key, values in groups.items() if not values]
-    if empty:
-        raise ValueError(f"--{empty[0]} needs a value")
-    parsed = {key: [yaml.load(value, Loader) for value in values] for key, values in groups.items()}
-    return {key: values if len(values) > 1 else values[0] for key, values in parsed.items()}
+
+def _checked_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The `model` section, every value of its key's type, without keys of another kind of model."""
+    common = common_keys()
+    kind = check_value("model.model_type", common["model_type"].type, model.get("model_type", "multisource"))
+    family = FAMILIES[kind]
+    keys = {**common, **family_keys(family)}
+    if foreign := sorted(model.keys() - keys):
+        raise ValueError(f"model.{foreign[0]} is no setting of model_type {kind!r}")
+    checked = _checked({name: value for name, value in model.items() if name != "sources"}, keys, "model")
+    if checked.get("preset") == "paper" and not hasattr(family, "paper"):
+        raise ValueError(f"model.preset: model_type {kind!r} has none; its defaults are its paper's")
+    # In the order of the file, which a saved recipe keeps.
+    return {name: checked[name] if name in checked else _checked_sources(value) for name, value in model.items()}
+
+
+def _check_training(path: Path, training: Mapping[str, Any]) -> None:
+    """Refuse keys that decide the same thing, and keys that lack another."""
+    decided = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
+    for option, keys in decided.items():
+        given = training if training.get(option) is not None else {}
+        for key in keys:
+            if given.get(key) is not None:
+                raise ValueError(f"{path}: training.{option} decides training.{key}; give one of them")
+    if training.get("noam_scale") is not None and training.get("warmup_steps", 0) < 1:
+        # Below 1, Transformers takes it for a share of all updates.
+        raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
+
+
+def _check_names(names: list[str]) -> None:
+    """Refuse names of sources that cannot be names of the model's inputs."""
+    try:
+        MultiSourceConfig(sources=names)
+    except StrictDataclassError as error:
+        wrong = next((name for name in names if not name.isidentifier()), None)
+        other = re.sub(r"\W", "_", wrong or "")
+        hint = f" Rename its files or column, for example to {other}." if other.isidentifier() else ""
+        raise ValueError(f"data.sources: {error.__cause__}{hint}") from error
+
+
+def _read_sections(path: Path, known: Mapping[str, set[str]]) -> dict[str, dict[str, Any]]:
+    """The sections of a recipe's file; their keys are known, their values are as they were written."""
+    content = read_yaml(path)
+    if not isinstance(content, dict) or not all(isinstance(part, dict | None) for part in content.values()):
+        empty = " is empty" if content is None else ""
+        raise ValueError(f"{path}{empty}: a recipe has the sections {', '.join(known)}, each with `key: value` lines")
+    sections: dict[str, dict[str, Any]] = {name: {} for name in known}
+    for section, values in content.items():
+        if section not in sections:
+            raise ValueError(f"{path}: unknown section {section!r}; allowed are {', '.join(sections)}")
+        for key in values or {}:
+            _place(f"{section}.{key}", known)
+        sections[section].update(values or {})
+    return sections
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe and apply overrides.
+    """Read a recipe and apply overrides; every key and every value is checked.
 
     Args:
         path: The YAML file, or the name of a shipped recipe.
@@ -327,60 +379,39 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         The recipe.
 
     Raises:
-        ValueError: If a section or key is unknown, or a value is not allowed; the message names it.
+        ValueError: If a section or key is unknown, or a value is not allowed; the message names the key, the value and
+            what is allowed.
     """
-    path = find_recipe(path)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not all(isinstance(part, dict | None) for part in content.values()):
-        raise ValueError(f"{path}: a recipe has the sections {', '.join(_known_keys())}, each with `key: value` lines")
-    sections: dict[str, dict[str, Any]] = {name: {} for name in _known_keys()}
-    for section, values in content.items():
-        if section not in sections:
-            raise ValueError(f"{path}: unknown section {section!r}; allowed are {', '.join(sections)}")
-        for key in values or {}:
-            _section_of(f"{section}.{key}")
-        sections[section].update(values or {})
-    changed = {_section_of(key): value for key, value in (overrides or {}).items()}
+    path, known = find_recipe(path), known_keys()
+    sections = _read_sections(path, known)
+    changed: dict[tuple[str, str], Any] = {}
+    for key, value in (overrides or {}).items():
+        place = _place(key, known)
+        if place in changed:
+            raise ValueError(f"{'.'.join(place)} is given twice, as {place[1]} and {'.'.join(place)}")
+        changed[place] = value
     if ("data", "path") in changed:
         sections["data"]["origin"] = None  # it is told of the recipe's own text
     for (section, name), value in changed.items():
         sections[section][name] = value
-    if isinstance(sections["data"].get("sources"), str):
-        sections["data"]["sources"] = [sections["data"]["sources"]]
-    missing = [key for key in ("path", "sources", "target") if key not in sections["data"]]
-    if missing:
-        raise ValueError(f"{path}: data.{missing[0]} is missing")
-    preset = sections["model"].get("preset", "default")
-    if preset not in PRESETS:
-        raise ValueError(f"model.preset must be one of {', '.join(PRESETS)}; got {preset!r}")
-    _check_family(sections["model"], preset)
-    unreadable = sections["data"].get("unreadable", "error")
-    if unreadable not in UNREADABLE:
-        raise ValueError(f"data.unreadable must be one of {', '.join(UNREADABLE)}; got {unreadable!r}")
-    if "output_dir" not in sections["training"]:
-        raise ValueError(f"{path}: training.output_dir is missing")
-    decided = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
-    for option, keys in decided.items():
-        given = sections["training"] if sections["training"].get(option) is not None else {}
-        for key in keys:
-            if given.get(key) is not None:
-                raise ValueError(f"{path}: training.{option} decides training.{key}; give one of them")
-    warmup = sections["training"].get("warmup_steps") or 0
-    if sections["training"].get("noam_scale") is not None and warmup < 1:  # below 1 Transformers takes it for a share
-        raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
+    for section, names in {"data": ("path", "sources", "target"), "training": ("output_dir",)}.items():
+        if missing := [name for name in names if name not in sections[section]]:
+            raise ValueError(f"{path}: {section}.{missing[0]} is missing")
     recipe = Recipe(
-        data=DataRecipe(**sections["data"]),
-        tokenizer=TokenizerRecipe(**sections["tokenizer"]),
-        model=sections["model"],
-        training=sections["training"],
+        data=DataRecipe(**_checked(sections["data"], data_keys(), "data")),
+        tokenizer=TokenizerRecipe(**_checked(sections["tokenizer"], tokenizer_keys(), "tokenizer")),
+        model=_checked_model(sections["model"]),
+        training=_checked(sections["training"], training_keys(), "training"),
     )
+    _check_training(path, recipe.training)
     tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
-    if tokens is not None and (not isinstance(tokens, int) or tokens < longest):
+    if tokens is not None and tokens < longest:
         raise ValueError(
             f"training.max_tokens_per_batch must be a whole number, data.max_length ({longest}) or more, so that every "
-            f"example fits; got {tokens!r}"
+            f"example fits; got {tokens}"
         )
+    _check_names(recipe.data.model_sources)
+    # A checkpoint that a source wraps may be on another machine, where the recipe is only read.
+    if not any(isinstance(entry.get("encoder"), str) for entry in recipe.source_entries().values()):
+        recipe.draft_config()
     return recipe

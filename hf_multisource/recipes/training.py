@@ -23,7 +23,6 @@ import yaml
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    EarlyStoppingCallback,
     EvalPrediction,
     Seq2SeqTrainingArguments,
     set_seed,
@@ -37,7 +36,7 @@ from hf_multisource.data.rows import Split, check_files, read_split, take_away
 from hf_multisource.recipes.checkpoints import Keeper, find_checkpoints
 from hf_multisource.recipes.pretrained import load_part, pour_encoder
 from hf_multisource.recipes.provenance import hardware
-from hf_multisource.recipes.recipe import TRAINER_OPTIONS, Recipe
+from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate", "sacrebleu", "numpy")
@@ -64,8 +63,10 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
     begun = (folder / "recipe.yaml").exists()
     if args.process_index == 0 and begun:
         check_folder(folder, recipe, resume)
+    if not begun:
+        recipe.check_tokenizer_folder()
     with torch.device("meta"):  # an impossible model shows before anything takes time
-        AutoModelForSeq2SeqLM.from_config(recipe.model_config(recipe.tokenizer.vocab_size, {}))
+        AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
     sources, target = recipe.data.model_sources, recipe.data.target
     known = args.process_index > 0 or begun
     parts = {} if known else wrapped_parts(recipe)
@@ -115,7 +116,6 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         ]
         return {"bleu": sacrebleu.corpus_bleu(texts[0], [texts[1]]).score}
 
-    patience = recipe.training.get("patience")
     trainer = MultiSourceTrainer(
         model=model,
         args=args,
@@ -124,8 +124,6 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         data_collator=DataCollatorForMultiSource(processor, model=model if args.label_smoothing_factor else None),
         processing_class=processor,
         compute_metrics=bleu,
-        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
-        **{name: recipe.training[name] for name in TRAINER_OPTIONS & recipe.training.keys()},
     )
     if args.process_index == 0 and not begun:  # now that nothing is wrong with it
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}

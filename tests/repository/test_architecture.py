@@ -49,7 +49,8 @@ FLOORS = {
     "analysis": {"collation"},
     "sharding": set[str](),
     "environment": set[str](),
-    "sampling": {"configuration_multisource", "collation", "sharding"},
+    "arguments": set[str](),
+    "sampling": {"arguments", "configuration_multisource", "collation", "sharding"},
 }
 FLOORS["__init__"] = set(FLOORS)
 
@@ -65,7 +66,7 @@ PARTS = {
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
 
 # These never travel to the Hub: they serve users who have the package installed.
-STAYS_HOME = {"__init__", "__main__", "environment", "sampling", "sharding"}
+STAYS_HOME = {"__init__", "__main__", "arguments", "environment", "sampling", "sharding"}
 SHIPPABLE = [path for path in FLAT if path.stem not in STAYS_HOME]
 # Whoever loads a checkpoint has these: Transformers needs all but torch.
 REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors"}

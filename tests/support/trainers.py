@@ -18,6 +18,7 @@ from hf_multisource import (
     MultiSourceForConditionalGeneration,
     MultiSourceProcessor,
     MultiSourceTrainer,
+    MultiSourceTrainingArguments,
 )
 from hf_multisource.recipes.tokenization import train_tokenizer
 
@@ -65,7 +66,6 @@ def trainer_of(
     kind: type[Seq2SeqTrainer] = MultiSourceTrainer,
     model_fields: dict[str, Any] | None = None,
     compute_metrics: Any = None,
-    max_tokens_per_batch: int | None = None,
     **settings: Any,
 ) -> Seq2SeqTrainer:
     """A trainer of a tiny model whose weights are always the same."""
@@ -79,8 +79,8 @@ def trainer_of(
     model = MultiSourceForConditionalGeneration(tiny_config("parallel", NAMES, **fields))
     quiet: dict[str, Any] = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
     quiet |= {"logging_steps": 1, "remove_unused_columns": False}
-    args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**quiet, **settings})
-    own: dict[str, Any] = {} if max_tokens_per_batch is None else {"max_tokens_per_batch": max_tokens_per_batch}
+    options = MultiSourceTrainingArguments if "max_tokens_per_batch" in settings else Seq2SeqTrainingArguments
+    args = options(output_dir=str(folder), **{**quiet, **settings})
     return kind(
         model=model,
         args=args,
@@ -89,5 +89,4 @@ def trainer_of(
         data_collator=Recorder(),
         processing_class=processor(),
         compute_metrics=compute_metrics,
-        **own,
     )

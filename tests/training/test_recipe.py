@@ -43,7 +43,9 @@ def test_there_are_recipes() -> None:
 def test_every_recipe_gives_a_model_and_training_arguments(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recipe.encoder_config", lambda checkpoint: ResNetConfig())  # what is not there yet
+    monkeypatch.setattr(
+        "hf_multisource.recipes.recipe.encoder_config", lambda checkpoint: ResNetConfig()
+    )  # what is not there yet
     recipe = load_recipe(path, {"output_dir": str(tmp_path), "use_cpu": True})
     own = dict.fromkeys(recipe.data.model_sources, 400) if recipe.tokenizer.separate else {}
     config = recipe.model_config(500, own, pad_token_id=0, bos_token_id=2, eos_token_id=1)
@@ -165,9 +167,9 @@ def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: 
         *(
             (
                 {"training": {"output_dir": "x", "max_tokens_per_batch": tokens}},
-                rf"max_tokens_per_batch must be a whole number, data.max_length \(128\) or more, .* got {tokens}",
+                rf"training.max_tokens_per_batch must be a whole number, {least} or more, .*; got {tokens}",
             )
-            for tokens in (0, 127, 4096.5)
+            for tokens, least in ((0, 1), (127, r"data.max_length \(128\)"), (4096.5, 1))
         ),
     ],
 )

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import IterableDataset, RandomSampler
-from transformers import EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import EvalPrediction, HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from builders import tiny_config
 from hf_multisource import (
     LengthBucketSampler,
     MultiSourceForConditionalGeneration,
     MultiSourceTrainer,
+    MultiSourceTrainingArguments,
     TokenBatchSampler,
 )
 from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
@@ -303,7 +304,7 @@ def test_batches_by_tokens_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"max_tokens_per_batch must be 1 or more; got 0\."):
         trainer_of(tmp_path, examples, **{**TOKENS, "max_tokens_per_batch": 0})
     with pytest.raises(ValueError, match="needs train_sampling_strategy='group_by_length'; got 'random'"):
-        trainer_of(tmp_path, examples, max_tokens_per_batch=30)
+        trainer_of(tmp_path, examples, max_tokens_per_batch=30, train_sampling_strategy="random")
     with pytest.raises(ValueError, match="a train_dataset with a length; got an IterableDataset"):
         trainer_of(tmp_path, Stream(), max_steps=1, **TOKENS)
 
@@ -423,10 +424,16 @@ def rated(
     model = MultiSourceForConditionalGeneration(config)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
-    args = Seq2SeqTrainingArguments(
-        str(tmp_path / "run"), learning_rate=1e-3, weight_decay=0.1, max_steps=8, use_cpu=True, report_to="none"
+    args = MultiSourceTrainingArguments(
+        str(tmp_path / "run"),
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        max_steps=8,
+        use_cpu=True,
+        report_to="none",
+        source_learning_rates=rates,
     )
-    trainer = MultiSourceTrainer(model, args, source_learning_rates=rates)
+    trainer = MultiSourceTrainer(model, args)
     trainer.create_optimizer_and_scheduler(8)
     return trainer
 
@@ -480,3 +487,54 @@ def test_lengths_that_are_known_are_not_looked_for() -> None:
             raise AssertionError("an example was read")
 
     assert length_keys(Lazy(), NAMES) == [(5, 3), (0, 0), (0, 0)]
+
+
+# The options of the arguments.
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_noam_is_the_schedule_of_the_models_width(size: int, tmp_path: Path) -> None:
+    args = MultiSourceTrainingArguments(str(tmp_path), use_cpu=True, noam_scale=0.6, warmup_steps=50)
+    trainer = MultiSourceTrainer(MultiSourceForConditionalGeneration(tiny_config(n_sources=2, d_model=size)), args)
+    trainer.create_optimizer_and_scheduler(1000)
+    assert trainer.optimizer is not None and trainer.lr_scheduler is not None
+    rates = []
+    for _ in range(200):
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+        rates.append(trainer.lr_scheduler.get_last_lr()[0])
+    expected = [0.6 * size**-0.5 * min(step**-0.5, step * 50**-1.5) for step in range(1, 201)]
+    assert rates == pytest.approx(expected, rel=1e-9)
+
+
+def test_patience_stops_training_when_the_metric_gets_no_better(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    settings |= {"patience": 2, "load_best_model_at_end": True, "metric_for_best_model": "worth", "max_steps": 8}
+    trainer = trainer_of(
+        tmp_path, made_up_examples(8), compute_metrics=lambda _: {"worth": 1.0}, **settings, max_tokens_per_batch=100
+    )
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 3}, "patience=3 needs load_best_model_at_end=True, metric_for_best_model and eval_strategy"),
+        ({"patience": 0}, "patience must be 1 or more; got 0"),
+        ({"noam_scale": 0.2}, "noam_scale needs warmup_steps, 1 or more; got warmup_steps=0"),
+        ({"noam_scale": 0.0, "warmup_steps": 9}, "noam_scale must be above 0; got 0.0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultiSourceTrainingArguments(str(tmp_path), use_cpu=True, **options)
+
+
+def test_the_options_are_read_from_a_command_line(tmp_path: Path) -> None:
+    words = f"--output_dir {tmp_path} --use_cpu --max_tokens_per_batch 30 --loss_per_sentence"
+    parser = HfArgumentParser(MultiSourceTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses([*words.split(), "--source_learning_rates", '{"de": 1e-5}'])
+    assert (args.max_tokens_per_batch, args.loss_per_sentence) == (30, True)
+    assert args.source_learning_rates == {"de": 1e-5}
+    assert args.train_sampling_strategy == "group_by_length"

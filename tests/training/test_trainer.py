@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer
 from transformers.trainer_callback import TrainerCallback
 
 from builders import END, EVERY_COMBINER, LSTM, NAMES, three_source_model
-from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
+from hf_multisource import (
+    DataCollatorForMultiSource,
+    MultiSourceProcessor,
+    MultiSourceTrainer,
+    MultiSourceTrainingArguments,
+)
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 every_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
@@ -50,14 +55,13 @@ def trainer_of(
     combiner: str,
     kind: type[Seq2SeqTrainer] = MultiSourceTrainer,
     smoothing: float = 0.0,
-    options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[Seq2SeqTrainer, Gradients]:
     """A trainer of a model of three sources, always with the same weights."""
     fixed: dict[str, Any] = {"use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
     fixed |= {"remove_unused_columns": False, "train_sampling_strategy": "sequential", "max_steps": 1, "optim": "sgd"}
     model = three_source_model(combiner, label_smoothing=smoothing)
-    arguments = Seq2SeqTrainingArguments(str(folder), **{**fixed, **settings})
+    arguments = MultiSourceTrainingArguments(str(folder), **{**fixed, **settings})
     gradients = Gradients()
     decoder_inputs_from = model if arguments.label_smoothing_factor else None
     trainer = kind(
@@ -67,7 +71,6 @@ def trainer_of(
         train_dataset=made_up_examples(16),
         processing_class=processor(),
         callbacks=[gradients],
-        **(options or {}),
     )
     return trainer, gradients
 
@@ -168,7 +171,7 @@ def test_the_rate_is_halved_in_every_epoch_after_the_given_one(size: int, tmp_pa
         "learning_rate": 0.8,
         "per_device_train_batch_size": size,
     }
-    trainer, _ = trainer_of(tmp_path, LSTM, options={"halve_after_epoch": 2}, **settings)
+    trainer, _ = trainer_of(tmp_path, LSTM, halve_after_epoch=2, **settings)
     rates = Rates()
     trainer.add_callback(rates)
     trainer.train()
@@ -177,7 +180,7 @@ def test_the_rate_is_halved_in_every_epoch_after_the_given_one(size: int, tmp_pa
 
 def test_halving_by_epochs_does_not_go_with_a_number_of_updates(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"halve_after_epoch=2 counts epochs: .*max_steps=1"):
-        trainer_of(tmp_path, LSTM, options={"halve_after_epoch": 2})
+        trainer_of(tmp_path, LSTM, halve_after_epoch=2)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -187,7 +190,7 @@ def test_the_loss_per_sentence_is_the_sum_over_tokens_by_the_number_of_sentences
         trainer, gradients = trainer_of(
             tmp_path,
             LSTM,
-            options={"loss_per_sentence": per_sentence},
+            loss_per_sentence=per_sentence,
             per_device_train_batch_size=16 // parts,
             gradient_accumulation_steps=parts,
             max_grad_norm=0.0,

@@ -1,0 +1,71 @@
+"""List the keys of recipes for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from hf_multisource.recipes.schema import (
+    FAMILIES,
+    Key,
+    common_keys,
+    data_keys,
+    entry_keys,
+    family_keys,
+    known_keys,
+    tokenizer_keys,
+    training_keys,
+)
+from hf_multisource.recipes.values import describe, plain
+
+WIDTH = 80  # of a line, in characters, as Typer's help has it
+SHORT = {"true or false (or yes, no, on, off)": "true or false"}  # what need not be said with every key
+
+
+def _type(key: Key) -> str:
+    text = describe(plain(key.type))
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return text.removeprefix("a ")
+
+
+def _block(keys: Iterable[Key], width: int) -> str:
+    lines = []
+    for key in keys:
+        default = key.default if key.default == "required" else f"[default: {key.default}]"
+        # A list of choices may be longer than a line.
+        lines += textwrap.wrap(
+            f"{key.name}  {_type(key)}  {default}", width, initial_indent="  ", subsequent_indent="      "
+        )
+        lines += textwrap.wrap(key.meaning, width, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines) + "\n"
+
+
+def describe_keys(section: str | None = None, width: int = WIDTH) -> str:
+    """Return the keys of recipes with their types, defaults and meanings.
+
+    Args:
+        section: The section to list; None: all four.
+        width: Longest line, in characters.
+
+    Returns:
+        Lines: for every key its name, type and default, then its meaning, indented.
+
+    Raises:
+        ValueError: If there is no such section.
+    """
+    families = {name: family_keys(family) for name, family in FAMILIES.items()}
+    blocks = {
+        "data": [("data: the text", data_keys())],
+        "tokenizer": [("tokenizer: how text becomes tokens", tokenizer_keys())],
+        "model": [
+            ("model: the network", common_keys()),
+            *((f"model, with model_type {name}", keys) for name, keys in families.items()),
+            ("model.sources, each entry", entry_keys()),
+        ],
+        "training": [("training: arguments of the trainer", training_keys())],
+    }
+    if section is not None and section not in blocks:
+        raise ValueError(f"unknown section {section!r}; the sections of a recipe are {', '.join(known_keys())}")
+    chosen = blocks.values() if section is None else [blocks[section]]
+    return "\n".join(f"{title}\n{_block(keys.values(), width)}" for group in chosen for title, keys in group)

@@ -1,0 +1,411 @@
+"""The keys of a recipe: section, type, default and meaning of each.
+
+A recipe has the sections `data`, `tokenizer`, `model` and `training`. The first two are dataclasses of this module. The
+keys of `model` are the fields of the configuration that `model.model_type` names, those of `training` the fields of
+`MultiSourceTrainingArguments`; their meanings are the texts that those classes document them with.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import Field
+from transformers.activations import ACT2FN
+
+from hf_multisource import (
+    COMBINERS,
+    MultiSourceConfig,
+    MultiSourceRNNConfig,
+    MultiSourceTrainingArguments,
+    SourceConfig,
+)
+from hf_multisource.recipes.values import one_of, show
+
+FAMILIES: dict[str, Any] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
+KINDS = ("bpe", "wordpiece", "unigram")
+PRESETS = ("default", "paper")
+UNREADABLE = ("error", "absent")
+METRICS = ("loss", "bleu")  # what an evaluation during training measures
+SEPARATOR = " | "
+# Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
+HIGHEST_RATE = 100
+
+
+@dataclass
+class DataRecipe:
+    """The `data` section.
+
+    Args:
+        path: Folder of the data (one text file for each split and column, such as train.en, or one JSON Lines or
+            Parquet file for each split), or id of a dataset on the Hugging Face Hub.
+        sources: Names of the source columns, in order.
+        target: Name of the target column.
+        train: Name of the training split.
+        dev: Name of the split that is evaluated during training.
+        test: Name of the split that `hf-multisource score` decodes.
+        max_length: Largest length of a source (of all sources together, with `concatenate`) and of the target, in
+            tokens; longer texts are cut and counted.
+        concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
+        limit: Number of training lines to read; null reads all lines.
+        unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
+            encoder's: "error" stops before anything is trained, "absent" trains without that source.
+        origin: Where the text is from and under what terms, for the model card; its first address is the place where
+            the terms are found. Another `path` on the command line removes it.
+    """
+
+    path: str
+    sources: Annotated[list[str], Field(min_length=1, description="a list of names")]
+    target: str
+    train: str = "train"
+    dev: str = "dev"
+    test: str = "test"
+    max_length: Annotated[int, Field(ge=2)] = 128
+    concatenate: bool = False
+    limit: Annotated[int, Field(ge=1)] | None = None
+    unreadable: Annotated[str, one_of(UNREADABLE)] = "error"
+    origin: str | None = None
+
+    @property
+    def model_sources(self) -> list[str]:
+        """Names of the sources as the model sees them."""
+        return ["all"] if self.concatenate else self.sources
+
+    def model_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Turn rows of columns into rows of the model's sources.
+
+        Args:
+            rows: One dict per line; None = absent.
+
+        Returns:
+            The rows; with `concatenate`, present sources joined in order under `all`.
+        """
+        if not self.concatenate:
+            return [dict(row) for row in rows]
+        joined = [SEPARATOR.join(text for name in self.sources if (text := row[name])) or None for row in rows]
+        rest = [{key: text for key, text in row.items() if key not in self.sources} for row in rows]
+        return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
+
+
+@dataclass
+class TokenizerRecipe:
+    """The `tokenizer` section.
+
+    Args:
+        kind: Algorithm of the tokenizer that is trained on the training text.
+        vocab_size: Number of tokens, the special ones included.
+        separate: Whether every source and the target get a vocabulary of their own; otherwise all share one.
+        load: Folder of a tokenizer to use instead of training one, or of separate ones as
+            `hf-multisource tokenizer --separate` writes them.
+        null_token: Token, such as "<NULL>", that is read in place of an absent text (Nishimura et al. 2018); a
+            tokenizer that is loaded must have it. Null: an absent text is not read.
+    """
+
+    kind: Annotated[str, one_of(KINDS)] = "bpe"
+    vocab_size: Annotated[int, Field(ge=1)] = 8000
+    separate: bool = False
+    load: str | None = None
+    null_token: str | None = None
+
+
+WHOLE = Annotated[int, Field(ge=1)]
+COUNT = Annotated[int, Field(ge=0)]
+ABOVE_ZERO = Annotated[float, Field(gt=0)]
+ZERO_OR_MORE = Annotated[float, Field(ge=0)]
+SHARE = Annotated[float, Field(ge=0, lt=1)]
+
+# The tokenizer decides these fields of a configuration, or there is nothing to decide.
+NOT_OF_A_RECIPE = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
+    "model_type": (
+        one_of(list(FAMILIES)),
+        MultiSourceConfig.model_type,
+        "Kind of model: Transformers (multisource) or LSTMs with attention (multisource-rnn).",
+    ),
+    "preset": (
+        one_of(PRESETS),
+        "default",
+        'Default values of the keys below; with model_type multisource "paper" gives those of Libovický, Helcl & '
+        "Mareček 2018.",
+    ),
+    "attn_implementation": (
+        str | None,
+        "eager with bf16 on a CPU, else sdpa",
+        'Implementation of attention in Transformers: "eager", "sdpa" and others. In bfloat16 on CPUs the backward '
+        'pass of "sdpa" is slow: training with "eager" is 1.7 times faster.',
+    ),
+}
+SOURCES_TYPE = Annotated[list[str | dict[str, Any]], Field(description="a list of names and mappings")]
+SOURCES_MEANING = (
+    "Settings of single sources: a list of mappings, each with the name of a source and some of the keys of an entry, "
+    "which are listed below. Sources that are not listed have the settings of the model."
+)
+CHECKPOINT = str | dict[str, Any] | None
+# Keys of an entry of `model.sources` whose recipe form is not that of `SourceConfig`.
+ENTRY_KEYS: dict[str, tuple[Any, Any, str]] = {
+    "encoder": (
+        CHECKPOINT,
+        None,
+        "Of a source of kind pretrained: folder or Hub id of a checkpoint whose encoder is used, with its weights; or "
+        "a mapping with model_type and fields of its configuration, which is trained from random weights.",
+    ),
+    "processor": (
+        CHECKPOINT,
+        None,
+        "Of a source of kind pretrained: folder or Hub id of the tokenizer, image processor or feature extractor, if "
+        "that is not the encoder's checkpoint; or a mapping with image_processor_type or feature_extractor_type.",
+    ),
+}
+# Fields of the configurations with a set of values that the annotation does not tell.
+MODEL_TYPES: dict[str, Any] = {"activation_function": one_of(sorted(ACT2FN))}
+# Fields of the training arguments that train.py needs as it sets them.
+GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}
+# Fields of the training arguments whose annotation allows more than training does.
+TRAINING_TYPES: dict[str, Any] = {
+    "output_dir": str,
+    "learning_rate": Annotated[float, Field(gt=0, le=HIGHEST_RATE)],
+    "max_steps": Annotated[Literal[-1] | WHOLE, Field(description="a whole number, 1 or more, or -1 for no limit")],
+    "num_train_epochs": ABOVE_ZERO,
+    "warmup_steps": ZERO_OR_MORE,
+    "per_device_train_batch_size": WHOLE,
+    "per_device_eval_batch_size": WHOLE,
+    "gradient_accumulation_steps": WHOLE,
+    "weight_decay": ZERO_OR_MORE,
+    "adam_beta1": SHARE,
+    "adam_beta2": SHARE,
+    "adam_epsilon": ZERO_OR_MORE,
+    "max_grad_norm": ZERO_OR_MORE,
+    "label_smoothing_factor": SHARE,
+    "logging_steps": ABOVE_ZERO,
+    "eval_steps": ABOVE_ZERO | None,
+    "eval_delay": ZERO_OR_MORE,
+    "save_steps": ABOVE_ZERO,
+    "save_total_limit": WHOLE | None,
+    "seed": COUNT,
+    "data_seed": COUNT | None,
+    "dataloader_num_workers": COUNT,
+    "dataloader_prefetch_factor": WHOLE | None,
+    "eval_accumulation_steps": WHOLE | None,
+    "generation_max_length": WHOLE | None,
+    "generation_num_beams": WHOLE | None,
+    "metric_for_best_model": one_of([*METRICS, *(f"eval_{name}" for name in METRICS)]) | None,
+    "noam_scale": ABOVE_ZERO | None,
+    "patience": WHOLE | None,
+    "source_learning_rates": dict[str, ZERO_OR_MORE] | None,
+    "halve_after_epoch": WHOLE | None,
+    "max_tokens_per_batch": WHOLE | None,
+}
+# Fields of the training arguments that need more than the first sentence of their help text, or another one.
+TRAINING_MEANINGS = {
+    "output_dir": "Folder of the run: model, processor, recipe, scores and checkpoints. It is made if it is not there.",
+    "max_steps": "Number of updates; it replaces num_train_epochs.",
+    "warmup_steps": "Updates in which the learning rate rises from 0; a number below 1 is a share of all updates.",
+    "lr_scheduler_type": "How the learning rate changes after the warm-up.",
+    "logging_steps": "Updates between two lines of the log; a number below 1 is a share of all updates.",
+    "eval_steps": "Updates between two evaluations, with eval_strategy steps; null takes logging_steps; a number "
+    "below 1 is a share of all updates.",
+    "save_steps": "Updates between two checkpoints, with save_strategy steps; a number below 1 is a share of all "
+    "updates.",
+    "save_total_limit": "Number of checkpoints that are kept; the best one stays, too, with load_best_model_at_end.",
+    "eval_strategy": "When the dev split is evaluated.",
+    "load_best_model_at_end": "Whether the run ends with its best checkpoint, by metric_for_best_model; eval_strategy "
+    "and save_strategy must then be the same.",
+    "metric_for_best_model": "Metric of the dev split by which checkpoints are compared: the loss, or the BLEU of "
+    "decoding; null takes the loss.",
+    "greater_is_better": "Whether a larger metric_for_best_model is better; null: yes, unless it is the loss.",
+    "max_grad_norm": "Largest norm of the gradient; larger gradients are scaled down to it. 0 does not limit it.",
+    "report_to": "Trackers that receive the log, such as tensorboard; their packages must be installed. none, or all.",
+    "generation_max_length": "Largest length of a decoded text in evaluations, in tokens.",
+    "generation_num_beams": "Number of beams in evaluations; null decodes greedily.",
+    "use_cpu": "Whether to train on the CPU even if there is an accelerator.",
+}
+TRAINING_DEFAULTS = {
+    "generation_max_length": "data.max_length",
+    "use_cpu": "true if there is no accelerator",
+    "dataloader_pin_memory": "true if there is a CUDA device",
+}
+# A point, blanks and the beginning of a sentence; not the points of "e.g. This".
+END_OF_SENTENCE = re.compile(r"(?<!\.[a-z])\.\s+(?=[A-Z`'(])")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a recipe.
+
+    Attributes:
+        section: Its section.
+        name: Its name.
+        type: Type of its values.
+        default: What holds if it is not given, as a recipe would write it; "required" if it must be given.
+        meaning: What it decides, in sentences.
+    """
+
+    section: str
+    name: str
+    type: Any
+    default: str
+    meaning: str
+
+
+def documented_arguments(kind: Any) -> dict[str, str]:
+    """Read the `Args` section of a docstring in Google's style.
+
+    Args:
+        kind: The documented class or function.
+
+    Returns:
+        The text of each argument, in one line, with Python's constants as YAML writes them.
+    """
+    text = re.search(r"^Args:\n((?:    .*\n|\n)+)", f"{inspect.getdoc(kind)}\n", re.MULTILINE)
+    entries = re.split(r"^    (?=\S)", text[1] if text else "", flags=re.MULTILINE)[1:]
+    parts = (_as_in_yaml(entry).partition(": ") for entry in entries)
+    return {name: meaning for name, _, meaning in parts}
+
+
+def _as_in_yaml(text: str) -> str:
+    """One line, with Python's constants as YAML writes them."""
+    for constant in ("None", "True", "False"):
+        text = re.sub(rf"\b{constant}\b", {"None": "null"}.get(constant, constant.lower()), text)
+    return " ".join(text.split())
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text.
+
+    Args:
+        text: The text; "%%" stands for a percent sign, as in help texts of argparse.
+
+    Returns:
+        The sentence.
+    """
+    text = _as_in_yaml(text.replace("%%", "%"))
+    return f"{END_OF_SENTENCE.split(text)[0].rstrip('.')}."
+
+
+def _default(entry: Any) -> str:
+    if entry.default is MISSING and entry.default_factory is MISSING:
+        return "required"
+    value = entry.default if entry.default_factory is MISSING else entry.default_factory()
+    return str(value.value) if isinstance(value, Enum) else value if isinstance(value, str) else show(value)
+
+
+def _given(section: str, keys: Mapping[str, tuple[Any, Any, str]]) -> list[Key]:
+    return [
+        Key(section, name, kind, default if isinstance(default, str) else show(default), meaning)
+        for name, (kind, default, meaning) in keys.items()
+    ]
+
+
+def _of_dataclass(section: str, kind: Any) -> list[Key]:
+    types, meanings = get_type_hints(kind, include_extras=True), documented_arguments(kind)
+    return [Key(section, f.name, types[f.name], _default(f), meanings[f.name]) for f in fields(kind)]
+
+
+def _of_family(family: Any) -> list[Key]:
+    """The keys of a configuration, where every field has its type as an object."""
+    meanings = documented_arguments(family)
+    types = {**MODEL_TYPES, "combiner": one_of(list(COMBINERS)), "sources": SOURCES_TYPE}
+    meanings["sources"] = SOURCES_MEANING
+    names = family.setting_names() - NOT_OF_A_RECIPE
+    return [
+        Key("model", f.name, types.get(f.name, f.type), _default(f), meanings[f.name])
+        for f in fields(family)
+        if f.name in names
+    ]
+
+
+def _of_training() -> list[Key]:
+    types = get_type_hints(MultiSourceTrainingArguments)
+    keys = []
+    for entry in fields(MultiSourceTrainingArguments):
+        name, choices = entry.name, entry.metadata.get("choices")
+        kind = one_of(list(choices)) if choices else types[name]
+        if choices and type(None) in getattr(types[name], "__args__", ()):
+            kind = kind | None
+        default = "required" if name == "output_dir" else TRAINING_DEFAULTS.get(name, _default(entry))
+        if name not in GIVEN_BY_TRAINING:
+            meaning = TRAINING_MEANINGS.get(name) or first_sentence(entry.metadata.get("help", ""))
+            keys.append(Key("training", name, TRAINING_TYPES.get(name, kind), default, meaning))
+    return keys
+
+
+@cache
+def data_keys() -> dict[str, Key]:
+    """Return the keys of the `data` section.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_dataclass("data", DataRecipe)}
+
+
+@cache
+def tokenizer_keys() -> dict[str, Key]:
+    """Return the keys of the `tokenizer` section.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_dataclass("tokenizer", TokenizerRecipe)}
+
+
+def common_keys() -> dict[str, Key]:
+    """Return the keys of the `model` section that every `model_type` has and no configuration.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _given("model", OF_EVERY_FAMILY)}
+
+
+def family_keys(family: Any) -> dict[str, Key]:
+    """Return the keys of the `model` section that are fields of a configuration.
+
+    Args:
+        family: Class of the configuration.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_family(family)}
+
+
+def entry_keys() -> dict[str, Key]:
+    """Return the keys of an entry of `model.sources`.
+
+    Returns:
+        The keys by name.
+    """
+    meanings = documented_arguments(SourceConfig)
+    own = [Key("model", f.name, f.type, _default(f), meanings[f.name]) for f in fields(SourceConfig)]
+    return {key.name: key for key in [*own, *_given("model", ENTRY_KEYS)]}
+
+
+@cache
+def training_keys() -> dict[str, Key]:
+    """Return the keys of the `training` section.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_training()}
+
+
+def known_keys() -> dict[str, set[str]]:
+    """Return the names of all keys.
+
+    Returns:
+        Names by section, in the order of a recipe.
+    """
+    of_families = {name for family in FAMILIES.values() for name in family_keys(family)}
+    return {
+        "data": set(data_keys()),
+        "tokenizer": set(tokenizer_keys()),
+        "model": set(common_keys()) | of_families,
+        "training": set(training_keys()),
+    }

@@ -1,0 +1,297 @@
+"""Wrong values in recipes and on command lines are refused in one line, before anything is read or built."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from hf_multisource.cli.train import main
+from hf_multisource.recipes.recipe import Recipe, load_recipe, parse_overrides
+
+SMALL: dict[str, dict[str, Any]] = {
+    "data": {"path": "nowhere", "sources": ["en", "de"], "target": "cs"},
+    "model": {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2},
+    "training": {"output_dir": "run", "use_cpu": True, "learning_rate": 0.001},
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    return tmp_path / "small.yaml"
+
+
+def refusal(path: Path | str, *arguments: str) -> str:
+    """What the command says, which must be one line; there is no data, and no run is begun."""
+    with pytest.raises(SystemExit) as end:
+        main([str(path), *arguments])
+    message = str(end.value.code)
+    assert "\n" not in message and not Path("run").exists()
+    return message.removeprefix("hf-multisource train: ")
+
+
+def overridden(path: Path, *arguments: str) -> Recipe:
+    return load_recipe(path, parse_overrides(arguments))
+
+
+RATE = "training.learning_rate must be a number, above 0 and at most 100; got "
+LENGTH = "data.max_length must be a whole number, 2 or more; got "
+TRUTH = "true or false (or yes, no, on, off)"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("max_length", "long", LENGTH + "'long'"),
+        ("max_length", "40.5", LENGTH + "40.5"),
+        ("max_length", "[40]", LENGTH + "[40]"),
+        ("max_length", "0", LENGTH + "0"),
+        ("max_length", "1", LENGTH + "1"),
+        ("max_length", "yes", LENGTH + "'yes'"),
+        ("max_length", "true", LENGTH + "true"),
+        ("max_length", "null", LENGTH + "null"),
+        ("limit", "ten", "data.limit must be a whole number, 1 or more, or null; got 'ten'"),
+        ("limit", "0", "data.limit must be a whole number, 1 or more, or null; got 0"),
+        ("path", "5", """data.path must be text; got 5 (write text that looks like a number in quotes: "'5'")"""),
+        ("path", "a: b", "data.path must be text; got {'a': 'b'}"),
+        ("sources", "5", "data.sources must be a list of names; got 5"),
+        ("sources", "[]", "data.sources must be a list of names; got []"),
+        ("sources", "[en, 5]", "data.sources must be a list of names; got ['en', 5]"),
+        ("kind", "bpee", "tokenizer.kind must be one of bpe, wordpiece, unigram; got 'bpee'"),
+        ("unreadable", "skip", "data.unreadable must be one of error, absent; got 'skip'"),
+        ("tokenizer.vocab_size", "4k", "tokenizer.vocab_size must be a whole number, 1 or more; got '4k'"),
+        ("concatenate", "perhaps", f"data.concatenate must be {TRUTH}; got 'perhaps'"),
+        ("bf16", "1", f"training.bf16 must be {TRUTH}; got 1"),
+        ("attention_bias", "none", f"model.attention_bias must be {TRUTH}; got 'none'"),
+        ("learning_rate", "abc", RATE + "'abc'"),
+        ("learning_rate", '"0.002"', RATE + "'0.002' (write a number without quotes)"),
+        ("learning_rate", "0,002", RATE + "'0,002' (write the decimal point as a point: 0.002)"),
+        ("learning_rate", ".nan", RATE + "'.nan'"),
+        ("learning_rate", "1e6", RATE + "1000000.0"),
+        ("learning_rate", "0", RATE + "0"),
+        ("learning_rate", "-1e-3", RATE + "-0.001"),
+        ("learning_rate", "[1, 2]", RATE + "[1, 2]"),
+        ("max_steps", "six", "training.max_steps must be a whole number, 1 or more, or -1 for no limit; got 'six'"),
+        ("max_steps", "0", "training.max_steps must be a whole number, 1 or more, or -1 for no limit; got 0"),
+        ("warmup_steps", "lots", "training.warmup_steps must be a number, 0 or more; got 'lots'"),
+        ("noam_scale", "two", "training.noam_scale must be a number, above 0, or null; got 'two'"),
+        ("patience", "0", "training.patience must be a whole number, 1 or more, or null; got 0"),
+        ("source_learning_rates", "{en: slow}", "training.source_learning_rates must be a mapping of texts to numbers"),
+        ("eval_strategy", "often", "training.eval_strategy must be one of no, steps, epoch; got 'often'"),
+        ("lr_scheduler_type", "cosin", "training.lr_scheduler_type must be one of linear, cosine, "),
+        ("log_level", "loud", "training.log_level must be one of detail, debug, "),
+        (
+            "train_sampling_strategy",
+            "by_length",
+            "training.train_sampling_strategy must be one of random, sequential, ",
+        ),
+        (
+            "metric_for_best_model",
+            "chrf",
+            "training.metric_for_best_model must be one of loss, bleu, eval_loss, eval_bleu, or null; got 'chrf'",
+        ),
+        ("combiner", "serail", "model.combiner must be one of serial, parallel, "),
+        ("combiner", "[", "--combiner [: not YAML: "),
+        ("combiner", "{a: 1, a: 2}", "--combiner {a: 1, a: 2}: a is given twice, in lines 1 and 1; give it once"),
+        ("d_model", "wide", "model.d_model must be a whole number; got 'wide'"),
+        ("d_model", "15", "model.decoder_attention_heads must divide d_model=15; got 2."),
+        ("d_model", "0", "model.d_model must be at least 1; got 0."),
+        ("decoder_layers", "2.5", "model.decoder_layers must be a whole number; got 2.5"),
+        ("dropout", "1.5", "model.dropout must be in [0, 1); got 1.5."),
+        ("dropout", "much", "model.dropout must be a number; got 'much'"),
+        ("norm_position", "middle", "model.norm_position must be one of 'pre', 'post'; got 'middle'."),
+        ("activation_function", "rellu", "model.activation_function must be one of gelu, "),
+        ("model.sources", "[5]", "model.sources[0] must be the name of a source, or a mapping with its name; got 5"),
+        ("model.sources", "5", "model.sources[0] must be the name of a source, or a mapping with its name; got 5"),
+        ("model.sources", "[{layers: 2}]", "model.sources[0].name is missing; got {'layers': 2}"),
+        ("model.sources", "[de, {name: en, layers: two}]", "model.sources[1].layers must be a whole number or null;"),
+        ("model.sources", "[{name: en, layer: 2}]", "model.sources[0]: unknown key 'layer'; did you mean layers"),
+        ("model.sources", "[{name: en, freeze: often}]", f"model.sources[0].freeze must be {TRUTH}, or null; got"),
+        ("model.sources", "[{name: en}, en]", "model.sources[1]: source 'en' is listed twice; give it one entry"),
+        ("model.sources", "[{name: en, kind: txt}]", "model.sources[en].kind must be one of 'text', 'features', "),
+        ("model.sources", "[{name: en, dropout: 2}]", "model.sources[en].dropout must be in [0, 1); got 2."),
+    ],
+)
+def test_a_wrong_value_is_refused_by_key(key: str, value: str, message: str, small: Path) -> None:
+    assert refusal(small, f"--{key}={value}").startswith(message)
+    if not message.startswith("--"):
+        with pytest.raises(ValueError) as error:
+            load_recipe(small, parse_overrides([f"--{key}", value]))
+        assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("en-US", "en_US"), ("pt br", "pt_br")])
+def test_a_source_needs_a_name_that_its_inputs_can_have(name: str, hint: str, small: Path) -> None:
+    message = refusal(small, "--sources", name, "de")
+    assert message.startswith(f"data.sources: source name {name!r} must be an identifier: letters, digits and")
+    assert message.endswith(f"Rename its files or column, for example to {hint}.")
+    assert overridden(small, "--sources", name, "de", "--concatenate", "yes").data.sources == [name, "de"]
+
+
+@pytest.mark.parametrize(("names", "reason"), [(["en", "en"], "occurs twice"), (["labels"], "is reserved")])
+def test_names_of_sources_are_unique_and_free(names: list[str], reason: str, small: Path) -> None:
+    message = refusal(small, "--data.sources", f"[{', '.join(names)}]")
+    assert message.startswith(f"data.sources: source name {names[0]!r} {reason}")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("no", False), ("off", False), ("No", False), ("false", False), ("yes", True), ("ON", True), ("true", True)],
+)
+def test_booleans_have_many_spellings_where_the_key_is_one(word: str, value: bool, small: Path) -> None:
+    words = ["bf16", "load_best_model_at_end", "concatenate", "separate", "attention_bias", "disable_tqdm"]
+    given = overridden(small, *(part for name in words for part in (f"--{name}", word)))
+    found = (given.data.concatenate, given.tokenizer.separate, given.model["attention_bias"])
+    found += tuple(given.training[name] for name in ("bf16", "load_best_model_at_end", "disable_tqdm"))
+    assert found == (value,) * 6
+    content = {**SMALL, "training": {**SMALL["training"], "load_best_model_at_end": word}}
+    small.write_text(yaml.safe_dump(content).replace(f"'{word}'", word), encoding="utf-8")
+    assert load_recipe(small).training["load_best_model_at_end"] is value
+
+
+def test_no_stays_text_where_the_key_is_text(small: Path) -> None:
+    given = overridden(small, "--sources", "no", "on", "--target", "yes", "--eval_strategy", "no")
+    assert (given.data.sources, given.data.target, given.training["eval_strategy"]) == (["no", "on"], "yes", "no")
+
+
+def test_bf16_no_trains_without_it(small: Path) -> None:
+    assert overridden(small, "--bf16", "no").training_arguments().bf16 is False
+    assert overridden(small, "--bf16", "yes").training_arguments().bf16 is True
+
+
+def test_whole_numbers_may_have_exponents_and_other_values_stay_as_they_are_written(small: Path) -> None:
+    given = overridden(small, "--max_steps", "1e4", "--warmup_steps", "500", "--max_grad_norm", "1")
+    assert [repr(given.training[key]) for key in ("max_steps", "warmup_steps", "max_grad_norm")] == [
+        "10000",
+        "500",
+        "1",
+    ]
+
+
+def test_an_entry_of_the_models_sources_may_stand_alone(small: Path) -> None:
+    given = overridden(small, "--model.sources", "{name: de, layers: 2, freeze: no}")
+    assert given.model["sources"] == [{"name": "de", "layers": 2, "freeze": False}]
+
+
+def test_a_key_that_is_given_twice_is_refused(small: Path) -> None:
+    text = small.read_text(encoding="utf-8")
+    small.write_text(text + "  learning_rate: 0.5\n", encoding="utf-8")
+    assert refusal(small).startswith(f"{small}: training.learning_rate is given twice, in lines ")
+    small.write_text(text + "data:\n  path: elsewhere\n", encoding="utf-8")
+    assert refusal(small).startswith(f"{small}: data is given twice, in lines ")
+    small.write_text(text, encoding="utf-8")
+    assert refusal(small, "--seed", "1", "--seed", "2").startswith("--seed is given twice; give it once")
+    assert refusal(small, "--seed", "1", "--training.seed", "2").startswith("training.seed is given twice, as seed and")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", " is empty: a recipe has the sections data, tokenizer, model, training, each with `key: value` lines"),
+        (b"# nothing\n", " is empty: a recipe has the sections"),
+        ("data: {path: données}".encode("latin-1"), ": not UTF-8 text (byte 18); save it as UTF-8"),
+        (b"data: &a [*a]\n", ": data[0] contains itself"),
+        (b"data: \x00", ": not YAML: "),
+    ],
+)
+def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"{path}{reason}")
+
+
+def test_a_folder_is_no_recipe_unless_a_shipped_one_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    assert refusal("old") == "old is a folder; a recipe is a YAML file"
+    (tmp_path / "old" / "recipe.yaml").touch()
+    assert refusal("old").endswith("; did you mean old/recipe.yaml?")
+    (tmp_path / "demo").mkdir()
+    assert load_recipe("demo").data.target == "cs"
+
+
+BEST = ["--load_best_model_at_end", "yes", "--save_strategy", "epoch", "--metric_for_best_model", "bleu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--patience", "3"],
+            "training.patience=3 needs load_best_model_at_end=True, metric_for_best_model and eval_strategy 'steps' or",
+        ),
+        (["--patience", "3", *BEST], "training.load_best_model_at_end requires the save and eval strategy to match"),
+        (["--report_to", "wandbb"], "training.report_to must be one of none, all"),
+        (["--report_to", "mlflow"], "training.report_to must be one of none, all"),
+        (["--report_to", "[none, mlflow]"], "training.report_to must be one of none, all"),
+        (["--load", "/nonexistent"], "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_"),
+        (["--load", "."], "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_"),
+        (["--bf16", "yes", "--fp16", "yes"], "training: At most one of fp16 and bf16 can be True, but not both"),
+        (["--accelerator_config", "{a: 1}"], "training: "),
+        (
+            ["--halve_after_epoch", "2", "--seed", "1", "--max_steps", "9"],
+            "small.yaml: training.halve_after_epoch decid",
+        ),
+    ],
+)
+def test_what_training_lacks_is_named_before_any_work(
+    arguments: list[str], message: str, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_multisource.recipes.recipe.get_available_reporting_integrations", lambda: ["tensorboard"])
+    assert refusal(small.name, *arguments).startswith(message)
+
+
+def test_a_recipe_that_is_only_read_needs_no_tokenizer_and_no_tracker(small: Path) -> None:
+    given = overridden(small, "--load", "/nonexistent", "--report_to", "mlflow")
+    assert (given.tokenizer.load, given.training["report_to"]) == ("/nonexistent", "mlflow")
+
+
+def test_a_source_may_wrap_a_checkpoint_that_is_not_here(small: Path) -> None:
+    entry = {"name": "de", "kind": "pretrained", "encoder": "/nonexistent", "processor": "/nonexistent"}
+    assert load_recipe(small, {"model.sources": [entry]}).model["sources"] == [entry]
+
+
+def test_frozen_sources_of_separate_vocabularies_are_allowed(small: Path) -> None:
+    frozen = {"model.sources": [{"name": "de", "freeze": True}]}
+    with pytest.raises(ValueError, match=r"^model.sources\[de\].freeze: its embeddings are the decoder's"):
+        load_recipe(small, frozen)
+    config = load_recipe(small, {**frozen, "separate": True}).draft_config()
+    assert [source.vocab_size for source in config.sources] == [8000, 8000]
+
+
+# Fast settings are defaults where they hold.
+
+
+def test_examples_are_grouped_by_length_unless_the_recipe_says_otherwise(small: Path) -> None:
+    assert load_recipe(small).training_arguments().train_sampling_strategy == "group_by_length"
+    given = overridden(small, "--train_sampling_strategy", "random")
+    assert given.training_arguments().train_sampling_strategy == "random"
+    assert "train_sampling_strategy" not in load_recipe(small).training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "implementation"),
+    [
+        ([], "sdpa"),
+        (["--bf16", "yes"], "eager"),
+        (["--bf16", "yes", "--use_cpu", "no"], "sdpa"),
+        (["--bf16", "yes", "--attn_implementation", "sdpa"], "sdpa"),
+        (["--attn_implementation", "eager"], "eager"),
+    ],
+)
+def test_bf16_on_a_cpu_uses_eager_attention_unless_the_recipe_says_otherwise(
+    arguments: list[str], implementation: str, small: Path
+) -> None:
+    from hf_multisource import MultiSourceForConditionalGeneration
+
+    given = overridden(small, *arguments)
+    with torch.device("meta"):
+        model = MultiSourceForConditionalGeneration(given.model_config(500, {}))
+    assert model.config._attn_implementation == implementation
+    assert ("attn_implementation" in given.model) == ("--attn_implementation" in arguments)
