@@ -158,7 +158,8 @@ class Recipe:
         for name, entry in self.source_entries().items():
             source = {key: value for key, value in entry.items() if key != "processor"}
             if source.get("encoder") is not None:
-                source["encoder"] = encoder_config(source["encoder"])
+                with errors_of(f"model.sources[{name}]", set()):
+                    source["encoder"] = encoder_config(source["encoder"])
             if name in source_vocab_sizes:
                 source["vocab_size"] = source_vocab_sizes[name]
             sources.append(source)
@@ -259,13 +260,13 @@ def errors_of(section: str, names: Mapping[str, Any] | set[str]) -> Iterator[Non
     """
     try:
         yield
-    except (ValueError, TypeError, StrictDataclassError) as error:
+    except (ValueError, TypeError, OSError, ImportError, StrictDataclassError) as error:
         reason: BaseException = error
         while isinstance(reason, StrictDataclassError) and reason.__cause__ is not None:
             reason = reason.__cause__  # what the validator raised; the rest names the validator
         message = str(reason).strip().removeprefix("--")
-        first = re.match(r"\w*", message)
-        raise ValueError(f"{section}.{message}" if first and first[0] in names else f"{section}: {message}") from error
+        first = re.match(r"(\w+)(?! of |\w)", message)  # "layers of source 'en'" is not the key of all sources
+        raise ValueError(f"{section}.{message}" if first and first[1] in names else f"{section}: {message}") from error
 
 
 def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:

@@ -115,6 +115,7 @@ class TokenizerRecipe:
 
 WHOLE = Annotated[int, Field(ge=1)]
 COUNT = Annotated[int, Field(ge=0)]
+SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]  # as NumPy has it
 ABOVE_ZERO = Annotated[float, Field(gt=0)]
 ZERO_OR_MORE = Annotated[float, Field(ge=0)]
 SHARE = Annotated[float, Field(ge=0, lt=1)]
@@ -186,8 +187,8 @@ TRAINING_TYPES: dict[str, Any] = {
     "eval_delay": ZERO_OR_MORE,
     "save_steps": ABOVE_ZERO,
     "save_total_limit": WHOLE | None,
-    "seed": COUNT,
-    "data_seed": COUNT | None,
+    "seed": SEED,
+    "data_seed": SEED | None,
     "dataloader_num_workers": COUNT,
     "dataloader_prefetch_factor": WHOLE | None,
     "eval_accumulation_steps": WHOLE | None,

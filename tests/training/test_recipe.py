@@ -184,6 +184,10 @@ def test_a_file_that_is_no_recipe_is_named(text: str, tmp_path: Path) -> None:
         load_recipe(write(tmp_path / "bad.yaml", text))
 
 
+def test_a_shipped_recipe_is_found_by_its_name() -> None:
+    assert load_recipe(CONFIGS[0].stem) == load_recipe(CONFIGS[0])
+
+
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
         load_recipe(tmp_path / "none.yaml")

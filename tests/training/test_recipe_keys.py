@@ -1,5 +1,8 @@
 """Every key of a recipe is listed with its type, its default and its meaning."""
 
+from datetime import date
+from typing import Any
+
 import pytest
 
 from hf_multisource.cli import recipes, train
@@ -16,6 +19,7 @@ from hf_multisource.recipes.schema import (
     tokenizer_keys,
     training_keys,
 )
+from hf_multisource.recipes.values import check_value
 
 GROUPS = {
     "data": data_keys(),
@@ -45,6 +49,16 @@ def test_the_help_of_train_lists_every_key(flag: str, capsys: pytest.CaptureFixt
 def test_every_key_has_a_meaning() -> None:
     assert [key.name for key in KEYS if not (key.meaning[:1].isupper() or key.meaning[:1] == '"')] == []
     assert [key.name for key in KEYS if not key.meaning.endswith((".", ")"))] == []
+
+
+@pytest.mark.parametrize("wrong", [date(2024, 1, 1), {1: [date(2024, 1, 1)]}], ids=["date", "nested"])
+def test_every_key_refuses_a_value_of_a_type_that_it_does_not_have(wrong: Any) -> None:
+    anything = {"lr_scheduler_kwargs", "accelerator_config", "deepspeed"}  # mappings that Transformers hands on
+    for key in KEYS:
+        if isinstance(wrong, dict) and key.name in anything:
+            continue
+        with pytest.raises(ValueError, match=rf"^here\.{key.name} must be .*; got "):
+            check_value(f"here.{key.name}", key.type, wrong)
 
 
 def test_a_key_is_one_line_and_its_meaning_is_indented() -> None:

@@ -78,6 +78,11 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("max_steps", "0", "training.max_steps must be a whole number, 1 or more, or -1 for no limit; got 0"),
         ("warmup_steps", "lots", "training.warmup_steps must be a number, 0 or more; got 'lots'"),
         ("noam_scale", "two", "training.noam_scale must be a number, above 0, or null; got 'two'"),
+        (
+            "seed",
+            "4294967296",
+            "training.seed must be a whole number, 0 or more and at most 4294967295; got 4294967296",
+        ),
         ("patience", "0", "training.patience must be a whole number, 1 or more, or null; got 0"),
         ("source_learning_rates", "{en: slow}", "training.source_learning_rates must be a mapping of texts to numbers"),
         ("eval_strategy", "often", "training.eval_strategy must be one of no, steps, epoch; got 'often'"),
@@ -112,6 +117,8 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("model.sources", "[{name: en, freeze: often}]", f"model.sources[0].freeze must be {TRUTH}, or null; got"),
         ("model.sources", "[{name: en}, en]", "model.sources[1]: source 'en' is listed twice; give it one entry"),
         ("model.sources", "[{name: en, kind: txt}]", "model.sources[en].kind must be one of 'text', 'features', "),
+        ("model.sources", "[{name: en, layers: -1}]", "model: layers of source 'en' must be at least 0; got -1."),
+        ("model.sources", "[{name: en, encoder: {a: 1}}]", "model.sources[en]: model_type of an encoder must be one"),
         ("model.sources", "[{name: en, dropout: 2}]", "model.sources[en].dropout must be in [0, 1); got 2."),
     ],
 )
@@ -144,9 +151,9 @@ def test_names_of_sources_are_unique_and_free(names: list[str], reason: str, sma
 def test_booleans_have_many_spellings_where_the_key_is_one(word: str, value: bool, small: Path) -> None:
     words = ["bf16", "load_best_model_at_end", "concatenate", "separate", "attention_bias", "disable_tqdm"]
     given = overridden(small, *(part for name in words for part in (f"--{name}", word)))
-    found = (given.data.concatenate, given.tokenizer.separate, given.model["attention_bias"])
-    found += tuple(given.training[name] for name in ("bf16", "load_best_model_at_end", "disable_tqdm"))
-    assert found == (value,) * 6
+    found = [given.data.concatenate, given.tokenizer.separate, given.model["attention_bias"]]
+    found += [given.training[name] for name in ("bf16", "load_best_model_at_end", "disable_tqdm")]
+    assert found == [value] * 6
     content = {**SMALL, "training": {**SMALL["training"], "load_best_model_at_end": word}}
     small.write_text(yaml.safe_dump(content).replace(f"'{word}'", word), encoding="utf-8")
     assert load_recipe(small).training["load_best_model_at_end"] is value
@@ -234,6 +241,7 @@ BEST = ["--load_best_model_at_end", "yes", "--save_strategy", "epoch", "--metric
         (["--load", "."], "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_"),
         (["--bf16", "yes", "--fp16", "yes"], "training: At most one of fp16 and bf16 can be True, but not both"),
         (["--accelerator_config", "{a: 1}"], "training: "),
+        (["--accelerator_config", "absent.json"], "training: [Errno 2] No such file or directory: 'absent.json'"),
         (
             ["--halve_after_epoch", "2", "--seed", "1", "--max_steps", "9"],
             "small.yaml: training.halve_after_epoch decid",

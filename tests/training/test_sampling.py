@@ -533,7 +533,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
 
 def test_the_options_are_read_from_a_command_line(tmp_path: Path) -> None:
     words = f"--output_dir {tmp_path} --use_cpu --max_tokens_per_batch 30 --loss_per_sentence"
-    parser = HfArgumentParser(MultiSourceTrainingArguments)
+    parser = HfArgumentParser([MultiSourceTrainingArguments])  # type: ignore[list-item]
     (args,) = parser.parse_args_into_dataclasses([*words.split(), "--source_learning_rates", '{"de": 1e-5}'])
     assert (args.max_tokens_per_batch, args.loss_per_sentence) == (30, True)
     assert args.source_learning_rates == {"de": 1e-5}

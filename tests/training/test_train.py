@@ -289,7 +289,7 @@ BAD: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
     "unknown combiner": (
         lambda _: None,
         ["--combiner", "sequential"],
-        "combiner must be one of 'serial'.*got 'sequential'",
+        "model.combiner must be one of serial, .*got 'sequential'",
     ),
     "width that heads do not divide": (lambda _: None, ["--decoder_attention_heads", "3"], "d_model=16; got 3"),
     "source with a reserved name": (
@@ -298,9 +298,9 @@ BAD: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
         "'labels' is reserved",
     ),
     "word where a number belongs": (lambda _: None, ["--d_model", "wide"], "d_model.*wide"),
-    "max_length that is too small": (lambda _: None, ["--max_length", "1"], "max_length is 1"),
+    "max_length that is too small": (lambda _: None, ["--max_length", "1"], "data.max_length must be .* 2 or more; got 1"),
     "vocabulary that is too small": (lambda _: None, ["--vocab_size", "9"], "vocab_size is 9"),
-    "unknown kind of tokenizer": (lambda _: None, ["--kind", "morfessor"], "kind is 'morfessor'"),
+    "unknown kind of tokenizer": (lambda _: None, ["--kind", "morfessor"], "kind must be .*got 'morfessor'"),
     "label smoothing twice": (
         lambda _: None,
         ["--label_smoothing", "0.1", "--label_smoothing_factor", "0.1"],
