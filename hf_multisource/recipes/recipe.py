@@ -177,14 +177,22 @@ class Recipe:
         """
         settings = self.tokenizer
         separate = settings.separate if settings.load is None else (Path(settings.load) / "target").is_dir()
-        texts = [name for name, entry in self.source_entries().items() if entry.get("kind", "text") == "text"]
-        return self.model_config(settings.vocab_size, dict.fromkeys(texts if separate else (), settings.vocab_size))
+        owners = self.own_texts() if separate else []
+        return self.model_config(settings.vocab_size, dict.fromkeys(owners, settings.vocab_size))
+
+    def own_texts(self) -> list[str]:
+        """Return the text sources that an encoder of the model's own reads, with a tokenizer of the run.
+
+        Returns:
+            Their names, in order.
+        """
+        return [name for name, entry in self.source_entries().items() if entry.get("kind", "text") == "text"]
 
     def check_tokenizer_folder(self) -> None:
         """Make sure that the tokenizer that is to be loaded is there.
 
         Raises:
-            ValueError: If there is no such folder, or no tokenizer in it.
+            ValueError: If there is no such folder, no tokenizer in it, or none for one of the sources.
         """
         if self.tokenizer.load is None:
             return
@@ -195,6 +203,9 @@ class Recipe:
                 "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_config.json), or with "
                 f"separate ones in folders named after the sources and `target`; got {str(folder)!r}: {problem}"
             )
+        separate = self.own_texts() if (folder / "target").is_dir() else []
+        if missing := [name for name in separate if not (folder / name).is_dir()]:
+            raise ValueError(f"tokenizer.load: {folder} holds separate tokenizers, but none for source {missing[0]!r}")
 
     @property
     def on_cpu(self) -> bool:

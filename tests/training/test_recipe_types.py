@@ -255,6 +255,15 @@ def test_what_training_lacks_is_named_before_any_work(
     assert refusal(small.name, *arguments).startswith(message)
 
 
+def test_separate_tokenizers_are_there_for_every_source(small: Path) -> None:
+    for name in ("target", "en"):
+        Path("tokenizers", name).mkdir(parents=True)
+        Path("tokenizers", name, "tokenizer_config.json").touch()
+    message = "tokenizer.load: tokenizers holds separate tokenizers, but none for source 'de'"
+    assert refusal(small, "--load", "tokenizers") == message
+    overridden(small, "--load", "tokenizers", "--sources", "en").check_tokenizer_folder()
+
+
 def test_a_recipe_that_is_only_read_needs_no_tokenizer_and_no_tracker(small: Path) -> None:
     given = overridden(small, "--load", "/nonexistent", "--report_to", "mlflow")
     assert (given.tokenizer.load, given.training["report_to"]) == ("/nonexistent", "mlflow")
