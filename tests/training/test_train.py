@@ -298,7 +298,7 @@ BAD: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
         "'labels' is reserved",
     ),
     "word where a number belongs": (lambda _: None, ["--d_model", "wide"], "d_model.*wide"),
-    "max_length that is too small": (lambda _: None, ["--max_length", "1"], "data.max_length must be .* 2 or more; got 1"),
+    "max_length that is too small": (lambda _: None, ["--max_length", "1"], "max_length must be .* 2 or more; got 1"),
     "vocabulary that is too small": (lambda _: None, ["--vocab_size", "9"], "vocab_size is 9"),
     "unknown kind of tokenizer": (lambda _: None, ["--kind", "morfessor"], "kind must be .*got 'morfessor'"),
     "label smoothing twice": (
