@@ -1,6 +1,6 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -427,13 +427,17 @@ class SourcesConfig(PreTrainedConfig):
             raise ValueError(f"no source is given; give at least one of {', '.join(self.source_names)}.")
         return given
 
-    def validate_sources(self) -> None:
-        """Names are usable as keywords, and what is shared comes earlier in the list."""
-        names = self.source_names
-        if not names:
-            raise ValueError("sources must hold at least one source; got an empty list.")
-        for i, source in enumerate(self.sources):
-            name = source.name
+    @staticmethod
+    def check_source_names(names: Sequence[str]) -> None:
+        """Check that the names of sources can be used as keywords and cannot be confused.
+
+        Args:
+            names: The names, in the order of the sources.
+
+        Raises:
+            ValueError: If a name is not allowed; the message gives the name and the rule.
+        """
+        for i, name in enumerate(names):
             if not name.isidentifier():
                 raise ValueError(f"source name {name!r} must be an identifier: letters, digits and underscores only.")
             if name in names[:i]:
@@ -453,6 +457,15 @@ class SourcesConfig(PreTrainedConfig):
                     raise ValueError(
                         f"source name {name!r} is a prefix of {other!r}: their keywords could be confused."
                     )
+
+    def validate_sources(self) -> None:
+        """Names are usable as keywords, and what is shared comes earlier in the list."""
+        names = self.source_names
+        if not names:
+            raise ValueError("sources must hold at least one source; got an empty list.")
+        self.check_source_names(names)
+        for i, source in enumerate(self.sources):
+            name = source.name
             check_choice(f"sources[{name}].kind", source.kind, tuple(self.fields_of_kind))
             for field in ("share_encoder_with", "share_embeddings_with"):
                 other = getattr(source, field)

@@ -18,13 +18,17 @@ def attach(
     encoder: Annotated[str, typer.Argument(help="Folder or Hub id of the AutoModel that made the features.")],
     source: Annotated[str, typer.Option("--source", help="Name of the source.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to, new or empty.")],
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image_size", help="As `precompute --image_size`, if the features were made with it."),
+    ] = None,
 ) -> None:
     """Let a model that was trained on precomputed features read what their encoder reads: pictures, for instance.
 
     \b
         hf-multisource attach runs/mine microsoft/resnet-50 --source image --out runs/mine_pictures
     """
-    attach_checkpoint(run, encoder, source, out)
+    attach_checkpoint(run, encoder, source, out, image_size)
 
 
 main = make_main(NAME, attach)

@@ -23,9 +23,7 @@ def degrade(
     ] = None,
     words: Annotated[Path | None, typer.Option("--words", help="File with one word a line.")] = None,
     keep: Annotated[int | None, typer.Option("--keep", help="With `progressive`: words that stay.")] = None,
-    share: Annotated[
-        float | None, typer.Option("--share", help="With `share`: probability of masking a word.")
-    ] = None,
+    share: Annotated[float | None, typer.Option("--share", help="With `share`: probability of masking a word.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="With `share`: seed of the draws.")] = 0,
     mask: Annotated[str, typer.Option("--mask", help="Text that replaces a masked word.")] = "[v]",
 ) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hf_multisource.cli.command import make_main
-from hf_multisource.evaluation.plots import draw
+from hf_multisource.data.files import check_folder
+from hf_multisource.evaluation.plots import draw, read_numbers
 
 NAME = "plot"
 
@@ -24,8 +24,11 @@ def plot(
     \b
         hf-multisource plot runs/mine/scores/test.attention-0.json --layer 0
     """
-    for path in numbers:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    contents = {path: read_numbers(path) for path in numbers}
+    if out is not None:
+        check_folder(out)
+        out.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
         print(draw(content, (out or path.parent) / f"{path.stem}.png", layer))
 
 

@@ -24,17 +24,30 @@ def precompute(
     batch_size: Annotated[int, typer.Option("--batch_size", help="Pictures encoded at once.")] = 32,
     dtype: Annotated[str, typer.Option("--dtype", help=f"Type of the array: {' or '.join(DTYPES)}.")] = "float16",
     device: options.Device = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image_size", help="Height and width of the encoder's pictures; default: its processor's."),
+    ] = None,
+    unreadable: options.Unreadable = "error",
 ) -> None:
     """Run a picture encoder once over a split, and keep the features of each picture.
 
     \b
         hf-multisource precompute microsoft/resnet-50 --data my_folder --split train --source image --out my_folder
+        hf-multisource precompute microsoft/resnet-50 --image_size 229 --data my_folder --split train --source image \
+            --out maps_8x8
 
     DATA/<split>.<source> has one path a line, relative to DATA; an empty line means that there is no picture.
     OUT/<split>.<source>.npy receives an array (rows, positions, features), which a recipe reads with
     `kind: features, feature_size: F`. The same command continues an interrupted run.
     """
-    print(precompute_split(Precomputation(encoder, data, split, source, out, batch_size, dtype, device)))
+    print(
+        precompute_split(
+            Precomputation(
+                encoder, data, split, source, out, batch_size, dtype, device, image_size, unreadable or "error"
+            )
+        )
+    )
 
 
 main = make_main(NAME, precompute)

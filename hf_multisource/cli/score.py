@@ -9,7 +9,7 @@ import typer
 
 from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
-from hf_multisource.evaluation.scoring import PLOTS, Scoring, table
+from hf_multisource.evaluation.scoring import PLOTS, Scoring, left_out, table
 from hf_multisource.evaluation.scoring import score as score_run
 
 NAME = "score"
@@ -69,6 +69,8 @@ def score(
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot")}
     report = score_run(Scoring(**given, attention_plot=rows_of(attention_plot)), command_line(ctx, NAME))
     print(table(report["conditions"]))
+    if note := left_out(report):
+        print(f"\n{note}")
 
 
 def rows_of(given: list[str] | None) -> list[int] | None:

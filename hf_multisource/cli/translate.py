@@ -10,7 +10,7 @@ import typer
 from hf_multisource.cli import options
 from hf_multisource.cli.command import OPEN, make_main
 from hf_multisource.evaluation.decoding import Search
-from hf_multisource.evaluation.translating import Translation, source_options
+from hf_multisource.evaluation.translating import LONGEST_SOURCE, Translation, source_options
 from hf_multisource.evaluation.translating import translate as translate_job
 
 NAME = "translate"
@@ -32,7 +32,12 @@ def translate(
     n_best: Annotated[int, typer.Option("--n_best", help="Write so many translations with their scores.")] = 0,
     max_new_tokens: Annotated[int, typer.Option("--max_new_tokens", help="Longest translation, in tokens.")] = 128,
     max_length: Annotated[
-        int | None, typer.Option("--max_length", help="Cut longer sources, in tokens; default: nothing is cut.")
+        int | None,
+        typer.Option(
+            "--max_length",
+            help="Cut longer sources, in tokens; default: the recipe's length, or else what the model can read, at "
+            f"most {LONGEST_SOURCE}.",
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch_size", help="Sentences decoded at once.")] = 32,
     unreadable: options.Unreadable = "error",
@@ -88,7 +93,7 @@ def parse_files(arguments: Sequence[str], sources: Sequence[str]) -> dict[str, s
         Source name -> file.
 
     Raises:
-        ValueError: If an option is no source, or stands without a file.
+        ValueError: If an option is no source, stands without a file, or is given twice.
     """
     files: dict[str, str] = {}
     rest = list(arguments)
@@ -99,9 +104,11 @@ def parse_files(arguments: Sequence[str], sources: Sequence[str]) -> dict[str, s
             allowed = ", ".join(f"--{source}" for source in sources)
             raise ValueError(f"unknown option {option}; the options of this model's sources are {allowed}")
         if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise ValueError(f"{option} needs a file")
-            value = rest.pop(0)
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else ""
+        if not value:
+            raise ValueError(f"--{name} needs a file")
+        if name in files:
+            raise ValueError(f"--{name} is given twice: {files[name]} and {value}")
         files[name] = value
     return files
 

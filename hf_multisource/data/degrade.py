@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_multisource.data.files import read_lines, write_json
+from hf_multisource import MultiSourceConfig
+from hf_multisource.data.checks import check_choice
+from hf_multisource.data.files import check_new_folder, read_lines, write_json
 
 REPORT = "degrade.json"
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # "man's", "t-shirt"
@@ -105,14 +107,15 @@ class Masking:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.how not in HOW:
-            raise ValueError(f"how is {self.how!r}; allowed are {', '.join(HOW)}")
+        check_choice(HOW, how=self.how)
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share}, but is a probability, from 0 to 1")
         if self.keep < 0:
             raise ValueError(f"keep is {self.keep}, but must be at least 0")
         if not self.mask.strip():
             raise ValueError("mask is empty: an empty text would mean that the source is absent")
+        if "\n" in self.mask:
+            raise ValueError(f"mask is {self.mask!r}; it must be on one line, for line i of all files belongs together")
 
     def __call__(self, line: str, number: int) -> tuple[str, int, int]:
         """Mask a line.
@@ -181,20 +184,29 @@ def degrade(data: Path, out: Path, source: str, masking: Masking) -> dict[str, d
     Raises:
         FileNotFoundError: If there is no text of that source.
         FileExistsError: If there is something in `out`.
+        ValueError: If the text cannot be read, or a split has it twice.
     """
+    if not data.is_dir():
+        raise FileNotFoundError(f"no folder {data}")
+    MultiSourceConfig.check_source_names([source])
     paths = sorted(path for path in data.iterdir() if path.name != REPORT)
     chosen = [path for path in paths if path.is_file() and path.name.removesuffix(".gz").endswith(f".{source}")]
     if not chosen:
         raise FileNotFoundError(f"no <split>.{source} or <split>.{source}.gz in {data}")
-    if out.exists() and any(out.iterdir()):
-        raise FileExistsError(f"{out} is not empty: name another folder")
+    check_new_folder(out)
+    if twice := [path.name for path in chosen if data / f"{path.name}.gz" in chosen]:
+        raise ValueError(f"{data} holds both {twice[0]} and {twice[0]}.gz: keep one")
+    texts = {path: read_lines(path) for path in chosen}  # all are read before anything is written
+    if empty := [path for path, lines in texts.items() if not lines]:
+        raise ValueError(f"{empty[0]} is empty")
     out.mkdir(parents=True, exist_ok=True)
     report = {}
     for path in paths:
         if path not in chosen:
-            (out / path.name).symlink_to(path.resolve())
+            if path.resolve() != out.resolve():
+                (out / path.name).symlink_to(path.resolve())
             continue
-        masked = [masking(line, number) for number, line in enumerate(read_lines(path))]
+        masked = [masking(line, number) for number, line in enumerate(texts[path])]
         text = "".join(f"{line}\n" for line, _, _ in masked)
         (out / path.name.removesuffix(".gz")).write_text(text, encoding="utf-8", newline="\n")
         report[path.name.removesuffix(".gz")] = {
@@ -239,12 +251,13 @@ def degrade_folder(
     Raises:
         ValueError: If an option is not allowed, or does not go with `how`.
     """
-    if how not in HOW:
-        raise ValueError(f"how is {how!r}; allowed are {', '.join(HOW)}")
+    check_choice(HOW, how=how)
     for kind, option, value in (("progressive", "keep", keep), ("share", "share", share)):
         if (how == kind) != (value is not None):
             raise ValueError(f"--{option} goes with --how {kind}")
     extra = read_lines(words) if words else []
+    if words and not any(map(str.strip, extra)):
+        raise ValueError(f"{words} holds no word")
     chosen = frozenset() if how in ("progressive", "share") else words_of(how, language or source, extra)
     masking = Masking(how, mask, chosen, keep or 0, share or 0.0, seed)
     report = degrade(data, out, source, masking)

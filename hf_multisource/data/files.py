@@ -46,6 +46,58 @@ def read_lines(path: str | Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: If the file holds something else, for instance because it is cut off; the message gives the file.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:  # also UnicodeDecodeError
+        raise ValueError(f"{path} holds no valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, but holds {str(content)[:40]}")
+    return content
+
+
+def check_folder(path: Path) -> None:
+    """Check that files can be written in a folder, which need not be there yet; make nothing.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        NotADirectoryError: If the folder, or one above it, is a file.
+        PermissionError: If the folder, or the lowest one above it that is there, cannot be written to.
+    """
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{there} is a file, not a folder: name another place for the output")
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"{there} cannot be written to: name another place for the output")
+
+
+def check_new_folder(path: Path) -> None:
+    """Refuse a folder in which there is something already.
+
+    Args:
+        path: The folder that a command is to write.
+
+    Raises:
+        OSError: If it is a folder that is not empty, or as [`check_folder`] has it.
+    """
+    check_folder(path)
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"{path} is not empty: name another folder")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file in one step: a kill leaves the old file or the new one, never half of one."""
     partial = path.with_name(path.name + ".partial")

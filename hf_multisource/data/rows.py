@@ -23,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
 
@@ -93,6 +94,7 @@ def read_split(
         raise ValueError("sources is empty: name at least one source")
     if len(set(names)) < len(names):
         raise ValueError(f"sources and target must all differ, but are {', '.join(names)}")
+    MultiSourceConfig.check_source_names(sources)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, but must be at least 1 (or None for all lines)")
     forms = {name: (forms or {}).get(name, "text") for name in names}
@@ -158,6 +160,20 @@ def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequenc
     return replace(split, rows=[rows[i] for i in left], kept=[split.kept[i] for i in left], report=report)
 
 
+def describe_unreadable(reasons: Sequence[str], remark: str) -> str:
+    """Say how many files cannot be read, and why the first ones cannot.
+
+    Args:
+        reasons: Place and reason of each file.
+        remark: What becomes of them, or what to do.
+
+    Returns:
+        One line.
+    """
+    shown = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
+    return f"{len(reasons)} files cannot be read ({remark}): {shown}"
+
+
 def check_files(
     split: Split,
     name: str,
@@ -190,8 +206,7 @@ def check_files(
         for i, reason in rows.items()
     ]
     if reasons and unreadable == "error":
-        shown = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
-        raise ValueError(f"{len(reasons)} files cannot be read (unreadable: absent goes on without them): {shown}")
+        raise ValueError(describe_unreadable(reasons, "unreadable: absent goes on without them"))
     lines = {source: [split.kept[i] for i in rows] for source, rows in found.items()}
     return (take_away(split, lines, sources) if lines else split), lines
 

@@ -13,19 +13,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM
 
-from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
+from hf_multisource import DataCollatorForMultiSource
+from hf_multisource.data.checks import check_at_least, check_choice, check_finite
 from hf_multisource.data.encoding import MixedExamples, encode_rows
-from hf_multisource.data.files import write_json
+from hf_multisource.data.files import check_folder, read_json, write_json
 from hf_multisource.data.media import digest, is_absent
 from hf_multisource.data.rows import Row
+from hf_multisource.recipes.pretrained import first_line, load_config, load_processor
+from hf_multisource.recipes.provenance import find_device
 
 logger = logging.getLogger(__name__)
 
 LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
 LENGTH_NORMALIZATION = "Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)**length_normalization"
+OPTIMIZATIONS = ("best", "int8")
 WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
 
 
@@ -59,10 +64,12 @@ class Search:
         max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
         n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
         length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
-        optimize: How numbers are computed: "best" or "int8" as `optimize_for_inference` does; None: plainly.
+        optimize: One of `OPTIMIZATIONS`, the arithmetic that `optimize_for_inference` chooses; None: that of the
+            checkpoint.
 
     Raises:
-        ValueError: If `n_best` is more than the beam can give, or the rules of length do not go together.
+        ValueError: If a value is not allowed, `n_best` is more than the beam can give, or the rules of length do not
+            go together.
     """
 
     num_beams: int = 10
@@ -74,6 +81,11 @@ class Search:
     optimize: str | None = None
 
     def __post_init__(self) -> None:
+        check_at_least(1, num_beams=self.num_beams, max_new_tokens=self.max_new_tokens)
+        check_at_least(2, max_length=self.max_length)  # a token and the end of the sentence
+        check_at_least(0, n_best=self.n_best)
+        check_finite(length_penalty=self.length_penalty, length_normalization=self.length_normalization)
+        check_choice(OPTIMIZATIONS, optimize=self.optimize)
         if self.n_best and not 2 <= self.num_beams >= self.n_best:
             raise ValueError(
                 f"n_best is {self.n_best} with num_beams {self.num_beams}; scored hypotheses come from the beam: "
@@ -99,12 +111,39 @@ class Search:
         return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
 
 
-def load_config(name: str) -> Any:
-    """Load the configuration of a model from a folder or the Hub; ValueError if there is no such model."""
+def load_weights(name: str, device: str | None = None, optimize: str | None = None) -> Any:
+    """Load a model from a folder or the Hub, ready to decode.
+
+    Args:
+        name: Folder or Hub id.
+        device: Torch device; None: the GPU if there is one.
+        optimize: As [`Search`] has it.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If there is no such model, its weights are missing, damaged or those of another configuration, or
+            the device cannot be used, or not with `optimize`.
+    """
+    place = find_device(device)
+    config = load_config(name)
+    settings = Path(name) / "generation_config.json"
+    if settings.is_file():
+        read_json(settings)
     try:
-        return AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name} is no folder of a model, nor can it be had from the Hub: {error}") from error
+        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
+    model, report = loaded
+    if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
+        raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
+    model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
+    model.generation_config.length_normalization = None  # the search says which rule holds
+    model.to(place).eval()
+    for chosen in model.optimize_for_inference(int8=optimize == "int8") if optimize else ():
+        logger.info(chosen)
+    return model
 
 
 def load_model(name: str, device: str | None = None, optimize: str | None = None) -> tuple[Any, Any]:
@@ -112,25 +151,17 @@ def load_model(name: str, device: str | None = None, optimize: str | None = None
 
     Args:
         name: Folder or Hub id.
-        device: Where to; None: the GPU if there is one.
+        device: As [`load_weights`] has it.
         optimize: As [`Search`] has it.
 
     Returns:
         The two.
 
     Raises:
-        ValueError: If there is no such model, or its weights are another's, or the device has not what `optimize` asks.
+        ValueError: If one of the two cannot be loaded; the message says why.
     """
-    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=load_config(name), output_loading_info=True)
-    model, report = loaded
-    if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
-        raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
-    model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
-    model.generation_config.length_normalization = None  # the search says which rule holds
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    for chosen in model.optimize_for_inference(int8=optimize == "int8") if optimize else ():
-        logger.info(chosen)
-    return model, MultiSourceProcessor.from_pretrained(name)
+    processor = load_processor(name)
+    return load_weights(name, device, optimize), processor
 
 
 def decode_batch(
@@ -199,9 +230,10 @@ def decode_windows(
                     results[i] = hypotheses
                 bar.update(len(batch))
             yield results
-    for name in processor.source_names:
-        if count := counts[f"truncated.{name}"]:
-            logger.warning("%s: source %s cut to %d tokens in %d rows", title, name, search.max_length, count)
+    cut_rows = {name: counts[f"truncated.{name}"] for name in processor.source_names if counts[f"truncated.{name}"]}
+    if cut_rows:
+        listed = ", ".join(f"{name} in {count} rows" for name, count in cut_rows.items())
+        logger.warning("%s: sources longer than %d tokens were cut (max_length): %s", title, search.max_length, listed)
     if counts["silent"]:
         logger.warning("%s: %d rows have no source at all; their translation is empty", title, counts["silent"])
 
@@ -243,27 +275,43 @@ def _parse(line: str, scored: bool) -> Hypothesis:
     return Hypothesis(text, float(score))
 
 
+def check_output(path: Path) -> None:
+    """Check that a file can be written, or continued; make nothing.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: If it is a folder, or its folder cannot be made or written to.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file")
+    check_folder(path.parent)
+
+
 def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_row: int) -> tuple[int, float]:
     """Return complete rows and seconds so far; drop a torn end. Write the settings of a new file beside it."""
-    if not out_path.exists():
-        out_path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(sidecar, {"settings": settings, "seconds": 0.0})
-        return 0, 0.0
-    if not sidecar.exists():
+    check_output(out_path)
+    content = out_path.read_bytes() if out_path.exists() else b""
+    lines = content.split(b"\n")[:-1]  # what follows the last line end is torn
+    if content and not sidecar.exists():
         raise FileExistsError(f"{out_path} is there without its {sidecar.name}: not ours to go on with; name another")
-    stored = json.loads(sidecar.read_text(encoding="utf-8"))
-    before = stored["settings"]
+    stored = read_json(sidecar) if lines else {}
+    before = stored.get("settings", {})
     changed = [key for key in settings if before.get(key) != settings[key]]
-    if changed:
+    if changed and len(lines) >= max(1, before.get("n_best") or 0):
         differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
         raise ValueError(
             f"{out_path} was begun with other settings: {differences}. Nothing was touched; "
             "go back to those settings, name another output, or move this one away"
         )
-    lines = out_path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is torn
-    rows = len(lines) // lines_per_row
-    os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
-    return rows, stored["seconds"]
+    rows = 0 if changed else len(lines) // lines_per_row
+    if rows == 0:  # a new file, or one in which no row is complete: its settings do not matter
+        out_path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(sidecar, {"settings": settings, "seconds": 0.0})
+    if content:
+        os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
+    return rows, stored.get("seconds", 0.0) if rows else 0.0
 
 
 def decode(

@@ -17,10 +17,12 @@ import torch
 
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, attention_to_tokens
 from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.files import read_json
 from hf_multisource.data.rows import Row
 
 logger = logging.getLogger(__name__)
 
+KEYS = ("title", "target", "sources", "weights", "source_weights", "combiner", "heads")  # of a file of numbers
 INSTALL = "plots need matplotlib: pip install 'hf-multisource[plots]'"
 # A straight line in the Oklab colour space, hue 262 degrees: equal steps of weight look like equal steps of darkness.
 BLUES = ["#fafafa", "#d8dfed", "#b6c5e0", "#96abd2", "#7692c4", "#5778b6", "#395fa7", "#1a4598", "#002888"]
@@ -106,6 +108,33 @@ def write_plots(
         path.write_text(json.dumps(titled, ensure_ascii=False) + "\n", encoding="utf-8")
         plots.append(draw(titled, path.with_suffix(".png")))
     return plots
+
+
+def read_numbers(path: Path) -> dict[str, Any]:
+    """Read the numbers of a plot.
+
+    Args:
+        path: A file that `write_plots` wrote.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: If the file holds something else, or its numbers do not fit its tokens; the message gives the file.
+    """
+    content = read_json(path)
+    if lacking := [key for key in KEYS if key not in content]:
+        raise ValueError(f"{path} is no file of attention weights that `score --attention_plot` wrote: no {lacking[0]}")
+    try:
+        tokens = sum(map(len, content["sources"].values()))
+        shapes = {"weights": tokens, "source_weights": len(content["sources"])}
+        for key, columns in shapes.items():
+            expected = (len(content["weights"]), len(content["target"]), columns)
+            if content[key] is not None and tuple(torch.tensor(content[key]).shape) != expected:
+                raise ValueError(f"{key} must have the shape {expected}")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds numbers that cannot be drawn: {error}") from error
+    return content
 
 
 def draw(content: dict[str, Any], path: Path, layer: int = -1) -> Path:

@@ -14,7 +14,6 @@ are written to `<split>.attention-<row>.png` with their numbers in a `.json` fil
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,8 @@ from typing import Any
 
 import torch
 
-from hf_multisource.data.files import write_json
+from hf_multisource.data.checks import check_at_least, check_choice
+from hf_multisource.data.files import check_folder, read_json, write_json
 from hf_multisource.data.media import forms_of, rates_of
 from hf_multisource.data.rows import Row, check_files, read_split
 from hf_multisource.evaluation.decoding import (
@@ -34,19 +34,19 @@ from hf_multisource.evaluation.decoding import (
     Search,
     decode,
     fingerprint,
-    load_config,
-    load_model,
+    load_weights,
 )
 from hf_multisource.evaluation.likelihood import cross_entropy
-from hf_multisource.evaluation.metrics import METRICS, load_metric
+from hf_multisource.evaluation.metrics import METRICS, measure_metric
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
 from hf_multisource.evaluation.significance import paired_bootstrap
 from hf_multisource.evaluation.tables import format_table
-from hf_multisource.recipes.provenance import hardware
+from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 
-PACKAGES = ("hf-multisource", "torch", "transformers", "evaluate", "sacrebleu")
+PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
 PERPLEXITY = "perplexity"
 PLOTS = 3  # sentences whose attention is plotted if none is named
 
@@ -105,16 +105,35 @@ class Scoring:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("draws", "batch_size", "max_new_tokens", "limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if self.unreadable not in (None, *UNREADABLE):
-            raise ValueError(f"unreadable is {self.unreadable!r}; allowed are {', '.join(UNREADABLE)}")
+        check_at_least(1, draws=self.draws, batch_size=self.batch_size, limit=self.limit)
+        check_choice(UNREADABLE, unreadable=self.unreadable)
+        self.search(DataRecipe.max_length)  # refuses what the search cannot do
         if self.attention_plot is not None and find_spec("matplotlib") is None:
             raise ImportError(INSTALL)
         if self.out is None and not Path(self.run).is_dir():
             raise ValueError(f"{self.run} is not a folder: say with --out where to write")
+
+    def search(self, max_length: int) -> Search:
+        """Return how to decode.
+
+        Args:
+            max_length: Longest source, in tokens, where the command line does not set it.
+
+        Returns:
+            The search.
+
+        Raises:
+            ValueError: If a value is not allowed; the message names it.
+        """
+        longest = max_length if self.max_length is None else self.max_length
+        return Search(
+            num_beams=self.num_beams,
+            length_penalty=self.length_penalty,
+            length_normalization=self.length_normalization,
+            max_new_tokens=longest if self.max_new_tokens is None else self.max_new_tokens,
+            max_length=longest,
+            optimize=self.optimize,
+        )
 
     @property
     def folder(self) -> Path:
@@ -142,7 +161,7 @@ def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str
         "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
     }
     for name in METRICS:
-        figures[name] = load_metric(name).compute(predictions=decoded.best, references=list(references))
+        figures[name] = measure_metric(name, decoded.best, references)
     if congruent is not None:
         for name, comparison in paired_bootstrap(decoded.best, congruent, references).items():
             figures[name].update(comparison)
@@ -179,7 +198,7 @@ def table(scored: dict[str, Any]) -> str:
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     """The run's data section with what the command line changes; without a recipe, the command line says all."""
-    options = {"path": args.data, "target": args.target, "test": args.split, "max_length": args.max_length}
+    options: dict[str, Any] = {"path": args.data, "target": args.target, "test": args.split, "max_length": args.max_length}
     options["unreadable"] = args.unreadable
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     recipe = Path(args.run) / "recipe.yaml"
@@ -195,39 +214,81 @@ def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
 
 
 def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[str]) -> list[int]:
-    """Numbers of the sentences to plot: those asked for, or the first few of those that lack the fewest sources.
+    """Choose the sentences whose attention is plotted.
+
+    Args:
+        asked: Numbers of sentences, counted from 0; empty: the first few of those that lack the fewest sources.
+        rows: The sentences.
+        sources: Names of the sources.
+
+    Returns:
+        Numbers of sentences.
 
     Raises:
         ValueError: If there is no such sentence.
     """
     for number in asked:
         if not 0 <= number < len(rows):
-            raise ValueError(f"--attention-plot {number}: there are {len(rows)} sentences, numbered from 0")
+            raise ValueError(f"--attention_plot {number}: there are {len(rows)} sentences, numbered from 0")
     fullest = sorted(range(len(rows)), key=lambda i: sum(rows[i][name] is None for name in sources))
     return list(asked) or fullest[:PLOTS]
 
 
+def left_out(report: dict[str, Any]) -> str:
+    """Say which lines of the test split are missing from the scores.
+
+    Args:
+        report: What `score` returns.
+
+    Returns:
+        A sentence a line; nothing if every line was scored with all its sources readable.
+    """
+    counts, split = report["data"], report["split"]
+    reasons = {"dropped_empty_target": "have no reference", "dropped_no_source": "have no source"}
+    lines = [
+        f"{counts[key]} of the {counts['lines']} lines of split {split!r} are not scored: they {reason}"
+        for key, reason in reasons.items()
+        if counts[key]
+    ]
+    for name in report["sources"]:
+        if count := counts.get(f"unreadable.{name}"):
+            lines.append(f"{count} files of source {name!r} cannot be read and count as absent")
+    return "\n".join(lines)
+
+
 def score(args: Scoring, command: str) -> dict[str, Any]:
-    """Decode and measure every condition, writing as it goes; returns the report."""
-    if args.attention_plot is not None and getattr(load_config(args.run), "attention", None) == "none":
-        raise ValueError(f"--attention-plot: {args.run} is a model without attention")
-    model, processor = load_model(args.run, args.device, args.optimize)
+    """Decode and measure every condition, writing as it goes.
+
+    Nothing is written before all settings and the data are checked and the model is loaded.
+
+    Args:
+        args: What to score, and how.
+        command: The command line, for the report.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: If a setting, the data or the model does not allow it; the message says which.
+    """
+    find_device(args.device)
+    check_folder(args.folder)
+    config = load_config(args.run)
+    if args.attention_plot is not None and getattr(config, "attention", None) == "none":
+        raise ValueError(f"--attention_plot: {args.run} is a model without attention")
+    processor = load_processor(args.run)
     data = which_data(args, processor.source_names)
+    search = args.search(data.max_length)
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
     split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, rates_of(processor))
     references = [row[data.target] or "" for row in split.rows]
-    search = Search(
-        num_beams=args.num_beams,
-        length_penalty=args.length_penalty,
-        length_normalization=args.length_normalization,
-        max_new_tokens=args.max_new_tokens or data.max_length,
-        max_length=data.max_length,
-        optimize=args.optimize,
-    )
-    identity = fingerprint(model, processor, data.model_rows(split.rows), search)
+    plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
+    chosen_rows = conditions(split.rows, data.sources, args)
     path = args.folder / f"{data.test}.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = read_json(path) if path.exists() else {}
+    model = load_weights(args.run, args.device, args.optimize)
+    identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     if before.get("fingerprint") != identity:
         before = {"commands": [], "conditions": {}}  # about something else; what was decoded is checked by `decode`
     report: dict[str, Any] = {
@@ -246,9 +307,8 @@ def score(args: Scoring, command: str) -> dict[str, Any]:
         "fingerprint": identity,
         "conditions": before["conditions"],
     }
-    plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
     congruent: list[str] | None = None
-    for condition, draws in conditions(split.rows, data.sources, args).items():
+    for condition, draws in chosen_rows.items():
         measured = []
         for i, rows in enumerate(draws):
             name = f"{condition}-{i}" if condition.startswith("wrong-") else condition

@@ -14,28 +14,39 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import (
     Search,
+    check_output,
     decode,
     decode_windows,
     format_lines,
-    load_config,
-    load_model,
+    load_weights,
 )
+from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 
 FILES = ("picture", "sound")  # forms whose values are paths
+LONGEST_SOURCE = 1024  # tokens that a source keeps where neither a recipe nor the model sets a limit
 
 
 def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = None) -> list[Row]:
-    """Join line-aligned files, source name -> path; `forms`: of the sources that are no text.
+    """Join line-aligned files.
+
+    Args:
+        files: Source name -> path.
+        forms: Form of each source that is no text, as in `media`.
+
+    Returns:
+        One dict a line.
 
     Raises:
         ValueError: If they differ in length; the message gives every length.
@@ -55,6 +66,14 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
 def rows_from_tsv(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
     """Split lines at tabs, one column per source.
 
+    Args:
+        lines: The lines of a table.
+        sources: Names of the columns.
+        place: Name of the table, for errors.
+
+    Returns:
+        One dict a line.
+
     Raises:
         ValueError: If a line has another number of columns; the message names the line.
     """
@@ -72,6 +91,14 @@ def rows_from_tsv(lines: Sequence[str], sources: Sequence[str], place: str) -> l
 
 def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
     """Parse one JSON object a line, source name -> text or null.
+
+    Args:
+        lines: The lines of a table.
+        sources: The names that are allowed.
+        place: Name of the table, for errors.
+
+    Returns:
+        One dict a line.
 
     Raises:
         ValueError: If a line is something else, or names an unknown source; the message names the line.
@@ -101,7 +128,7 @@ class Translation:
         table: File of all sources; None: standard input.
         jsonl: Whether the table holds JSON lines, not columns between tabs.
         out: File to write, or to continue; None: standard output.
-        search: How to decode.
+        search: How to decode. Without a `max_length`, longer sources are cut as [`source_limit`] says.
         batch_size: Sentences decoded at once.
         unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent".
         device: Torch device; None: the GPU if there is one.
@@ -121,10 +148,8 @@ class Translation:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
-        if self.unreadable not in UNREADABLE:
-            raise ValueError(f"unreadable is {self.unreadable!r}; allowed are {', '.join(UNREADABLE)}")
+        check_at_least(1, batch_size=self.batch_size)
+        check_choice(UNREADABLE, unreadable=self.unreadable)
         if self.files and (self.table or self.jsonl):
             named = " --".join(self.files)
             raise ValueError(f"give one file per source (--{named}) or a table (--input, --jsonl), not both")
@@ -172,6 +197,32 @@ def read_rows(
     return rows
 
 
+def source_limit(model: str, config: Any, processor: Any) -> int:
+    """Return the length at which `translate` cuts sources by default.
+
+    Args:
+        model: Run folder, model folder or Hub id.
+        config: The model's configuration.
+        processor: The model's processor.
+
+    Returns:
+        In tokens: of a run folder, `data.max_length` of its recipe. Of another model, the smallest of
+        `LONGEST_SOURCE`, the model's learned position tables, and the limits of wrapped encoders and of tokenizers.
+    """
+    recipe = Path(model) / "recipe.yaml"
+    if recipe.exists():
+        return load_recipe(recipe).data.max_length
+    forms = forms_of(processor)
+    limits = [LONGEST_SOURCE]
+    for source in (source for source in config.sources if forms[source.name] == "text"):
+        settings = config.encoder_settings(source.name)
+        if getattr(settings, "position_embedding", None) == "learned":
+            limits.append(settings.max_position_embeddings)
+        limits.append(getattr(source.encoder, "max_position_embeddings", LONGEST_SOURCE))
+        limits.append(processor.get_tokenizer(source.name).model_max_length)
+    return min(limits)
+
+
 def joined_sources(model: str) -> DataRecipe | None:
     """The data section of a run that joined its sources into one; None for any other model."""
     recipe = Path(model) / "recipe.yaml"
@@ -204,16 +255,23 @@ def translate(job: Translation) -> None:
     Raises:
         ValueError: If the sentences cannot be read; the message says where.
     """
+    if job.out:
+        check_output(Path(job.out))
+    find_device(job.device)
+    config, processor = load_config(job.model), load_processor(job.model)
     sources, joined = source_options(job.model), joined_sources(job.model)
-    model, processor = load_model(job.model, job.device, job.search.optimize)
     rows = read_rows(job, sources, {} if joined else forms_of(processor), rates_of(processor))
     if joined:
         rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
+    search = job.search
+    if search.max_length is None:
+        search = replace(search, max_length=source_limit(job.model, config, processor))
+    model = load_weights(job.model, job.device, search.optimize)
     if job.out:
-        decode(model, processor, rows, job.out, job.search, batch_size=job.batch_size, title=job.out)
+        decode(model, processor, rows, job.out, search, batch_size=job.batch_size, title=job.out)
         return
     index = 0
-    for window in decode_windows(model, processor, rows, job.search, batch_size=job.batch_size):
+    for window in decode_windows(model, processor, rows, search, batch_size=job.batch_size):
         for hypotheses in window:
             sys.stdout.write(format_lines(index, hypotheses))
             index += 1

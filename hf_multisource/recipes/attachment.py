@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModel
+from safetensors import SafetensorError
 
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, attach_encoder
-from hf_multisource.recipes.pretrained import form_of, load_part
+from hf_multisource.data.checks import check_at_least
+from hf_multisource.data.files import check_new_folder
+from hf_multisource.recipes.pretrained import (
+    first_line,
+    form_of,
+    load_config,
+    load_encoder,
+    load_part,
+    load_processor,
+    resize_pictures,
+)
 
 
-def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path) -> None:
+def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path, image_size: int | None = None) -> None:
     """Save a model with the encoder of a source in it, frozen, and its processor.
 
     Args:
@@ -19,22 +29,31 @@ def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path) -> None
         checkpoint: Folder or Hub id of the encoder that made the features.
         source: Name of the source.
         out: Folder to write to; made, or empty.
+        image_size: Height and width, in pixels, of the pictures whose features the model was trained on; None: those
+            of the encoder's image processor.
 
     Raises:
         FileExistsError: If `out` is not empty.
-        ValueError: If the encoder does not fit the source.
+        ValueError: If the model or the encoder cannot be loaded, or the encoder does not fit the source.
     """
-    if out.exists() and any(out.iterdir()):
-        raise FileExistsError(f"{out} is not empty: name another folder")
-    encoder = AutoModel.from_pretrained(checkpoint, use_safetensors=True)
-    model: Any = MultiSourceForConditionalGeneration.from_pretrained(run)
-    old = MultiSourceProcessor.from_pretrained(run)
+    check_at_least(1, image_size=image_size)
+    check_new_folder(out)
+    load_config(run)
+    old = load_processor(run)
+    encoder = load_encoder(checkpoint)
+    part = load_part(checkpoint, form_of(encoder.config))
+    if image_size is not None:
+        part = resize_pictures(part, image_size)
+    try:
+        model: Any = MultiSourceForConditionalGeneration.from_pretrained(run)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"the model of {run} cannot be loaded: {first_line(error)}") from error
     new = attach_encoder(model, source, encoder)
     processor = MultiSourceProcessor(
         old.tokenizer,
         old.source_names,
         old.source_tokenizers,
-        {**old.source_processors, source: load_part(checkpoint, form_of(encoder.config))},
+        {**old.source_processors, source: part},
         [name for name in old.feature_sources if name != source],
         old.null_token,
     )

@@ -4,15 +4,15 @@ ENCODER is a folder or the Hub id of any `AutoModel` of pictures. DATA/<split>.<
 DATA; an empty line means that there is no picture. OUT/<split>.<source>.npy receives an array (N, S, F), row i for line
 i: S positions (a map is taken row by row) of F features. A recipe reads it with `kind: features, feature_size: F`.
 
-A row of zeros says that the picture is absent, or could not be read. Which ones could not, and what made the array,
-is in OUT/<split>.<source>.npy.json. The same command again goes on after the last batch that is complete; the array
-has its name only when it is whole, until then it is called OUT/<split>.<source>.npy.partial.
+A row of zeros says that the picture is absent. A picture that cannot be read is an error before anything is encoded, or
+counts as absent. OUT/<split>.<source>.npy.json lists these rows, and the settings that made the array. The same command
+continues after the last complete batch; until the array is complete, its file is OUT/<split>.<source>.npy.partial.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModel
 
-from hf_multisource import read_picture
-from hf_multisource.data.files import read_lines, write_json
-from hf_multisource.recipes.pretrained import load_part
+from hf_multisource import MultiSourceConfig, read_picture
+from hf_multisource.data.checks import check_at_least, check_choice
+from hf_multisource.data.files import check_folder, read_json, read_lines, write_json
+from hf_multisource.data.media import find_unreadable
+from hf_multisource.data.rows import describe_unreadable
+from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_part, resize_pictures
+from hf_multisource.recipes.provenance import find_device
+from hf_multisource.recipes.recipe import UNREADABLE
 
 DTYPES = ("float16", "float32")
 
@@ -44,6 +48,9 @@ class Precomputation:
         batch_size: Pictures encoded at once.
         dtype: One of `DTYPES`, the type of the array.
         device: Torch device; None: the GPU if there is one.
+        image_size: Height and width, in pixels, of the pictures that the encoder reads; None: those of its image
+            processor. ResNet-50 makes maps of 7 x 7 positions from 224 pixels, and of 8 x 8 from 229.
+        unreadable: Whether pictures that cannot be read are an "error" or "absent".
 
     Raises:
         ValueError: If a value is not allowed; the message names it.
@@ -57,18 +64,26 @@ class Precomputation:
     batch_size: int = 32
     dtype: str = "float16"
     device: str | None = None
+    image_size: int | None = None
+    unreadable: str = "error"
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}; allowed are {', '.join(DTYPES)}")
+        check_at_least(1, batch_size=self.batch_size, image_size=self.image_size)
+        check_choice(DTYPES, dtype=self.dtype)
+        check_choice(UNREADABLE, unreadable=self.unreadable)
+        MultiSourceConfig.check_source_names([self.source])
 
 
 def fingerprint(paths: Sequence[str], args: Precomputation) -> dict[str, Any]:
     """Everything that decides the array, but for the pictures' content."""
     listed = hashlib.sha256("\n".join(paths).encode()).hexdigest()
-    return {"encoder": args.encoder, "dtype": args.dtype, "rows": len(paths), "paths_sha256": listed}
+    return {
+        "encoder": args.encoder,
+        "image_size": args.image_size,
+        "dtype": args.dtype,
+        "rows": len(paths),
+        "paths_sha256": listed,
+    }
 
 
 def as_sequences(states: Tensor) -> Tensor:
@@ -112,18 +127,37 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
     return pictures, unreadable
 
 
+def unreadable_pictures(args: Precomputation, paths: Sequence[str], done: int) -> list[str]:
+    """Read every picture that is still to be encoded, and say which ones cannot be read.
+
+    Args:
+        args: What to encode.
+        paths: The lines of the list of pictures.
+        done: Lines that are encoded already.
+
+    Returns:
+        Place and reason of each; the places are lines of the list, counted from 1.
+    """
+    rows = [{args.source: str(args.data / path) if path.strip() else None} for path in paths[done:]]
+    found = find_unreadable(rows, {args.source: "picture"}, args.split)
+    return [f"line {done + i + 1}: {reason}" for i, reason in found.get(args.source, {}).items()]
+
+
 class Encoder:
     """A picture encoder with its image processor.
 
     Args:
         name: Folder or Hub id.
         device: Where it runs; None: the GPU if there is one.
+        image_size: As [`Precomputation`] has it.
     """
 
-    def __init__(self, name: str, device: str | None = None) -> None:
-        self.processor = load_part(name, "picture")
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model: Any = AutoModel.from_pretrained(name, use_safetensors=True).to(self.device).eval()
+    def __init__(self, name: str, device: str | None = None, image_size: int | None = None) -> None:
+        self.device = find_device(device)
+        encoder_config(name)  # the first of many files: a name that does not exist fails fast
+        processor = load_part(name, "picture")
+        self.processor = resize_pictures(processor, image_size) if image_size else processor
+        self.model: Any = load_encoder(name).to(self.device).eval()
 
     @torch.inference_mode()
     def __call__(self, pictures: Sequence[Any]) -> np.ndarray:
@@ -150,40 +184,49 @@ def precompute(args: Precomputation) -> Path:
 
     Raises:
         FileExistsError: If the array is there, but nothing says what made it.
-        ValueError: If it was begun with other settings, or no picture can be read.
+        ValueError: If it was begun with other settings, or pictures cannot be read.
     """
-    paths = read_lines(args.data / f"{args.split}.{args.source}")
+    check_folder(args.out)
+    listing = args.data / f"{args.split}.{args.source}"
+    paths = read_lines(listing)
+    if not paths:
+        raise ValueError(f"{listing} is empty")
     whole = args.out / f"{args.split}.{args.source}.npy"
     partial, sidecar = whole.with_name(whole.name + ".partial"), whole.with_name(whole.name + ".json")
     identity = fingerprint(paths, args)
     state: dict[str, Any] = {"settings": identity, "done": 0, "shape": None, "unreadable": []}
     if sidecar.exists():
-        state = json.loads(sidecar.read_text(encoding="utf-8"))
+        state |= {"settings": {}, **read_json(sidecar)}
         if changed := [key for key in identity if state["settings"].get(key) != identity[key]]:
             raise ValueError(
                 f"{whole} was begun with another {', '.join(changed)}; move it away, or name another --out"
             )
     elif whole.exists():
         raise FileExistsError(
-            f"{whole} is there without its {sidecar.name}: not made by this script; name another --out"
+            f"{whole} is there without its {sidecar.name}: not made by this command; name another --out"
         )
     if whole.exists():
         return whole
-    args.out.mkdir(parents=True, exist_ok=True)
+    reasons = unreadable_pictures(args, paths, state["done"])
+    if reasons and args.unreadable == "error":
+        raise ValueError(describe_unreadable(reasons, "--unreadable absent goes on without them"))
+    if reasons:
+        print(describe_unreadable(reasons, "they count as absent"), file=sys.stderr)
+    encoder = Encoder(args.encoder, args.device, args.image_size)
     array = np.lib.format.open_memmap(partial, mode="r+") if state["done"] else None
-    encoder = Encoder(args.encoder, args.device) if state["done"] < len(paths) else None
     with tqdm(total=len(paths), initial=state["done"], desc=whole.name, unit="picture", dynamic_ncols=True) as bar:
         for start in range(state["done"], len(paths), args.batch_size):
             batch = [args.data / path if path.strip() else None for path in paths[start : start + args.batch_size]]
             pictures, unreadable = read_pictures(batch)
             state["unreadable"] += [start + i for i in unreadable]
             present = [i for i, picture in enumerate(pictures) if picture is not None]
-            if present and encoder:
+            if present:
                 states = encoder([pictures[i] for i in present])
                 if not np.abs(states).max() <= np.finfo(args.dtype).max:
                     raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
                 if array is None:  # its shape is known now
                     shape = (len(paths), *states.shape[1:])
+                    args.out.mkdir(parents=True, exist_ok=True)
                     array = np.lib.format.open_memmap(partial, mode="w+", dtype=args.dtype, shape=shape)
                 array[[start + i for i in present]] = states
                 array.flush()
@@ -191,7 +234,7 @@ def precompute(args: Precomputation) -> Path:
                 write_json(sidecar, {**state, "done": start + len(batch), "shape": list(array.shape)})
             bar.update(len(batch))
     if array is None:
-        raise ValueError(f"{args.data / f'{args.split}.{args.source}'}: no picture can be read")
+        raise ValueError(f"{listing}: no picture can be read")
     write_json(sidecar, {**state, "done": len(paths), "shape": list(array.shape)})
     partial.replace(whole)
     return whole

@@ -4,15 +4,92 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.files import read_json
+
+PROCESSOR_FILES = ("processor_config.json", "tokenizer_config.json")  # `save_pretrained` always writes these
+VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # one of these lies beside every tokenizer_config.json
 TYPE_KEYS = ("image_processor_type", "feature_extractor_type")  # as in preprocessor_config.json
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message.
+
+    Args:
+        error: The error; those of Transformers explain themselves in many lines.
+
+    Returns:
+        The line; the name of the error's class if there is no message.
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def load_config(name: str) -> Any:
+    """Load the configuration of a multi-source model.
+
+    Args:
+        name: Folder or Hub id.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: If there is no such model, or it is of another kind; the message names folder and file.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{name} is no folder of a model: it has no config.json")
+        read_json(folder / "config.json")
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name} is no folder of a model, and cannot be loaded from the Hub: {first_line(error)}"
+        ) from error
+    if not hasattr(config, "source_names"):
+        raise ValueError(f"{name} holds a model of type {config.model_type!r}, which does not have several sources")
+    return config
+
+
+def load_processor(name: str) -> MultiSourceProcessor:
+    """Load the processor of a multi-source model.
+
+    Args:
+        name: Folder or Hub id.
+
+    Returns:
+        The processor.
+
+    Raises:
+        ValueError: If a file is missing or damaged; the message names folder and file.
+    """
+    folder = Path(name)
+    if folder.is_dir() and (missing := [file for file in PROCESSOR_FILES if not (folder / file).is_file()]):
+        raise ValueError(f"{name} is no complete folder of a model: it has no {missing[0]}")
+    try:
+        return MultiSourceProcessor.from_pretrained(name)
+    except Exception as error:  # damaged files end in a KeyError, a TypeError, an AttributeError, …
+        for path in sorted(folder.glob("*_config.json")) + sorted(folder.glob("*_*/*_config.json")):
+            read_json(path)
+        for path in [folder, *sorted(folder.glob("*_tokenizer"))]:
+            if path.is_dir() and not any(file for pattern in VOCABULARIES for file in path.glob(pattern)):
+                raise ValueError(f"{path} is no complete folder of a tokenizer: it has no tokenizer.json") from error
+            if (path / "tokenizer.json").is_file():
+                read_json(path / "tokenizer.json")
+        raise ValueError(
+            f"the processor of {name} cannot be loaded ({type(error).__name__}: {first_line(error)})"
+        ) from error
 
 
 def encoder_config(encoder: Any) -> PreTrainedConfig:
@@ -36,7 +113,7 @@ def encoder_config(encoder: Any) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(encoder)
     except (OSError, ValueError) as error:
-        raise ValueError(f"encoder {encoder!r} is no checkpoint that AutoConfig loads: {error}") from error
+        raise ValueError(f"encoder {encoder!r} is no checkpoint that AutoConfig loads: {first_line(error)}") from error
 
 
 def form_of(config: PreTrainedConfig) -> str:
@@ -77,8 +154,57 @@ def load_part(processor: Any, form: str) -> Any:
     try:
         part = loader.from_pretrained(processor)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{processor!r} has no preprocessing that {loader.__name__} loads: {error}") from error
+        raise ValueError(
+            f"{processor!r} has no preprocessing that {loader.__name__} loads: {first_line(error)}"
+        ) from error
     return plain_image_processor(part.data_config) if hasattr(part, "val_transforms") else part
+
+
+def load_encoder(name: str) -> Any:
+    """Load the model that a source wraps, or that makes its features.
+
+    Args:
+        name: Folder or Hub id of an `AutoModel`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If there is no such model, or its weights are missing or damaged.
+    """
+    try:
+        return AutoModel.from_pretrained(name, use_safetensors=True)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ValueError(f"encoder {name!r} is no checkpoint that AutoModel loads: {first_line(error)}") from error
+
+
+def resize_pictures(processor: Any, image_size: int) -> Any:
+    """Return an image processor that gives its encoder square pictures of another size.
+
+    Args:
+        processor: An image processor that resizes pictures, and perhaps crops them.
+        image_size: Height and width of the pictures, in pixels.
+
+    Returns:
+        A processor of the same class. If it crops, the ratio of crop and picture stays.
+
+    Raises:
+        ValueError: If the processor does not make pictures of one size.
+    """
+    size, crop_size = (
+        {side: pixels for side, pixels in dict(getattr(processor, key, None) or {}).items() if pixels}
+        for key in ("size", "crop_size")
+    )
+    settings = {key: value for key, value in processor.to_dict().items() if key not in TYPE_KEYS}
+    if getattr(processor, "do_center_crop", False) and crop_size:
+        ratio = image_size / crop_size["height"]
+        settings["crop_size"] = {"height": image_size, "width": image_size}
+        settings["size"] = {side: round(pixels * ratio) for side, pixels in size.items()}
+    elif set(size) == {"height", "width"} or hasattr(processor, "crop_pct"):  # ConvNext's crops by a share
+        settings["size"] = dict.fromkeys(size, image_size)
+    else:
+        raise ValueError(f"image_size is {image_size}, but {type(processor).__name__} does not make square pictures")
+    return type(processor)(**settings)
 
 
 def plain_image_processor(data_config: Mapping[str, Any]) -> Any:
@@ -125,7 +251,7 @@ def pour_encoder(model: Any, name: str, checkpoint: str) -> None:
     Raises:
         ValueError: If a weight is missing.
     """
-    loaded: Any = AutoModel.from_pretrained(checkpoint, use_safetensors=True)
+    loaded = load_encoder(checkpoint)
     if loaded.config.is_encoder_decoder:
         loaded = loaded.get_encoder()
     wrapped = model.model.encoder.sources[name].model

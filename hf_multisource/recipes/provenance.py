@@ -8,6 +8,27 @@ from pathlib import Path
 import torch
 
 
+def find_device(name: str | None) -> torch.device:
+    """Return a device that PyTorch can use.
+
+    Args:
+        name: Such as "cpu" or "cuda:0"; None: the GPU if there is one, and else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If there is no such device.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        allowed = "cpu or cuda" if torch.cuda.is_available() else "cpu"
+        raise ValueError(f"device is {name!r}; what PyTorch can use here is {allowed}") from error
+    return device
+
+
 def hardware(device: torch.device | str | None = None) -> str:
     """A device in words; None: the one that is used where nothing else is said."""
     if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":

@@ -6,13 +6,16 @@ to Unicode normalisation (NFC) and white space at both ends. The same text alway
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from hf_multisource import MultiSourceConfig
+from hf_multisource.data.checks import check_choice
+from hf_multisource.data.files import check_new_folder
 from hf_multisource.data.rows import read_split
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # their ids are 0, 1, 2, 3
@@ -22,6 +25,35 @@ MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(ALPHABET) + 1
 # A word takes the space before it along; no token crosses from letters (with their marks) to numbers or punctuation.
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 
+# The time of BPE's trainer grows with the square of a word's length: a word of 1 MB would take many minutes. No word of
+# a language is this long; what is this long is encoded data, or a text of several sentences without spaces.
+LONGEST_WORD = 1000  # bytes
+
+
+def cut_long_words(text: str) -> Iterator[str]:
+    """Split a text so that no word is longer than `LONGEST_WORD`, for training a tokenizer.
+
+    Args:
+        text: A sentence. A word is what the pre-tokenizer splits off, so also a run of digits, punctuation or spaces.
+
+    Yields:
+        The parts of the text: what lies between words that are too long, and the pieces of those words. A text without
+        such a word is its only part.
+    """
+    words: list[Any] = []
+    if len(text.encode()) > LONGEST_WORD:
+        words = pre_tokenizers.Split(Regex(WORDS), "isolated").pre_tokenize_str(text)
+    step = LONGEST_WORD // 4  # characters; one has at most 4 bytes
+    start = 0  # of what follows the last word that was too long
+    for word, (begin, end) in words:
+        if len(word.encode()) > LONGEST_WORD:
+            if start < begin:
+                yield text[start:begin]
+            yield from (word[i : i + step] for i in range(0, len(word), step) if word[i : i + step].strip())
+            start = end
+    if start < len(text):
+        yield text[start:]
+
 
 def train_tokenizer(
     texts: Iterable[str | None], kind: str, vocab_size: int, *, lowercase: bool = False, null_token: str | None = None
@@ -29,7 +61,8 @@ def train_tokenizer(
     """Train a tokenizer on sentences.
 
     Args:
-        texts: Sentences; None, empty and white ones are passed over.
+        texts: Sentences; None, empty and white ones are passed over. Words of more than `LONGEST_WORD` bytes are cut
+            into pieces, for training alone, and a note with their number is printed.
         kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`.
         vocab_size: Most tokens, the special ones and the 256 bytes included. Little text may give fewer: a note is
             printed then.
@@ -43,8 +76,7 @@ def train_tokenizer(
     Raises:
         ValueError: If the kind is unknown, `vocab_size` too small or `null_token` no new token, or there is no text.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}")
+    check_choice(KINDS, kind=kind)
     if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
         raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
     special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
@@ -54,9 +86,17 @@ def train_tokenizer(
             f"vocab_size is {vocab_size}, but must be at least {least}: "
             f"{len(special_tokens)} special tokens, {len(ALPHABET)} bytes and one more"
         )
-    sentences = [text for text in texts if text and text.strip()]
+    sentences: list[str] = []
+    long = 0
+    for text in texts:
+        if text and text.strip():
+            parts = list(cut_long_words(text))
+            sentences += parts
+            long += parts != [text]
     if not sentences:
         raise ValueError("there is no text to train the tokenizer on")
+    if long:
+        print(f"note: {long} sentences have words of more than {LONGEST_WORD} bytes, cut into pieces for the training")
 
     options: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -157,8 +197,8 @@ def write_tokenizers(
         FileExistsError: If `out` is not empty.
         ValueError: If a source is called "target", or an option is not allowed.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out} is there already: choose another folder for --out, or remove it")
+    MultiSourceConfig.check_source_names(sources)
+    check_new_folder(out)
     if separate and "target" in sources:
         raise ValueError("a source named 'target' would take the folder of the target's tokenizer: rename it")
     rows = read_split(data, split, sources, target, keep_all=True).rows

@@ -138,6 +138,14 @@ def test_plain_text_and_json_need_neither_datasets_nor_pyarrow(tmp_path: Path, m
         read("org/name", "train", ["en", "de"], "cs")
 
 
+@pytest.mark.parametrize("name", ["en-US", "1st", "decoder_en", "labels", ""])
+def test_a_name_that_no_source_can_have_is_refused_with_the_rule(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"train.{name}").write_text("a\n")
+    (tmp_path / "train.cs").write_text("b\n")
+    with pytest.raises(ValueError, match=f"^source name '{name}' (must be an identifier|is reserved; names must not)"):
+        read_split(str(tmp_path), "train", [name], "cs")
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_hub_dataset_is_asked_for_with_its_configuration(nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None, str]] = []

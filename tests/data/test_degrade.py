@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,47 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
     for options in (["--how", "share"], ["--how", "colours", "--share", "0.5"]):
         with pytest.raises(SystemExit, match=r"^hf-multisource degrade: --share goes with --how share"):
             main([str(data), "--out", str(tmp_path / "out"), "--source", "en", *options])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--how", "colours", "--mask", "a\nb"], r"mask is 'a\nb'; it must be on one line"),
+        (["--how", "colours", "--source", "en-US", "--language", "en"], "source name 'en-US' must be an identifier"),
+        (["--how", "words", "--words", "data/empty"], "data/empty holds no word"),
+        (["--how", "colours", "--out", "data/empty"], "data/empty is a file, not a folder"),
+        (["--how", "colours", "--out", "data/empty/out"], "data/empty is a file, not a folder"),
+    ],
+)
+def test_bad_options_are_named_and_nothing_is_written(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (make_data(tmp_path) / "empty").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=f"^hf-multisource degrade: .*{re.escape(message)}"):
+        main(["data", "--out", "out", "--source", "en", *options])
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("test.en", b"\xff", "test.en, line 1: not UTF-8"),
+        ("test.en", b"", "test.en is empty"),
+        ("test.en.gz", gzip.compress(b"a red dog\n")[:-9], "test.en.gz: damaged gzip file"),
+        ("train.en", b"a red dog\n", "holds both train.en and train.en.gz: keep one"),
+    ],
+)
+def test_text_that_cannot_be_masked_is_named_and_nothing_is_written(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    data = make_data(tmp_path)
+    if name == "test.en.gz":
+        (data / "test.en").unlink()
+    (data / name).write_bytes(content)
+    with pytest.raises(SystemExit, match=f"^hf-multisource degrade: .*{re.escape(message)}"):
+        main([str(data), "--out", str(tmp_path / "out"), "--source", "en", "--how", "colours"])
     assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, ResNetConfig, ResNetModel, ViTConfig, ViTImageProcessorPil, ViTModel
+from kinds import picture
+from PIL import Image
+from runs import read_json, write_lines
+from transformers import (
+    AutoModel,
+    BitImageProcessorPil,
+    ConvNextImageProcessorPil,
+    ResNetConfig,
+    ResNetModel,
+    ViTConfig,
+    ViTImageProcessorPil,
+    ViTModel,
+)
 
 from hf_multisource import read_picture
 from hf_multisource.cli.precompute import main
 from hf_multisource.data.rows import read_split
 from hf_multisource.recipes import precompute
-from kinds import picture
-from runs import read_json, write_lines
+from hf_multisource.recipes.pretrained import resize_pictures
 
 ROWS = 11
 ABSENT, BROKEN = 4, 7
@@ -50,7 +62,7 @@ def data(tmp_path: Path) -> Path:
 
 def command(encoder: str, data: Path, out: Path, *more: str) -> list[str]:
     given = [encoder, "--data", str(data), "--split", "train", "--source", "image", "--out", str(out)]
-    return [*given, "--batch_size", "2", "--device", "cpu", *more]
+    return [*given, "--batch_size", "2", "--device", "cpu", "--unreadable", "absent", *more]
 
 
 def test_row_i_is_the_map_of_picture_i_row_by_row_and_zeros_where_there_is_none(encoder: str, data: Path) -> None:
@@ -172,4 +184,104 @@ def test_what_gives_no_features_is_an_error(encoder: str, data: Path, monkeypatc
     write_lines(data / "train.image", [""] * ROWS)
     (data / "train.image.npy.json").unlink(missing_ok=True)
     with pytest.raises(SystemExit, match=r"train\.image: no picture can be read"):
+        main(command(encoder, data, data))
+
+
+def test_pictures_that_cannot_be_read_are_an_error_before_any_is_encoded(
+    encoder: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompute, "Encoder", None)
+    with pytest.raises(
+        SystemExit, match=rf"1 files cannot be read .*line {BROKEN + 1}: .*/{BROKEN}\.png holds no read"
+    ):
+        main(command(encoder, data, tmp_path / "out", "--unreadable", "error"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_absent_pictures_are_counted_and_named(encoder: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(command(encoder, data, data))
+    noted = capsys.readouterr().err
+    assert f"1 files cannot be read (they count as absent): line {BROKEN + 1}: " in noted
+
+
+def test_larger_pictures_give_larger_maps_and_the_settings_say_so(encoder: str, data: Path, tmp_path: Path) -> None:
+    for size in (32, 64):
+        main(command(encoder, data, tmp_path / str(size), "--image_size", str(size)))
+    main(command(encoder, data, tmp_path / "default"))
+    arrays = {name: np.load(tmp_path / name / "train.image.npy") for name in ("32", "64", "default")}
+    assert [array.shape for array in arrays.values()] == [(ROWS, 16, 6), (ROWS, 64, 6), (ROWS, 16, 6)]
+    np.testing.assert_array_equal(arrays["32"], arrays["default"])
+    assert read_json(tmp_path / "64" / "train.image.npy.json")["settings"]["image_size"] == 64
+    with pytest.raises(SystemExit, match="was begun with another image_size"):
+        main(command(encoder, data, tmp_path / "64"))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        ConvNextImageProcessorPil(size={"shortest_edge": 24}),
+        BitImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 24, "width": 24}),
+        ViTImageProcessorPil(size={"height": 24, "width": 24}),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_the_pictures_of_every_processor_can_be_resized(part: Any) -> None:
+    inputs = resize_pictures(part, 58)(Image.new("RGB", (70, 90)), return_tensors="np")
+    assert inputs["pixel_values"].shape == (1, 3, 58, 58)
+
+
+def test_a_processor_without_a_fixed_size_is_refused() -> None:
+    part = ViTImageProcessorPil(size={"shortest_edge": 24})
+    with pytest.raises(ValueError, match="image_size is 58, but ViTImageProcessorPil does not make square pictures"):
+        resize_pictures(part, 58)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch_size", "0"], "batch_size is 0; it must be at least 1"),
+        (["--image_size", "-8"], "image_size is -8; it must be at least 1"),
+        (["--dtype", "int8"], "dtype is 'int8'; allowed are float16, float32"),
+        (["--unreadable", "maybe"], "unreadable is 'maybe'; allowed are error, absent"),
+        (["--source", "en-US"], "source name 'en-US' must be an identifier"),
+        (["--device", "abacus"], "device is 'abacus'; what PyTorch can use here is cpu"),
+        (["--split", "dev"], "No such file or directory: .*dev.image"),
+        (["--split", "empty"], "empty.image is empty"),
+    ],
+)
+def test_bad_options_are_named_and_nothing_is_written(
+    options: list[str], message: str, encoder: str, data: Path, tmp_path: Path
+) -> None:
+    (data / "empty.image").write_bytes(b"")
+    with pytest.raises(SystemExit, match=f"^hf-multisource precompute: .*{message}"):
+        main(command(encoder, data, tmp_path / "out", *options))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.json", "is no checkpoint that AutoConfig loads"),
+        ("preprocessor_config.json", "has no preprocessing that AutoImageProcessor loads"),
+        ("model.safetensors", "is no checkpoint that AutoModel loads"),
+    ],
+)
+@pytest.mark.parametrize("gone", [False, True], ids=["cut", "missing"])
+def test_a_damaged_encoder_is_named(
+    name: str, message: str, gone: bool, encoder: str, data: Path, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(encoder, tmp_path / "damaged") / name
+    damaged.unlink() if gone else damaged.write_bytes(damaged.read_bytes()[:40])
+    with pytest.raises(SystemExit, match=f"/damaged' {message}"):
+        main(command(str(tmp_path / "damaged"), data, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_note_beside_the_array_is_named(encoder: str, data: Path) -> None:
+    note = data / "train.image.npy.json"
+    note.write_text("{")
+    with pytest.raises(SystemExit, match=r"train\.image\.npy\.json holds no valid JSON"):
+        main(command(encoder, data, data))
+    note.write_text("{}")
+    with pytest.raises(SystemExit, match="was begun with another encoder"):
         main(command(encoder, data, data))

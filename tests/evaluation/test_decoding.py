@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-
 from builders import first_is_best, three_source_batch, three_source_model, tiny_config
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, inference
+from searches import generate
+
+from hf_multisource import MultiSourceForConditionalGeneration, inference
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import decoding
 from hf_multisource.evaluation.decoding import (
@@ -24,10 +25,10 @@ from hf_multisource.evaluation.decoding import (
     decode_batch,
     decode_windows,
     load_model,
+    load_weights,
 )
 from hf_multisource.evaluation.results import length_rule
 from hf_multisource.evaluation.translating import rows_from_files, rows_from_jsonl, rows_from_tsv
-from searches import generate
 
 GREEDY = Search(num_beams=1)
 BEST_TWO = Search(num_beams=3, n_best=2)
@@ -184,6 +185,32 @@ def test_going_on_with_something_else_is_refused_and_touches_nothing(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("search", [GREEDY, BEST_TWO])
+def test_a_file_without_a_complete_row_is_begun_anew_with_other_settings(tmp_path: Path, search: Search) -> None:
+    out = tmp_path / "out.txt"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, Search(num_beams=4), model=Model(dies_after=0))
+    out.write_bytes(b"torn")
+    assert run(out, search).best == [translation(row) for row in ROWS]
+    assert json.loads((tmp_path / "out.txt.json").read_text())["settings"]["num_beams"] == search.num_beams
+
+
+def test_one_complete_row_is_kept_even_if_it_has_fewer_lines_than_a_row_of_the_other_settings(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    run(out, rows=ROWS[:1])
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="n_best was 0, is 2"):
+        run(out, BEST_TWO, rows=ROWS[:1])
+    assert out.read_bytes() == before
+
+
+def test_damaged_settings_beside_a_file_are_named(tmp_path: Path) -> None:
+    run(tmp_path / "out.txt")
+    (tmp_path / "out.txt.json").write_text("{")
+    with pytest.raises(ValueError, match=r"out\.txt\.json holds no valid JSON"):
+        run(tmp_path / "out.txt")
+
+
 def test_a_file_of_someone_else_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("precious\n")
     with pytest.raises(FileExistsError, match=r"out\.txt is there without its out\.txt\.json"):
@@ -211,8 +238,7 @@ def test_sources_that_are_too_long_are_cut_and_counted(tmp_path: Path, caplog: p
     rows: list[Row] = [{"en": "abcdef", "de": "x"}, {"en": "abc", "de": "uvwxyz"}, {"en": "abcdz"}]
     decoded = run(tmp_path / "out.txt", Search(num_beams=1, max_length=4), rows=rows)
     assert decoded.best == ["fcbax", "cbauvwz", "zcba"]  # the last token, which ends a sentence, stays
-    assert "source en cut to 4 tokens in 2 rows" in caplog.text
-    assert "source de cut to 4 tokens in 1 rows" in caplog.text
+    assert "sources longer than 4 tokens were cut (max_length): en in 2 rows, de in 1 rows" in caplog.text
 
 
 def test_line_ends_inside_a_hypothesis_do_not_shift_the_lines(tmp_path: Path) -> None:
@@ -274,7 +300,7 @@ def test_the_search_says_which_rule_of_length_holds_whatever_the_model_has_store
     model.generation_config.update(**stored)
     model.generation_config.length_normalization = 0.3
     model.save_pretrained(tmp_path)
-    monkeypatch.setattr(MultiSourceProcessor, "from_pretrained", lambda name: Processor())
+    monkeypatch.setattr(decoding, "load_processor", lambda name: Processor())
     loaded, processor = load_model(str(tmp_path), "cpu")
     found = decode_batch(loaded, processor, inputs, Search(num_beams=4, max_new_tokens=6, n_best=4, **rule))
     assert [hypothesis.score for row in found for hypothesis in row] == pytest.approx(expected, abs=1e-5)
@@ -285,7 +311,7 @@ def test_a_model_is_optimised_as_the_search_says(
     optimize: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the search remembers it: what was decoded with other numbers is not gone on with."""
-    monkeypatch.setattr(MultiSourceProcessor, "from_pretrained", lambda name: Processor())
+    monkeypatch.setattr(decoding, "load_processor", lambda name: Processor())
     monkeypatch.setattr(inference, "measure_gains", first_is_best)
     three_source_model("flat").save_pretrained(tmp_path)
     with caplog.at_level("INFO"):
@@ -339,4 +365,4 @@ def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "combiner": "flat"}))
     with pytest.raises(ValueError, match=r"weights are those of another config\.json: \d+ lack, such as .*cross_attn"):
-        load_model(str(tmp_path))
+        load_weights(str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from builders import NAMES, tiny_config
+from scored import COLUMNS, OPTIONS, make_run
 from torch.testing import assert_close
 
-from builders import NAMES, tiny_config
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli import plot, results, score
 from hf_multisource.data.files import read_lines
@@ -21,7 +23,6 @@ from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import plots, scoring
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
-from scored import COLUMNS, OPTIONS, make_run
 
 ROWS: list[Any] = [
     {"en": "a small dog", "de": None, "fr": "un petit chien qui court"},
@@ -152,6 +153,26 @@ def test_another_layer_is_another_plot_and_none_beyond_the_last_is_drawn(tmp_pat
         plot.main([str(path), "--layer", "2"])
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "a.json holds no valid JSON"),
+        ("[]", "a.json must hold a JSON object, but holds []"),
+        ("{}", "a.json is no file of attention weights that `score --attention_plot` wrote: no title"),
+        (json.dumps({**CONTENT, "target": ["one"]}), "a.json holds numbers that cannot be drawn: weights must have"),
+        (json.dumps({**CONTENT, "sources": []}), "a.json holds numbers that cannot be drawn"),
+    ],
+)
+def test_numbers_that_cannot_be_drawn_are_refused_before_anything_is_drawn(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "good.json").write_text(json.dumps(CONTENT))
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SystemExit, match=f"^hf-multisource plot: .*{re.escape(message)}"):
+        plot.main([str(tmp_path / "good.json"), str(tmp_path / "a.json")])
+    assert not (tmp_path / "good.png").exists()
+
+
 def test_a_character_without_a_font_is_named(caplog: pytest.LogCaptureFixture) -> None:
     assert fonts_for("aé→Ж▁·…") == ["DejaVu Sans"]
     with caplog.at_level(logging.WARNING):
@@ -202,7 +223,7 @@ def test_score_takes_the_first_sentences_that_lack_no_source(run: Path) -> None:
     assert scoring.rows_to_plot([], rows, ["en", "de"]) == [1, 3, 0]
     assert scoring.rows_to_plot([2, 0], rows, ["en", "de"]) == [2, 0]
     with pytest.raises(
-        SystemExit, match=r"^hf-multisource score: --attention-plot 12: there are 12 sentences, numbered"
+        SystemExit, match=r"^hf-multisource score: --attention_plot 12: there are 12 sentences, numbered"
     ):
         score.main([str(run), *OPTIONS, "--attention-plot", "12"])
     assert not (run / "scores").exists()  # nothing was decoded before

@@ -7,9 +7,10 @@ import json
 import math
 import os
 import random
+import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ import evaluate
 import numpy as np
 import pytest
 import torch
+from builders import tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from hf_multisource import MultiSourceForConditionalGeneration
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli import results, score, translate
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
+from hf_multisource.evaluation import scoring, translating
 from hf_multisource.evaluation.decoding import Search, decode, load_model
 from hf_multisource.evaluation.likelihood import cross_entropy
-from hf_multisource.evaluation.metrics import load_metric
+from hf_multisource.evaluation.metrics import measure_metric
 from hf_multisource.evaluation.perturbations import derangement, make_absent, make_wrong
 from hf_multisource.evaluation.results import flattened, make_row, render
 from hf_multisource.evaluation.significance import paired_bootstrap
@@ -57,7 +60,7 @@ def test_the_module_loads_from_its_path_and_agrees_with_sacrebleu(name: str, mon
 
 @pytest.mark.parametrize("name", ["bleu", "chrf"])
 def test_the_interval_is_that_of_test_sets_drawn_with_replacement(name: str) -> None:
-    found = load_metric(name).compute(predictions=GOOD, references=REFERENCES, n_bootstrap=80, seed=3)
+    found = measure_metric(name, GOOD, REFERENCES, n_bootstrap=80, seed=3)
     draws = np.random.default_rng(3).choice(40, size=(80, 40), replace=True)
     replicas = sorted(
         SACREBLEU[name]().corpus_score([GOOD[i] for i in draw], [[REFERENCES[i] for i in draw]]).score for draw in draws
@@ -69,8 +72,7 @@ def test_the_interval_is_that_of_test_sets_drawn_with_replacement(name: str) -> 
 
 def test_the_seed_moves_the_interval_and_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "77")
-    bleu = load_metric("bleu")
-    first, again, other = (bleu.compute(predictions=GOOD, references=REFERENCES, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (measure_metric("bleu", GOOD, REFERENCES, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert (first["score"], first["ci_low"]) != (other["score"], other["ci_low"])
     assert first["score"] == other["score"]
@@ -79,13 +81,13 @@ def test_the_seed_moves_the_interval_and_leaves_the_environment_alone(monkeypatc
 
 def test_options_reach_sacrebleu_and_show_in_the_signature() -> None:
     options = {"tokenize": "none", "lowercase": True}
-    found = load_metric("bleu").compute(predictions=GOOD, references=REFERENCES, options=options)
-    assert "case:lc|eff:no|tok:none" in found["signature"]
+    found = measure_metric("bleu", GOOD, REFERENCES, options=options)
+    assert "case:lc|eff:no|tok:none" in str(found["signature"])
 
 
-def test_a_metric_that_is_not_named_or_unknown_is_refused() -> None:
-    with pytest.raises(ValueError, match="config_name of translation_score is 'ter'; allowed: bleu, chrf"):
-        load_metric("ter")
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(ValueError, match="metric is 'ter'; allowed are bleu, chrf"):
+        measure_metric("ter", GOOD, REFERENCES)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_metric_that_is_not_named_or_unknown_is_refused() -> None:
 )
 def test_what_cannot_be_scored_is_refused(texts: list[str], resamples: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_metric("bleu").compute(predictions=texts, references=REFERENCES[: len(texts)], n_bootstrap=resamples)
+        measure_metric("bleu", texts, REFERENCES[: len(texts)], n_bootstrap=resamples)
 
 
 def test_the_paired_test_is_that_of_sacrebleu() -> None:
@@ -534,3 +536,179 @@ def test_translate_refuses_what_is_wrong_with_its_command_line(run: Path) -> Non
         with pytest.raises(SystemExit) as stopped:
             translate.main(arguments)
         assert message in str(stopped.value)
+
+
+# What is refused before any work, and what is reported.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch_size", "-1"], "batch_size is -1; it must be at least 1"),
+        (["--batch_size", "0"], "batch_size is 0; it must be at least 1"),
+        (["--num_beams", "0"], "num_beams is 0; it must be at least 1"),
+        (["--n_best", "-2"], "n_best is -2; it must be at least 0"),
+        (["--max_new_tokens", "0"], "max_new_tokens is 0; it must be at least 1"),
+        (["--max_length", "1"], "max_length is 1; it must be at least 2"),
+        (["--length_penalty", "nan"], "length_penalty is nan; it must be a finite number"),
+        (["--optimize", "wrong"], "optimize is 'wrong'; allowed are best, int8"),
+        (["--unreadable", "maybe"], "unreadable is 'maybe'; allowed are error, absent"),
+        (["--device", "abacus"], "device is 'abacus'; what PyTorch can use here is cpu"),
+        (["--en", "again"], "--en is given twice: sentences and again"),
+        (["--out", "folder"], "folder is a folder: name a file"),
+        (["--out", "sentences/out.txt"], "sentences is a file, not a folder"),
+    ],
+)
+def test_translate_names_a_bad_option_before_the_model_is_loaded(
+    options: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(translating, "load_weights", None)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "sentences").write_text("a small dog\n")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match=f"^hf-multisource translate: .*{re.escape(message)}"):
+        translate.main([str(run), "--en", "sentences", *options])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--num_beams", "0"], "num_beams is 0; it must be at least 1"),
+        (["--batch_size", "0"], "batch_size is 0; it must be at least 1"),
+        (["--max_length", "1"], "max_length is 1; it must be at least 2"),
+        (["--draws", "0"], "draws is 0; it must be at least 1"),
+        (["--optimize", "wrong"], "optimize is 'wrong'; allowed are best, int8"),
+        (["--device", "abacus"], "device is 'abacus'; what PyTorch can use here is cpu"),
+        (["--attention_plot", "12"], "--attention_plot 12: there are 12 sentences, numbered from 0"),
+        (["--adversarial", "--limit", "1"], "source 'en' cannot be made wrong"),
+        (["--split", "dev"], "no split 'dev' in"),
+    ],
+)
+def test_a_refused_score_writes_nothing_and_blocks_no_later_one(
+    options: list[str], message: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "load_weights", None)
+        with pytest.raises(SystemExit, match=f"^hf-multisource score: .*{re.escape(message)}"):
+            score.main([str(run), *OPTIONS, *options])
+    assert not (run / "scores").exists()
+
+
+def test_a_score_that_fails_in_its_first_batch_blocks_no_other_settings(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, **inputs: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiSourceForConditionalGeneration, "generate", fail)
+        with pytest.raises(MemoryError):
+            score.main([str(run), *OPTIONS, "--num_beams", "3"])
+    score.main([str(run), *OPTIONS])
+    assert len(read_lines(run / "scores" / "test.all.txt")) == 12
+
+
+@pytest.mark.parametrize(
+    ("recipe", "longest"), [(True, 16), (False, 1024)], ids=["a run folder", "a model without recipe"]
+)
+def test_translate_cuts_a_source_at_the_recipes_length_and_counts_it(
+    recipe: bool, longest: int, run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not recipe:
+        (run / "recipe.yaml").unlink()
+    read: list[int] = []
+    generate = MultiSourceForConditionalGeneration.generate
+
+    def watching(self: Any, **inputs: Any) -> Any:
+        read.append(inputs["input_ids"].shape[1])
+        return generate(self, **inputs)
+
+    monkeypatch.setattr(MultiSourceForConditionalGeneration, "generate", watching)
+    give_input(monkeypatch, "dog " * 20_000 + "\tcats\n")
+    translate.main([str(run), "--num_beams", "1", "--max_new_tokens", "2", "--device", "cpu"])
+    assert read == [longest]
+    assert caplog.messages == [f"decoding: sources longer than {longest} tokens were cut (max_length): en in 1 rows"]
+    give_input(monkeypatch, "dog " * 20_000 + "\tcats\n")
+    translate.main([str(run), "--num_beams", "1", "--max_new_tokens", "2", "--device", "cpu", "--max_length", "9"])
+    assert read == [longest, 9]
+
+
+def test_a_learned_position_table_limits_the_length_of_a_source(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", tmp_path)
+    (run / "recipe.yaml").unlink()
+    processor = MultiSourceProcessor.from_pretrained(run)
+    sources: list[Any] = ["en", {"name": "de", "position_embedding": "learned", "max_position_embeddings": 40}]
+    config = tiny_config("serial", sources, vocab_size=280)
+    assert translating.source_limit(str(run), config, processor) == 40
+    processor.get_tokenizer("de").model_max_length = 30
+    assert translating.source_limit(str(run), config, processor) == 30
+
+
+def test_score_reports_the_lines_that_it_leaves_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "test.cs", ["", "", *COLUMNS["cs"][2:]])
+    write_lines(tmp_path / "test.en", [*COLUMNS["en"][:3], "", *COLUMNS["en"][4:]])  # nor is there German in line 4
+    score.main([str(run), *OPTIONS])
+    shown = capsys.readouterr().out
+    assert "2 of the 12 lines of split 'test' are not scored: they have no reference\n" in shown
+    assert "1 of the 12 lines of split 'test' are not scored: they have no source\n" in shown
+    counts = json.loads((run / "scores" / "test.json").read_text("utf-8"))["data"]
+    assert (counts["dropped_empty_target"], counts["dropped_no_source"], counts["rows"]) == (2, 1, 9)
+
+
+def test_score_needs_no_cache_of_the_hub(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate` and `datasets` make folders in HF_HOME, which may be read-only; scoring imports neither."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "file" / "cache"))
+    for name in ("evaluate", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    score.main([str(run), *OPTIONS, "--limit", "3"])
+    assert (run / "scores" / "test.json").exists()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("tokenizer.json", Path.unlink, "run is no complete folder of a tokenizer: it has no tokenizer.json"),
+        ("tokenizer.json", cut, "run/tokenizer.json holds no valid JSON"),
+        ("tokenizer_config.json", Path.unlink, "run is no complete folder of a model: it has no tokenizer_config.json"),
+        ("tokenizer_config.json", cut, "run/tokenizer_config.json holds no valid JSON"),
+        ("processor_config.json", Path.unlink, "run is no complete folder of a model: it has no processor_config.json"),
+        ("processor_config.json", cut, "run/processor_config.json holds no valid JSON"),
+        ("config.json", Path.unlink, "run is no folder of a model: it has no config.json"),
+        ("config.json", cut, "run/config.json holds no valid JSON"),
+        ("generation_config.json", cut, "run/generation_config.json holds no valid JSON"),
+        ("model.safetensors", Path.unlink, "the weights of {run} cannot be loaded: .*model.safetensors"),
+        ("model.safetensors", cut, "the weights of {run} cannot be loaded: .*run"),
+    ],
+)
+def test_a_missing_or_cut_file_of_a_model_is_named(
+    name: str, damage: Callable[[Path], None], message: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(run / name)
+    give_input(monkeypatch, "a\tb\n")
+    for command, options in ((translate, []), (score, ["--num_beams", "2"])):
+        with pytest.raises(SystemExit, match=message.format(run=re.escape(str(run)))) as stopped:
+            command.main([str(run), *options, "--device", "cpu"])
+        assert "\n" not in str(stopped.value)
+    assert not (run / "scores").exists()
+
+
+def test_a_model_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(SystemExit, match="holds a model of type 'bert', which does not have several sources"):
+        translate.main([str(tmp_path), "--en", "x"])
+
+
+def test_a_damaged_report_is_named(run: Path) -> None:
+    (run / "scores").mkdir()
+    (run / "scores" / "test.json").write_text('{"conditions":')
+    with pytest.raises(SystemExit, match=r"scores/test\.json holds no valid JSON"):
+        score.main([str(run), *OPTIONS])

@@ -47,3 +47,16 @@ def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
         main(command)
     with pytest.raises(SystemExit, match=r"sources\[en\] must be of kind 'features'"):
         main([*command[:3], "en", "--out", str(tmp_path / "other")])
+    with pytest.raises(SystemExit, match="image_size is 0; it must be at least 1"):
+        main([*command[:-1], str(tmp_path / "other"), "--image_size", "0"])
+    main([*command[:-1], str(tmp_path / "larger"), "--image_size", "32"])
+    larger = MultiSourceProcessor.from_pretrained(tmp_path / "larger")
+    assert larger(image=picture, return_tensors="pt")["image_pixel_values"].shape[-2:] == (32, 32)
+
+    (tmp_path / "run" / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit, match=r"run is no complete folder of a tokenizer: it has no tokenizer\.json"):
+        main([*command[:-1], str(tmp_path / "other")])
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"run/config\.json holds no valid JSON"):
+        main([*command[:-1], str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()

@@ -1,3 +1,5 @@
+import random
+import time
 import unicodedata
 from collections import Counter
 from functools import cache
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_multisource.cli.tokenizer import main
-from hf_multisource.recipes.tokenization import KINDS, MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
+from hf_multisource.recipes.tokenization import (
+    KINDS,
+    LONGEST_WORD,
+    MIN_VOCAB_SIZE,
+    SPECIAL_TOKENS,
+    cut_long_words,
+    train_tokenizer,
+)
 
 SENTENCES = {
     "en": ["A boy plays in the water, and a girl is watching the boys.", "Two dogs run over the green grass."],
@@ -133,7 +142,7 @@ def test_the_smallest_vocabulary_still_gives_text_back(kind: str, capsys: pytest
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="kind is 'sentencepiece', but must be one of bpe, wordpiece, unigram"):
+    with pytest.raises(ValueError, match="kind is 'sentencepiece'; allowed are bpe, wordpiece, unigram"):
         train_tokenizer(TEXTS, "sentencepiece", 400)
     with pytest.raises(
         ValueError, match="vocab_size is 260, but must be at least 261: 4 special tokens, 256 bytes and one"
@@ -141,6 +150,32 @@ def test_bad_arguments_are_named() -> None:
         train_tokenizer(TEXTS, "bpe", 260)
     with pytest.raises(ValueError, match="there is no text to train the tokenizer on"):
         train_tokenizer([None, "", "  "], "bpe", 400)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_line_without_blanks_does_not_make_the_training_slow(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trainers' time grows with the square of a word's length; a word of this one takes them half a minute."""
+    word = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=300_000))
+    began = time.perf_counter()
+    train_tokenizer([f"A boy plays. {word} Two dogs.", *TEXTS], kind, 1000)
+    assert time.perf_counter() - began < 12
+    assert "note: 1 sentences have words of more than 1000 bytes, cut into pieces" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["x" * 10_000, "é" * 5_000, "1" * 10_000, "犬" * 4_000, " " * 10_000])
+def test_no_part_of_a_text_has_a_word_longer_than_the_limit(word: str) -> None:
+    parts = [*cut_long_words(f"A boy plays.{word}Two dogs.")]
+    assert max(len(part.encode()) for part in parts) <= LONGEST_WORD
+    assert parts[0].startswith("A boy plays") and parts[-1].endswith("dogs.")
+
+
+def test_a_long_text_of_short_words_is_given_to_the_trainer_as_it_is() -> None:
+    text = "A boy plays in the water. " * 1000
+    assert [*cut_long_words(text)] == [text]
+    assert [*cut_long_words("x" * LONGEST_WORD)] == ["x" * LONGEST_WORD]
+    parts = [*cut_long_words(f"one {'y' * 2 * LONGEST_WORD} two")]
+    assert "".join(parts) == f"one {'y' * 2 * LONGEST_WORD} two"
+    assert (parts[0], parts[-1]) == ("one", " two")
 
 
 def test_the_command_saves_one_tokenizer_for_all(
@@ -169,7 +204,7 @@ def test_the_command_saves_separate_tokenizers(folder: Path, capsys: pytest.Capt
 
 def test_the_command_leaves_a_folder_with_files_alone(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(SystemExit, match=r"^hf-multisource tokenizer: .* is there already: choose another folder"):
+    with pytest.raises(SystemExit, match=r"^hf-multisource tokenizer: .* is not empty: name another folder"):
         main([str(folder), "--sources", "en", "--target", "cs", "--vocab_size", "400", "--out", str(folder)])
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -179,8 +214,11 @@ def test_the_command_leaves_a_folder_with_files_alone(folder: Path) -> None:
     [
         (["--sources", "en", "fi", "--target", "cs"], "unknown source or target 'fi'"),
         (["--sources", "en", "--target", "cs", "--split", "dev"], "no split 'dev' in"),
-        (["--sources", "en", "--target", "cs", "--kind", "morfessor"], "kind is 'morfessor', but must be one of bpe,"),
+        (["--sources", "en", "--target", "cs", "--kind", "morfessor"], "kind is 'morfessor'; allowed are bpe,"),
         (["--sources", "en", "--target", "cs", "--vocab_size", "9"], "vocab_size is 9, but must be at least 261"),
+        (["--sources", "en-US", "--target", "cs"], "source name 'en-US' must be an identifier: letters, digits and"),
+        (["--sources", "en", "en", "--target", "cs"], "source name 'en' occurs twice in sources; names must be unique"),
+        (["--sources", "en", "cs", "--target", "cs"], "sources and target must all differ, but are en, cs, cs"),
         (["--sources", "target", "--target", "cs", "--separate"], "a source named 'target' would take the folder"),
     ],
 )
