@@ -198,7 +198,12 @@ def table(scored: dict[str, Any]) -> str:
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     """The run's data section with what the command line changes; without a recipe, the command line says all."""
-    options: dict[str, Any] = {"path": args.data, "target": args.target, "test": args.split, "max_length": args.max_length}
+    options: dict[str, Any] = {
+        "path": args.data,
+        "target": args.target,
+        "test": args.split,
+        "max_length": args.max_length,
+    }
     options["unreadable"] = args.unreadable
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     recipe = Path(args.run) / "recipe.yaml"

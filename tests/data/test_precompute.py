@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kinds import picture
 from PIL import Image
-from runs import read_json, write_lines
 from transformers import (
     AutoModel,
     BitImageProcessorPil,
@@ -29,6 +27,8 @@ from hf_multisource.cli.precompute import main
 from hf_multisource.data.rows import read_split
 from hf_multisource.recipes import precompute
 from hf_multisource.recipes.pretrained import resize_pictures
+from kinds import picture
+from runs import read_json, write_lines
 
 ROWS = 11
 ABSENT, BROKEN = 4, 7

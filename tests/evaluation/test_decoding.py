@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import first_is_best, three_source_batch, three_source_model, tiny_config
-from searches import generate
 
+from builders import first_is_best, three_source_batch, three_source_model, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, inference
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import decoding
@@ -29,6 +28,7 @@ from hf_multisource.evaluation.decoding import (
 )
 from hf_multisource.evaluation.results import length_rule
 from hf_multisource.evaluation.translating import rows_from_files, rows_from_jsonl, rows_from_tsv
+from searches import generate
 
 GREEDY = Search(num_beams=1)
 BEST_TWO = Search(num_beams=3, n_best=2)

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import NAMES, tiny_config
-from scored import COLUMNS, OPTIONS, make_run
 from torch.testing import assert_close
 
+from builders import NAMES, tiny_config
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli import plot, results, score
 from hf_multisource.data.files import read_lines
@@ -23,6 +22,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import plots, scoring
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
+from scored import COLUMNS, OPTIONS, make_run
 
 ROWS: list[Any] = [
     {"en": "a small dog", "de": None, "fr": "un petit chien qui court"},

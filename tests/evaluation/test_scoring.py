@@ -18,12 +18,12 @@ import evaluate
 import numpy as np
 import pytest
 import torch
-from builders import tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
+from builders import tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli import results, score, translate
 from hf_multisource.data.files import read_lines
