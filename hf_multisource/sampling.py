@@ -358,6 +358,12 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             state_dict = {key: tensor for key, tensor in state_dict.items() if key not in tied}
         super()._save(output_dir, state_dict)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Checkpoints hold tied weights once: stock code would warn that the others are missing.
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def get_train_dataloader(self) -> Any:
         """As stock, or of batches by tokens.
 

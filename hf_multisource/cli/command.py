@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import shlex
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -17,7 +20,8 @@ ARGUMENTS = "hf_multisource.arguments"  # key of the command line, as it was giv
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 # For commands whose further options depend on a recipe or a model: these reach the command in `typer.Context.args`.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
-EXPECTED = (ValueError, OSError, ImportError, StrictDataclassError)  # errors of the user's input: shown in one line
+# Errors that a user can do something about: shown in one line. FloatingPointError: training has diverged.
+EXPECTED = (ValueError, OSError, ImportError, StrictDataclassError, FloatingPointError)
 
 
 def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str]) -> list[str]:
@@ -77,9 +81,36 @@ def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = No
     return Command
 
 
+class Terminated(KeyboardInterrupt):
+    """Raised when this process receives SIGTERM; like Ctrl-C, it passes handlers of ordinary errors."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise `Terminated` at SIGTERM, so that files and locks are closed, as at Ctrl-C.
+
+    Yields:
+        Nothing.
+    """
+
+    def stop(signal_number: int, frame: Any) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def one_line_errors(name: str) -> Iterator[None]:
     """Turn errors of the user's input into one line on standard error and exit status 1.
+
+    Ctrl-C and SIGTERM end in one line, too, with the exit statuses 130 and 143 that shells give to them.
 
     Args:
         name: The command.
@@ -91,9 +122,16 @@ def one_line_errors(name: str) -> Iterator[None]:
         SystemExit: In place of such an error.
     """
     try:
-        yield
+        with terminable():
+            yield
     except EXPECTED as error:
         raise SystemExit(f"{PROGRAM} {name}: {' '.join(str(error).split())}") from error
+    except KeyboardInterrupt as error:
+        what, status = (
+            ("terminated", signal.SIGTERM) if isinstance(error, Terminated) else ("interrupted", signal.SIGINT)
+        )
+        print(f"{PROGRAM} {name}: {'; '.join([what, *map(str, error.args)])}", file=sys.stderr)
+        raise SystemExit(128 + status) from error
 
 
 def add_command(

@@ -1,58 +1,103 @@
-"""Checkpoints that a kill cannot spoil: which are complete, and which are kept.
+"""Checkpoints that a kill cannot spoil: written under a temporary name, renamed when complete, verified when loaded.
 
-The trainer writes a checkpoint file by file, on every process. `complete.json` comes last, in one step, and tells the
-sizes of all others: a checkpoint without it, or with a file that is shorter or missing, was cut short.
+A checkpoint is written to `unfinished/checkpoint-N` in the run's folder. `complete.json`, written last, lists the size
+and the SHA-256 of every file. Then the folder is renamed to `checkpoint-N`: neither this package nor the stock Trainer
+ever finds a checkpoint that is still being written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from accelerate.state import PartialState
-from transformers.trainer_callback import TrainerCallback
+import torch
 
+from hf_multisource import MultiSourceTrainer
 from hf_multisource.data.files import write_json
 
 MARKER = "complete.json"
+UNFINISHED = "unfinished"  # in the run's folder: where a checkpoint is written
+BLOCK = 1 << 20  # bytes read at once to compute a hash
 
 
-def find_checkpoints(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Look for a run's checkpoints.
+def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Find a run's checkpoints, by their names and the sizes of their files.
 
     Args:
         folder: The run's folder.
 
     Returns:
-        The complete ones and those that were cut short, each in the order of their updates.
+        The complete checkpoints in the order of their updates; and what is wrong with each other one.
     """
-    paths = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _update(path).isdigit()]
-    paths.sort(key=lambda path: int(_update(path)))
-    whole = [path for path in paths if is_complete(path)]
-    return whole, [path for path in paths if path not in whole]
+    named = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _update(path).isdigit()]
+    named.sort(key=lambda path: int(_update(path)))
+    faults = {path: fault for path in named if (fault := find_fault(path)) is not None}
+    for path in sorted(folder.glob(f"{UNFINISHED}/checkpoint-*")):
+        faults[path] = "it was not written to its end"
+    return [path for path in named if path not in faults], faults
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint was written to its end and nothing has been lost since.
+def find_fault(checkpoint: Path) -> str | None:
+    """Return what is wrong with a checkpoint, as far as names and sizes of files show.
 
     Args:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        Whether its marker is there and all that it lists.
+        A sentence that names the file; None if all files are there in their full size.
     """
-    marker = checkpoint / MARKER
-    if not marker.is_file():
-        return False
-    sizes = json.loads(marker.read_text(encoding="utf-8"))["files"]
-    return bool(sizes == {name: size for name, size in _sizes(checkpoint).items() if name in sizes})
+    if not (checkpoint / MARKER).is_file():
+        return f"{MARKER} is missing"
+    try:
+        expected = _read_marker(checkpoint)["files"].items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MARKER} cannot be read"
+    for name, size in expected:
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+    return None
+
+
+def find_change(checkpoint: Path) -> str | None:
+    """Return which file of a complete checkpoint has other content than when it was written.
+
+    Args:
+        checkpoint: The checkpoint's folder. Checkpoints of earlier versions carry no hashes: they pass.
+
+    Returns:
+        A sentence that names the file; None if there is no such file.
+    """
+    for name, digest in _read_marker(checkpoint).get("sha256", {}).items():
+        if hash_file(checkpoint / name) != digest:
+            return f"{name} has changed since it was written (its SHA-256 is another)"
+    return None
+
+
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file without loading the whole of it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The hash, in hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint so that, killed at it, it is taken for what it is.
+    """Delete a checkpoint so that it does not count as complete if the deletion is interrupted.
 
     Args:
         checkpoint: The checkpoint's folder.
@@ -61,55 +106,178 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
 
 
-class Keeper(TrainerCallback):
-    """Marks every checkpoint once it is complete, and only then removes others; counts the seconds of all starts.
-
-    It takes over `save_total_limit` from the trainer, which would remove the last complete checkpoint before the next
-    one is. What was cut short goes, too: by then it is of no use.
+def publish(source: Path, target: Path) -> None:
+    """Rename a complete checkpoint to its final name, replacing a damaged one of that name.
 
     Args:
-        limit: How many checkpoints to keep; the newest and the best stay in any case. None: all.
-        checkpoint: The checkpoint that training goes on from, if any.
+        source: The checkpoint's folder.
+        target: The final name, on the same file system.
+    """
+    if target.exists():
+        remove(target)
+    source.rename(target)
+
+
+class Keeper:
+    """Completes checkpoints, deletes superfluous ones, and counts the seconds of all starts of a run.
+
+    It takes over `save_total_limit` from the trainer, which would delete the last complete checkpoint before the next
+    one is complete. Damaged and unfinished checkpoints are deleted, too, as soon as a complete one is there.
+
+    Args:
+        limit: Number of checkpoints to keep; the newest and the best are kept in any case. None: all.
     """
 
-    def __init__(self, limit: int | None, checkpoint: Path | None) -> None:
+    def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        earlier = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))["seconds"] if checkpoint else 0.0
-        self.began = time.time() - earlier
+        self.began = time.time()
+
+    def start(self, checkpoint: Path | None) -> None:
+        """Start to count the seconds.
+
+        Args:
+            checkpoint: The checkpoint from which training continues, whose seconds count, too; None: there is none.
+        """
+        self.began = time.time() - (_read_marker(checkpoint)["seconds"] if checkpoint else 0.0)
 
     @property
     def seconds(self) -> float:
-        """Seconds so far, as far as checkpoints remember them."""
+        """Seconds of training, without those lost after the checkpoints from which it was resumed."""
         return round(time.time() - self.began, 1)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Mark the checkpoint that has just been written, and remove what it makes superfluous."""
-        PartialState().wait_for_everyone()
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir)
-            newest = folder / f"checkpoint-{state.global_step}"
-            write_json(newest / MARKER, {"seconds": self.seconds, "files": _sizes(newest)})
-            self.tidy(folder, state.best_model_checkpoint)
+    def complete(self, checkpoint: Path, best: str | None) -> None:
+        """Write the marker of a checkpoint, give the checkpoint its final name, and delete superfluous ones.
+
+        Args:
+            checkpoint: The checkpoint's folder within `unfinished`.
+            best: The best checkpoint, if any; only its name counts.
+        """
+        paths = {str(path.relative_to(checkpoint)): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
+        marker = {
+            "seconds": self.seconds,
+            "files": {name: path.stat().st_size for name, path in paths.items()},
+            "sha256": {name: hash_file(path) for name, path in paths.items()},
+        }
+        write_json(checkpoint / MARKER, marker)
+        folder = checkpoint.parent.parent
+        publish(checkpoint, folder / checkpoint.name)
+        self.tidy(folder, best)
 
     def tidy(self, folder: Path, best: str | None) -> None:
-        """Remove what was cut short and what is more than the limit.
+        """Delete incomplete checkpoints, and complete ones beyond the limit.
 
         Args:
             folder: The run's folder, with a complete checkpoint in it.
             best: The best checkpoint, if any; only its name counts.
         """
-        whole, cut_short = find_checkpoints(folder)
+        whole, faults = find_checkpoints(folder)
         protected = (whole[-1].name, best and Path(best).name)
         surplus = len(whole) - self.limit if self.limit else 0
         superfluous = [path for path in whole if path.name not in protected]
-        for path in cut_short + superfluous[: max(surplus, 0)]:
+        for path in [*faults, *superfluous[: max(surplus, 0)]]:
             remove(path)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+
+
+class RunTrainer(MultiSourceTrainer):
+    """[`MultiSourceTrainer`] of a run: its checkpoints appear when they are complete, and divergence stops it.
+
+    Args:
+        *args: As [`MultiSourceTrainer`].
+        **kwargs: As [`MultiSourceTrainer`].
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.keeper = Keeper(self.args.save_total_limit)
+        self.args.save_total_limit = None  # or stock code would delete checkpoints, too
+        self._saving = False  # whether a checkpoint is being written
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As stock, which would report a loss that is not a finite number as the mean of the losses before it.
+
+        Args:
+            *args: As stock.
+            **kwargs: As stock.
+
+        Returns:
+            The loss.
+
+        Raises:
+            FloatingPointError: If the loss is nan or infinite.
+        """
+        loss = super().training_step(*args, **kwargs)
+        if not torch.isfinite(loss):
+            raise self._divergence(f"the loss of update {self.state.global_step + 1} is {loss.item()}")
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As stock.
+
+        Args:
+            logs: The values to log.
+            start_time: When training started, in seconds.
+
+        Raises:
+            FloatingPointError: If the loss of all updates since the last call is 0.
+        """
+        super().log(logs, start_time)
+        if logs.get("loss") == 0.0:
+            raise self._divergence(f"the loss is exactly 0 up to update {self.state.global_step}")
+
+    def check_weights(self) -> None:
+        """Make sure that the weights can be saved.
+
+        Raises:
+            FloatingPointError: If a weight is nan or infinite.
+        """
+        model: Any = self.model
+        for name, weight in model.named_parameters():
+            own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, the part of this process
+            if not torch.isfinite(own).all():
+                raise self._divergence(f"weights of {name} are not finite after update {self.state.global_step}")
+
+    def _divergence(self, what: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"training diverged: {what}; start again in another output_dir with a lower learning_rate or noam_scale "
+            f"(the highest learning rate was {self.args.learning_rate:g})"
+        )
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / UNFINISHED) if self._saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.check_weights()
+        folder, name = Path(super()._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:  # files of an earlier start may lie there
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving = False
+        if self.state.best_global_step:  # stock code has looked for it among what is being written
+            best = folder / f"checkpoint-{self.state.best_global_step}"
+            if best.name == name or best.exists():
+                self.state.best_model_checkpoint = str(best)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self.state.save_to_json(str(folder / UNFINISHED / name / "trainer_state.json"))
+            self.keeper.complete(folder / UNFINISHED / name, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(folder / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Do nothing: a checkpoint is pushed under its final name."""
+
+
+def _read_marker(checkpoint: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
+    return content
 
 
 def _update(path: Path) -> str:
     return path.name.rpartition("-")[2]
-
-
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != MARKER]
-    return {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}

@@ -1,7 +1,7 @@
 """Train a multi-source model as a recipe says.
 
 The run's folder receives the best model and its processor, the resolved recipe (`recipe.yaml`), the versions
-(`versions.json`), what the run took (`train_summary.json`) and Trainer's checkpoints.
+(`versions.json`), with what it began (`fingerprint.json`), what it took (`train_summary.json`) and its checkpoints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import platform
 import shlex
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,25 +20,34 @@ from typing import Any
 import numpy as np
 import sacrebleu
 import torch
-import yaml
 from transformers import (
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     EvalPrediction,
     Seq2SeqTrainingArguments,
     set_seed,
 )
 from transformers.trainer_callback import TrainerState
 
-from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import write_json
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
-from hf_multisource.recipes.checkpoints import Keeper, find_checkpoints
-from hf_multisource.recipes.pretrained import load_part, pour_encoder
+from hf_multisource.recipes.checkpoints import RunTrainer, find_change, find_checkpoints
+from hf_multisource.recipes.pretrained import pour_encoder
+from hf_multisource.recipes.processor import files_of, load_processor, make_processor, own_encoders, wrapped_parts
 from hf_multisource.recipes.provenance import hardware
 from hf_multisource.recipes.recipe import Recipe
-from hf_multisource.recipes.tokenization import train_tokenizer
+from hf_multisource.recipes.run_folder import (
+    FINGERPRINT,
+    RECIPE,
+    batch_of,
+    check_data,
+    check_folder,
+    data_fingerprint,
+    explained,
+    locked,
+    read_fingerprint,
+)
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate", "sacrebleu", "numpy")
 
@@ -54,42 +64,132 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         The summary that is also written to `train_summary.json`.
 
     Raises:
-        FileExistsError: If the output folder holds a run and `resume` is not set.
-        ValueError: If the run in the output folder has another recipe.
+        FileExistsError: If the output folder holds a run and `resume` is not set, or a model that is not of a run.
+        BlockingIOError: If another training uses the output folder.
+        ValueError: If the run in the output folder has another recipe, other data or another batch size.
+        FloatingPointError: If training diverges.
+        OSError: If the disk is full.
+        KeyboardInterrupt: If the user or the system ends the training; the message says how to continue.
     """
     args = recipe.training_arguments()
-    to_keep, args.save_total_limit = args.save_total_limit, None  # `Keeper` sees to it
-    folder = Path(str(args.output_dir))
-    begun = (folder / "recipe.yaml").exists()
-    if args.process_index == 0 and begun:
-        check_folder(folder, recipe, resume)
-    if not begun:
-        recipe.check_tokenizer_folder()
-    with torch.device("meta"):  # an impossible model shows before anything takes time
-        AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
-    sources, target = recipe.data.model_sources, recipe.data.target
-    known = args.process_index > 0 or begun
-    parts = {} if known else wrapped_parts(recipe)
-    read = {}
-    for role, limit in (("train", recipe.data.limit), ("dev", None)):
-        name = getattr(recipe.data, role)
-        read[role] = read_split(recipe.data.path, name, recipe.data.sources, target, limit=limit, forms=recipe.forms())
-    with args.main_process_first(desc="files"):
-        read = read_files(recipe, read, folder, parts, known)
-    splits = {role: recipe.data.model_rows(split.rows) for role, split in read.items()}
-    for role, split in read.items():
-        say(args, role, split.report)
-    with args.main_process_first(desc="tokenizer"):
-        if known:
-            processor = MultiSourceProcessor.from_pretrained(folder)
-        else:
-            processor = make_processor(recipe, splits["train"], parts)
-            processor.save_pretrained(folder)
-    encoded = {}
-    for role, rows in splits.items():
-        encoded[role], report = encode_rows(processor, rows, target, recipe.data.max_length)
-        say(args, f"{role}, tokens", report)
+    folder, command = Path(str(args.output_dir)), command or shlex.join(["python", *sys.argv])
+    with explained(folder, command), locked(folder) if args.process_index == 0 else nullcontext():
+        begun = (folder / RECIPE).exists()
+        if args.process_index == 0:
+            check_folder(folder, recipe, args, resume)
+        if not begun:
+            recipe.check_tokenizer_folder()
+        with torch.device("meta"):  # an impossible model shows before anything takes time
+            AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
+        parts = {} if begun or args.process_index else wrapped_parts(recipe)
+        rows, data = read_data(recipe, args, parts, begun)
+        processor = prepare_processor(recipe, args, rows["train"], parts, begun)
+        model = build_model(recipe, processor, args)
+        parameters = count_parameters(model)
+        trainer = build_trainer(args, model, processor, encode_data(recipe, args, rows, processor))
+        if args.process_index == 0:  # now that nothing is wrong with it
+            record_start(recipe, args, data, processor)
+        checkpoint = resume_point(args, folder) if resume else None
+        run_updates(trainer, checkpoint)
+        trainer.check_weights()
+        trainer.save_model(str(folder))
+        trainer.save_state()
+        return summarise(trainer, parameters, command, resume)
 
+
+def read_data(
+    recipe: Recipe, args: Seq2SeqTrainingArguments, parts: dict[str, Any], begun: bool
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    """Read the training and dev splits, and compare them with those that the run began with.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+        parts: What `wrapped_parts` gives.
+        begun: Whether the output folder holds the run already.
+
+    Returns:
+        By role, "train" and "dev": rows of the model's sources; and the fingerprints of the data, which only the main
+        process computes.
+    """
+    folder, forms, data = Path(str(args.output_dir)), recipe.forms(), recipe.data
+    names = {"train": data.train, "dev": data.dev}
+    splits = {
+        role: read_split(
+            data.path, name, data.sources, data.target, limit=data.limit if role == "train" else None, forms=forms
+        )
+        for role, name in names.items()
+    }
+    prints = {}
+    if args.process_index == 0:
+        prints = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
+        check_data(read_fingerprint(folder).get("data", {}) if begun else {}, prints, names)
+    with args.main_process_first(desc="files"):
+        splits = read_files(recipe, splits, folder, parts, begun or args.process_index > 0)
+    for role, split in splits.items():
+        say(args, role, split.report)
+    return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
+
+
+def prepare_processor(
+    recipe: Recipe, args: Seq2SeqTrainingArguments, rows: list[dict[str, Any]], parts: dict[str, Any], begun: bool
+) -> MultiSourceProcessor:
+    """Load the run's processor; the main process of a new run makes and saves it first.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+        rows: The training rows.
+        parts: What `wrapped_parts` gives.
+        begun: Whether the output folder holds the run already.
+
+    Returns:
+        The processor.
+    """
+    folder = Path(str(args.output_dir))
+    with args.main_process_first(desc="tokenizer"):
+        if begun or args.process_index > 0:
+            return load_processor(folder, read_fingerprint(folder).get("processor", ()))
+        processor = make_processor(recipe, rows, parts)
+        processor.save_pretrained(folder)
+        return processor
+
+
+def encode_data(
+    recipe: Recipe,
+    args: Seq2SeqTrainingArguments,
+    rows: Mapping[str, list[dict[str, Any]]],
+    processor: MultiSourceProcessor,
+) -> dict[str, Any]:
+    """Encode the rows, and print how many were truncated.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+        rows: By role, rows of the model's sources.
+        processor: The run's processor.
+
+    Returns:
+        By role, examples for the collator.
+    """
+    encoded = {}
+    for role, values in rows.items():
+        encoded[role], report = encode_rows(processor, values, recipe.data.target, recipe.data.max_length)
+        say(args, f"{role}, tokens", report)
+    return encoded
+
+
+def build_model(recipe: Recipe, processor: MultiSourceProcessor, args: Seq2SeqTrainingArguments) -> Any:
+    """Initialise the model, with the pretrained encoders that the recipe names.
+
+    Args:
+        recipe: The run's recipe.
+        processor: The run's processor.
+        args: The run's arguments.
+
+    Returns:
+        The model.
+    """
     set_seed(args.seed)
     tokenizer = processor.tokenizer
     config = recipe.model_config(
@@ -104,19 +204,39 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         if isinstance(entry.get("encoder"), str):
             pour_encoder(model, name, entry["encoder"])
     model.generation_config.max_length = recipe.data.max_length
-    parameters = sum(p.numel() for p in model.parameters())
-    say(args, "model", {"parameters": parameters, "sources": sources, "combiner": config.strategy})
+    facts = {"parameters": count_parameters(model), "sources": recipe.data.model_sources, "combiner": config.strategy}
+    say(args, "model", facts)
+    return model
+
+
+def build_trainer(
+    args: Seq2SeqTrainingArguments,
+    model: Any,
+    processor: MultiSourceProcessor,
+    encoded: Mapping[str, Any],
+) -> RunTrainer:
+    """Build the trainer, which evaluates with BLEU.
+
+    Args:
+        args: The run's arguments.
+        model: The model.
+        processor: The run's processor.
+        encoded: By role, examples for the collator.
+
+    Returns:
+        The trainer.
+    """
 
     def bleu(prediction: EvalPrediction) -> dict[str, float]:
         # References from the labels, which come in the order of the predictions whatever the sampler does.
-        padding = tokenizer.pad_token_id
+        padding = processor.tokenizer.pad_token_id
         texts = [
             processor.batch_decode(np.where(ids < 0, padding, ids), skip_special_tokens=True)
             for ids in (np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
         ]
         return {"bleu": sacrebleu.corpus_bleu(texts[0], [texts[1]]).score}
 
-    trainer = MultiSourceTrainer(
+    return RunTrainer(
         model=model,
         args=args,
         train_dataset=encoded["train"],
@@ -125,13 +245,37 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         processing_class=processor,
         compute_metrics=bleu,
     )
-    if args.process_index == 0 and not begun:  # now that nothing is wrong with it
+
+
+def record_start(
+    recipe: Recipe, args: Seq2SeqTrainingArguments, data: dict[str, Any], processor: MultiSourceProcessor
+) -> None:
+    """Write to the output folder what tells that the run has begun; `recipe.yaml` comes last.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+        data: By role, the fingerprints of the data.
+        processor: The run's processor, which has been saved.
+    """
+    folder = Path(str(args.output_dir))
+    if not (folder / RECIPE).exists():
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
         write_json(folder / "versions.json", versions)
-        recipe.save(folder / "recipe.yaml")
-    checkpoint = resume_point(args, folder) if resume else None
-    keeper = Keeper(to_keep, checkpoint)
-    trainer.add_callback(keeper)
+        content = {"data": data, "batch": batch_of(recipe, args), "processor": files_of(folder, processor)}
+        write_json(folder / FINGERPRINT, content)
+    recipe.save(folder / RECIPE)  # of a run that goes on, too: some keys may have changed
+
+
+def run_updates(trainer: RunTrainer, checkpoint: Path | None) -> None:
+    """Train to the end.
+
+    Args:
+        trainer: The trainer; it has the last model, or with `load_best_model_at_end` the best, in the end.
+        checkpoint: The checkpoint from which to continue; None: from the beginning.
+    """
+    args, folder = trainer.args, Path(str(trainer.args.output_dir))
+    trainer.keeper.start(checkpoint)
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
     stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
     if stopped and state.max_steps >= args.max_steps:
@@ -140,18 +284,31 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         trainer.state = state
         trainer._load_from_checkpoint(str(folder / Path(best).name if best else checkpoint))
         if args.process_index == 0:
-            keeper.tidy(folder, state.best_model_checkpoint)
+            trainer.keeper.tidy(folder, state.best_model_checkpoint)
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trainer.save_model(str(folder))
-    trainer.save_state()
+
+
+def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> dict[str, Any]:
+    """Write `train_summary.json`, which tells that the run is finished.
+
+    Args:
+        trainer: The trainer.
+        parameters: Number of the model's parameters.
+        command: The command line of the training.
+        resume: Whether the run was resumed.
+
+    Returns:
+        The summary.
+    """
+    args, state = trainer.args, trainer.state
     summary = {
-        "command": command or shlex.join(["python", *sys.argv]),
+        "command": command,
         "parameters": parameters,
-        "updates": trainer.state.global_step,
-        "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
-        "best_dev_bleu": trainer.state.best_metric,
-        "seconds": keeper.seconds,
+        "updates": state.global_step,
+        "best_checkpoint": state.best_model_checkpoint and Path(state.best_model_checkpoint).name,
+        "best_dev_bleu": state.best_metric,
+        "seconds": trainer.keeper.seconds,
         "resumed": resume,
         "hardware": hardware(),
         "threads": torch.get_num_threads(),
@@ -160,60 +317,29 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         "date": time.strftime("%Y-%m-%d"),
     }
     if trainer.is_world_process_zero():
-        write_json(folder / "train_summary.json", summary)
+        write_json(Path(str(args.output_dir)) / "train_summary.json", summary)
     return summary
 
 
 def resume_point(args: Seq2SeqTrainingArguments, folder: Path) -> Path | None:
-    """Find the checkpoint to go on from, and say which one it is.
+    """Find the checkpoint from which to continue, and print which one it is.
 
     Args:
         args: The run's arguments.
         folder: The output folder.
 
     Returns:
-        The last complete one; None if there is none.
+        The last complete checkpoint whose files have the content that was written; None if there is none.
     """
-    whole, cut_short = find_checkpoints(folder)
+    whole, faults = find_checkpoints(folder)
+    while whole and (change := find_change(whole[-1])) is not None:
+        faults[whole.pop()] = change
+    lines = [f"resume: {path.name} is skipped: {fault}" for path, fault in faults.items()]
+    start = f"going on from {whole[-1].name}" if whole else f"no complete checkpoint in {folder}, starting from the"
+    lines.append(f"resume: {start}" + ("" if whole else " beginning"))
     if args.process_index == 0:
-        for path in cut_short:
-            print(f"resume: {path.name} is not complete and is skipped", flush=True)
-        print(
-            f"resume: going on from {whole[-1].name}"
-            if whole
-            else f"resume: no complete checkpoint in {folder}, starting from the beginning",
-            flush=True,
-        )
+        print("\n".join(lines), flush=True)
     return whole[-1] if whole else None
-
-
-def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make sure that the run in the output folder is this very run, and goes on.
-
-    Args:
-        folder: The output folder.
-        recipe: The run's recipe.
-        resume: Whether the run goes on.
-
-    Raises:
-        FileExistsError: If the folder holds a run and `resume` is not set.
-        ValueError: If its recipe differs; the message names the keys.
-    """
-    saved = folder / "recipe.yaml"
-    if not resume:
-        raise FileExistsError(f"{folder} already holds a run; give another --output_dir, or --resume to go on with it")
-    old, new = yaml.safe_load(saved.read_text(encoding="utf-8")), asdict(recipe)
-    changed = [
-        f"{section}.{key}"
-        for section in new
-        for key in {**old[section], **new[section]}
-        if old[section].get(key) != new[section].get(key)
-    ]
-    longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
-    if changed == ["training.max_steps"] and longer and recipe.rate_is_open_ended:
-        recipe.save(saved)
-    elif changed:
-        raise ValueError(f"{folder} holds a run of another recipe: {', '.join(changed)} differ; cannot resume it")
 
 
 def read_files(
@@ -254,75 +380,9 @@ def read_files(
     return {role: split for role, (split, _) in checked.items()}
 
 
-def own_encoders(recipe: Recipe) -> list[str]:
-    """The text sources that an encoder of ours reads, and so a tokenizer of the run."""
-    entries = recipe.source_entries()
-    return [name for name, form in recipe.forms().items() if form == "text" and not entries[name].get("encoder")]
-
-
-def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
-    """Load what wrapped encoders read with.
-
-    Args:
-        recipe: The run's recipe.
-
-    Returns:
-        A tokenizer, an image processor or a feature extractor by source that has such an encoder.
-
-    Raises:
-        ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
-    """
-    entries = recipe.source_entries()
-    parts: dict[str, Any] = {}
-    for name, form in recipe.forms().items():
-        origin = entries.get(str(entries[name].get("share_encoder_with")), entries[name])
-        place = origin.get("processor", origin.get("encoder"))
-        if origin.get("kind") != "pretrained":
-            continue
-        if "processor" not in origin and not isinstance(place, str):
-            raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
-        parts[name] = AutoTokenizer.from_pretrained(place) if form == "text" else load_part(place, form)
-    return parts
-
-
-def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, Any]) -> MultiSourceProcessor:
-    """Train or load the tokenizers, and put them together with what wrapped encoders read with.
-
-    Args:
-        recipe: The run's recipe.
-        rows: The training rows.
-        parts: What `wrapped_parts` gives.
-
-    Returns:
-        The processor.
-    """
-    sources, target = own_encoders(recipe), recipe.data.target
-    settings, forms = recipe.tokenizer, recipe.forms()
-    features = [name for name, form in forms.items() if form == "features"]
-
-    def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
-        return MultiSourceProcessor(
-            tokenizer,
-            recipe.data.model_sources,
-            own | {name: part for name, part in parts.items() if forms[name] == "text"},
-            source_processors={name: part for name, part in parts.items() if forms[name] != "text"},
-            feature_sources=features,
-            null_token=settings.null_token,
-        )
-
-    def train_on(*names: str) -> Any:
-        texts = [text for row in rows for name in names if (text := row[name])]
-        return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
-
-    if settings.load is not None:
-        folder = Path(settings.load)
-        if not (folder / "target").is_dir():
-            return build(AutoTokenizer.from_pretrained(folder), {})
-        loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
-        return build(loaded.pop("target"), loaded)
-    if not settings.separate:
-        return build(train_on(*sources, target), {})
-    return build(train_on(target), {name: train_on(name) for name in sources})
+def count_parameters(model: Any) -> int:
+    """Return the number of a model's parameters; it must not be divided among processes yet."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def say(args: Seq2SeqTrainingArguments, what: str, facts: dict[str, Any]) -> None:

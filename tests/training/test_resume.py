@@ -6,18 +6,28 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sacrebleu
+from transformers.trainer_utils import get_last_checkpoint
 
 from builders import EVERY_COMBINER, PAPER_COMBINERS
-from hf_multisource.recipes.checkpoints import MARKER, Keeper, find_checkpoints, is_complete
+from hf_multisource.recipes.checkpoints import MARKER, UNFINISHED, Keeper, find_change, find_checkpoints, find_fault
 from hf_multisource.recipes.training import train
-from kills import die_within_a_checkpoint, kill_at, kill_at_marking, kill_in, killed, quietly
+from kills import (
+    die_within_a_checkpoint,
+    kill_at,
+    kill_at_marking,
+    kill_at_publishing,
+    kill_in,
+    kill_within_marking,
+    killed,
+    quietly,
+)
 from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
 
 THREE = ["en", "de", "fr"]
@@ -34,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_at(make_folder(tmp_path_factory.mktemp("undisturbed")), eval_strategy="steps", eval_steps=SAVED)
 
 
-def names(paths: list[Path]) -> list[str]:
+def names(paths: Iterable[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
@@ -45,7 +55,7 @@ def found(run: Path) -> tuple[list[str], list[str]]:
 
 
 KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
-    "right after a checkpoint": (lambda patch: kill_at_marking(patch, SAVED, after=True), SAVED),
+    "right after a checkpoint": (lambda patch: kill_at_publishing(patch, SAVED), SAVED),
     "two updates after a checkpoint": (lambda patch: kill_at(patch, "training_step", SAVED + 2, after=False), SAVED),
     "before any checkpoint": (lambda patch: kill_at(patch, "training_step", 1, after=False), 0),
     "while writing the first checkpoint": (lambda patch: kill_at(patch, "_save_rng_state", SAVED, after=False), 0),
@@ -55,7 +65,9 @@ KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
     ),
     "at the end of writing a checkpoint": (lambda patch: kill_at(patch, "_save_checkpoint", STEPS, after=True), SAVED),
     "right before the marker": (lambda patch: kill_at_marking(patch, STEPS, after=False), SAVED),
-    "right after the last checkpoint": (lambda patch: kill_at_marking(patch, STEPS, after=True), STEPS),
+    "while writing the first marker": (lambda patch: kill_within_marking(patch, SAVED), 0),
+    "between the marker and the renaming": (lambda patch: kill_at_marking(patch, STEPS, after=True), SAVED),
+    "right after the last checkpoint": (lambda patch: kill_at_publishing(patch, STEPS), STEPS),
 }
 
 
@@ -76,7 +88,7 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint_to_the_same_weig
     summary = train(recipe_of(folder, **changes), resume=True)
     said = capsys.readouterr().out
     for name in cut_short:
-        assert f"resume: {name} is not complete and is skipped" in said
+        assert f"resume: {name} is skipped: it was not written to its end" in said
     assert said.count("is skipped") == len(cut_short)
     start = f"going on from checkpoint-{last}\n" if last else f"no complete checkpoint in {run}, starting from the be"
     assert f"resume: {start}" in said
@@ -88,7 +100,7 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint_to_the_same_weig
 
 def test_a_run_killed_at_the_end_of_an_epoch_resumes_to_the_same_weights(folder: Path) -> None:
     whole = train_at(folder, "whole", save_steps=3)
-    killed(folder, lambda patch: kill_at_marking(patch, 3, after=True), save_steps=3)
+    killed(folder, lambda patch: kill_at_publishing(patch, 3), save_steps=3)
     train(recipe_of(folder, save_steps=3), resume=True)
     assert same(weights_of(folder / "run"), weights_of(whole))
 
@@ -97,7 +109,7 @@ def test_a_run_killed_at_the_end_of_an_epoch_resumes_to_the_same_weights(folder:
     ("kill", "left", "broken"),
     [
         (lambda patch: kill_at(patch, "_save_checkpoint", 4, after=True), ["checkpoint-2"], ["checkpoint-4"]),
-        (lambda patch: kill_at_marking(patch, 4, after=True), ["checkpoint-2", "checkpoint-4"], []),
+        (lambda patch: kill_at_publishing(patch, 4), ["checkpoint-2", "checkpoint-4"], []),
         (
             lambda patch: kill_in(patch, shutil, "rmtree", when=lambda path: path.name == "checkpoint-2", after=False),
             ["checkpoint-4"],
@@ -147,48 +159,63 @@ def test_what_was_cut_short_stays_until_another_checkpoint_is_complete(folder: P
 def test_the_newest_the_best_and_no_more_than_the_limit_are_kept(
     limit: int | None, best: int | None, left: list[int], tmp_path: Path
 ) -> None:
-    for step in (2, 4, 10, 12):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "weights").write_text("1")
-    (tmp_path / "checkpoint-14").mkdir()  # left from an earlier start
     (tmp_path / "checkpoint-notes").mkdir()  # a user's
-    keeper = Keeper(None, None)
-    for step in (2, 4, 10):
-        write_marker(tmp_path / f"checkpoint-{step}")
-    keeper = Keeper(limit, None)
-    best_path = best and f"some/other/way/to/checkpoint-{best}"
-    state = SimpleNamespace(is_world_process_zero=True, global_step=12, best_model_checkpoint=best_path)
-    keeper.on_save(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+    keeper = Keeper(None)
+    for step in (2, 4, 10, 12):
+        unfinished = tmp_path / UNFINISHED / f"checkpoint-{step}"
+        unfinished.mkdir(parents=True)
+        (unfinished / "weights").write_text("1")
+        if step == 12:  # the newest: before it, some are damaged
+            (tmp_path / "checkpoint-14").mkdir()
+            keeper.limit = limit
+        keeper.complete(unfinished, best and f"some/other/way/to/checkpoint-{best}")
     assert found(tmp_path) == ([f"checkpoint-{step}" for step in left], [])
     assert (tmp_path / "checkpoint-notes").is_dir()
+    assert not (tmp_path / UNFINISHED).exists()
 
 
-def write_marker(checkpoint: Path) -> None:
-    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
-    (checkpoint / MARKER).write_text(json.dumps({"seconds": 1.0, "files": sizes}))
-
-
-def test_only_the_main_process_marks_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-2").mkdir()
-    state = SimpleNamespace(is_world_process_zero=False, global_step=2, best_model_checkpoint=None)
-    Keeper(1, None).on_save(SimpleNamespace(output_dir=str(tmp_path)), state, None)
-    assert found(tmp_path) == ([], ["checkpoint-2"])
+def test_a_checkpoint_that_is_being_written_is_found_neither_here_nor_by_the_stock_trainer(folder: Path) -> None:
+    killed(folder, lambda patch: kill_at_marking(patch, SAVED, after=True))
+    run = folder / "run"
+    assert (run / UNFINISHED / f"checkpoint-{SAVED}" / "model.safetensors").exists()
+    assert find_checkpoints(run)[0] == [] and get_last_checkpoint(str(run)) is None
 
 
 def test_a_checkpoint_that_has_lost_something_is_not_complete(folder: Path) -> None:
     checkpoint = train_at(folder, max_steps=SAVED) / f"checkpoint-{SAVED}"
-    assert is_complete(checkpoint)
+    assert find_fault(checkpoint) is None
     (checkpoint / "note").write_text("a user's file more does no harm")
-    assert is_complete(checkpoint)
-    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json", MARKER):
+    assert find_fault(checkpoint) is find_change(checkpoint) is None
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", MARKER):
         content = (checkpoint / name).read_bytes()
         (checkpoint / name).unlink()
-        assert not is_complete(checkpoint), name
+        assert find_fault(checkpoint) == f"{name} is missing"
+        (checkpoint / name).write_bytes(content[:-1] if name != MARKER else content[:-9])
+        fault = f"{len(content) - 1} bytes instead of {len(content)}" if name != MARKER else "cannot be read"
+        assert (find_fault(checkpoint) or "").startswith(name) and fault in (find_fault(checkpoint) or "")
         if name != MARKER:
-            (checkpoint / name).write_bytes(content[:-1])
-            assert not is_complete(checkpoint), name
+            (checkpoint / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            assert find_fault(checkpoint) is None
+            assert (find_change(checkpoint) or "").startswith(f"{name} has changed")
         (checkpoint / name).write_bytes(content)
-        assert is_complete(checkpoint)
+        assert find_fault(checkpoint) is find_change(checkpoint) is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", MARKER])
+def test_a_damaged_checkpoint_is_skipped_and_named_and_the_one_before_is_used(
+    name: str, folder: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": SAVED}
+    killed(folder, lambda patch: kill_at_publishing(patch, STEPS), **changes)
+    damaged = folder / "run" / f"checkpoint-{STEPS}" / name
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content if name != MARKER else content[: len(content) // 2])
+    train(recipe_of(folder, **changes), resume=True)
+    said = capsys.readouterr().out
+    assert f"resume: checkpoint-8 is skipped: {name}" in said and "going on from checkpoint-4" in said
+    assert same(weights_of(folder / "run"), weights_of(undisturbed))
+    assert found(folder / "run") == (["checkpoint-4", "checkpoint-8"], [])
 
 
 def test_the_best_model_is_kept_over_a_kill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +292,7 @@ def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
     assert finish(first) == -signal.SIGKILL
     run = folder / "run"
     assert found(run) == (["checkpoint-4"], ["checkpoint-8"])
-    assert {"model.safetensors"} == {path.name for path in (run / "checkpoint-8").glob("*.[so]*t*")} - {MARKER}
+    assert {"model.safetensors"} == {path.name for path in (run / UNFINISHED / "checkpoint-8").glob("*.[so]*t*")}
     second = processes.Process(target=quietly, args=([*arguments, "--resume"],))
     second.start()
     second.join(random.Random(1).uniform(0, 2))
@@ -302,7 +329,7 @@ def test_twenty_kills_at_random_moments_change_no_bit(folder: Path, processes: A
     for number in range(20):
         kind, run = kinds[number % len(kinds)], folder / f"run{number}"
         within_a_write = number // len(kinds) % 2 == 0
-        awaited = run / (f"checkpoint-{2 * rng.randint(2, 8)}" if within_a_write else "recipe.yaml")
+        awaited = run / (f"{UNFINISHED}/checkpoint-{2 * rng.randint(2, 8)}" if within_a_write else "recipe.yaml")
         delay = rng.uniform(0, 0.02 if within_a_write else seconds[kind])
         while True:
             process = start(run.name, kind)

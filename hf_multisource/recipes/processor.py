@@ -1,0 +1,126 @@
+"""Make the processor of a run, or load the one that the run has made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.recipes.pretrained import load_part
+from hf_multisource.recipes.recipe import Recipe
+from hf_multisource.recipes.tokenization import train_tokenizer
+
+
+def own_encoders(recipe: Recipe) -> list[str]:
+    """The text sources that an encoder of ours reads, and so a tokenizer of the run."""
+    entries = recipe.source_entries()
+    return [name for name, form in recipe.forms().items() if form == "text" and not entries[name].get("encoder")]
+
+
+def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
+    """Load what wrapped encoders read with.
+
+    Args:
+        recipe: The run's recipe.
+
+    Returns:
+        A tokenizer, an image processor or a feature extractor by source that has such an encoder.
+
+    Raises:
+        ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
+    """
+    entries = recipe.source_entries()
+    parts: dict[str, Any] = {}
+    for name, form in recipe.forms().items():
+        origin = entries.get(str(entries[name].get("share_encoder_with")), entries[name])
+        place = origin.get("processor", origin.get("encoder"))
+        if origin.get("kind") != "pretrained":
+            continue
+        if "processor" not in origin and not isinstance(place, str):
+            raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
+        parts[name] = AutoTokenizer.from_pretrained(place) if form == "text" else load_part(place, form)
+    return parts
+
+
+def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, Any]) -> MultiSourceProcessor:
+    """Train or load the tokenizers, and put them together with what wrapped encoders read with.
+
+    Args:
+        recipe: The run's recipe.
+        rows: The training rows.
+        parts: What `wrapped_parts` gives.
+
+    Returns:
+        The processor.
+    """
+    sources, target = own_encoders(recipe), recipe.data.target
+    settings, forms = recipe.tokenizer, recipe.forms()
+    features = [name for name, form in forms.items() if form == "features"]
+
+    def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
+        return MultiSourceProcessor(
+            tokenizer,
+            recipe.data.model_sources,
+            own | {name: part for name, part in parts.items() if forms[name] == "text"},
+            source_processors={name: part for name, part in parts.items() if forms[name] != "text"},
+            feature_sources=features,
+            null_token=settings.null_token,
+        )
+
+    def train_on(*names: str) -> Any:
+        texts = [text for row in rows for name in names if (text := row[name])]
+        return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
+
+    if settings.load is not None:
+        folder = Path(settings.load)
+        if not (folder / "target").is_dir():
+            return build(AutoTokenizer.from_pretrained(folder), {})
+        loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
+        return build(loaded.pop("target"), loaded)
+    if not settings.separate:
+        return build(train_on(*sources, target), {})
+    return build(train_on(target), {name: train_on(name) for name in sources})
+
+
+def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:
+    """List the files of a processor that has been saved.
+
+    Args:
+        folder: The folder.
+        processor: The processor.
+
+    Returns:
+        The files' names, relative to the folder.
+    """
+    parts = [f"{name}_tokenizer" for name in processor.source_tokenizers]
+    parts += [f"{name}_processor" for name in processor.source_processors]
+    paths = [folder / name for name in ("processor_config.json", "tokenizer.json", "tokenizer_config.json")]
+    paths += [path for part in parts for path in sorted((folder / part).iterdir())]
+    return [str(path.relative_to(folder)) for path in paths if path.is_file()]
+
+
+def load_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:
+    """Load the processor that a run has made.
+
+    Args:
+        folder: The run's folder.
+        files: Names of the processor's files, as far as they are known.
+
+    Returns:
+        The processor.
+
+    Raises:
+        FileNotFoundError: If a file is missing; the message names it.
+        ValueError: If a file is damaged.
+    """
+    if missing := [name for name in files if not (folder / name).is_file()]:
+        raise FileNotFoundError(
+            f"{folder / missing[0]} is missing: the run cannot be resumed without its processor; restore the file"
+        )
+    try:
+        return MultiSourceProcessor.from_pretrained(folder)
+    except Exception as error:  # the tokenizers library raises nothing more specific
+        raise ValueError(f"{folder}: the processor of the run cannot be loaded: {error}") from error

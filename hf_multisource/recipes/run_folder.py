@@ -1,0 +1,308 @@
+"""The folder of a run: one training at a time, and a resumed run finds what it began with.
+
+`training.lock` is locked while a training uses the folder; the operating system releases the lock when the process ends
+in any way. `fingerprint.json` says with which data, with which batch size and with which files of the processor the run
+began; a resumed run is compared with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from transformers import Seq2SeqTrainingArguments
+
+from hf_multisource.data.media import digest
+from hf_multisource.data.rows import Row
+from hf_multisource.recipes.checkpoints import find_checkpoints
+from hf_multisource.recipes.recipe import Recipe, load_recipe
+
+RECIPE, FINGERPRINT = "recipe.yaml", "fingerprint.json"
+LOCK, OWNER = "training.lock", "training.pid"
+MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
+BATCH_KEYS = {
+    f"training.{key}" for key in ("per_device_train_batch_size", "gradient_accumulation_steps", "max_tokens_per_batch")
+}  # may change in a resumed run if their product stays
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run's folder against other trainings; without a run in it, the folder disappears again in the end.
+
+    Args:
+        folder: The output folder; it is created.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        NotADirectoryError: If there is a file of that name.
+        BlockingIOError: If another training uses the folder; the message names its process.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"training.output_dir is {folder}, which is a file: give the name of a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock, owner = FileLock(folder / LOCK), folder / OWNER
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        number = owner.read_text(encoding="utf-8") if owner.exists() else "unknown"
+        raise BlockingIOError(
+            f"{folder} is in use by another training (process {number}): wait for its end, or give another --output_dir"
+        ) from None
+    try:
+        owner.write_text(str(os.getpid()), encoding="utf-8")
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        unused = [path.name for path in folder.iterdir()] == [LOCK]
+        if unused:
+            (folder / LOCK).unlink()
+        lock.release()
+        if unused:
+            with suppress(OSError):  # another training may have begun there by now
+                folder.rmdir()
+
+
+def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> None:
+    """Make sure that the output folder holds this very run, which continues, or nothing that would be overwritten.
+
+    Args:
+        folder: The output folder.
+        recipe: The run's recipe.
+        args: The run's arguments.
+        resume: Whether the run continues.
+
+    Raises:
+        FileExistsError: If the folder holds a run and `resume` is not set, or a model that is not of a run.
+        ValueError: If the run's recipe cannot be read or differs, or its batches would have another size; the message
+            names the keys.
+    """
+    saved = folder / RECIPE
+    if not saved.exists():
+        if found := [path.name for pattern in MODEL_FILES for path in sorted(folder.glob(pattern))]:
+            raise FileExistsError(
+                f"{folder} holds a model ({found[0]}) but no {RECIPE}, so it is not a run that could be resumed: give "
+                "another --output_dir"
+            )
+        return
+    if not resume:
+        raise FileExistsError(f"{folder} already holds a run; give another --output_dir, or --resume to go on with it")
+    try:
+        old, new = asdict(load_recipe(saved)), asdict(recipe)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{saved}: the recipe of the run cannot be read: {error}") from error
+    changed = [
+        f"{section}.{key}"
+        for section in new
+        for key in {**old[section], **new[section]}
+        if old[section].get(key) != new[section].get(key)
+    ]
+    batch = read_fingerprint(folder).get("batch")
+    other = [key for key in changed if batch is None or key not in BATCH_KEYS]
+    longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
+    if other and not (other == ["training.max_steps"] and longer and recipe.rate_is_open_ended):
+        raise ValueError(f"{folder} holds a run of another recipe: {', '.join(other)} differ; cannot resume it")
+    if batch is not None:
+        check_batch(batch, batch_of(recipe, args))
+
+
+def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> dict[str, Any]:
+    """Return what the size of an update's batch is made of.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+
+    Returns:
+        The recipe's key that limits the batch of one device, its value, the number of devices, and the number of
+        batches of an update on each device.
+    """
+    tokens = recipe.training.get("max_tokens_per_batch")
+    return {
+        "key": "per_device_train_batch_size" if tokens is None else "max_tokens_per_batch",
+        "size": args.per_device_train_batch_size if tokens is None else tokens,
+        "devices": args.world_size * max(1, args.n_gpu),
+        "accumulation": args.gradient_accumulation_steps,
+    }
+
+
+def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Make sure that a resumed run learns from batches of the same size; say so if they are made in another way.
+
+    Args:
+        old: What `batch_of` returned when the run began.
+        new: What it returns now.
+
+    Raises:
+        ValueError: If the sizes differ; the message gives values that keep the size.
+    """
+
+    def product(batch: Mapping[str, Any]) -> int:
+        return int(batch["size"] * batch["devices"] * batch["accumulation"])
+
+    def words(batch: Mapping[str, Any]) -> str:
+        return (
+            f"{batch['key']} {batch['size']} x processes {batch['devices']} x gradient_accumulation_steps "
+            f"{batch['accumulation']} = {product(batch)}"
+        )
+
+    if old == new:
+        return
+    if old["key"] == new["key"] and product(old) == product(new):
+        same = old["accumulation"] == new["accumulation"]
+        order = "" if same else "; in the current epoch, some examples may be repeated and others left out"
+        print(f"resume: the batch size of an update stays: {words(old)} until now, {words(new)} from now on{order}")
+        return
+    raise ValueError(
+        f"cannot resume with another batch size: the run began with {words(old)}, now it is {words(new)}; "
+        f"{_keeping(old, new, product(old))}"
+    )
+
+
+def _keeping(old: Mapping[str, Any], new: Mapping[str, Any], wanted: int) -> str:
+    """Return in words how the effective batch size can be kept on the devices that there are now."""
+    key, devices = old["key"], new["devices"]
+    if old["key"] != new["key"]:
+        return f"use {key} {old['size']} again"
+    ways = []
+    if wanted % (devices * new["size"]) == 0:
+        ways.append(f"--gradient_accumulation_steps {wanted // (devices * new['size'])}")
+    if wanted % (devices * new["accumulation"]) == 0:
+        ways.append(f"--{key} {wanted // (devices * new['accumulation'])}")
+    if not ways and wanted % devices == 0:
+        ways.append(f"--{key} {wanted // devices} --gradient_accumulation_steps 1")
+    return f"to keep it, add {' or '.join(ways)}" if ways else f"use a number of processes that divides {wanted}"
+
+
+def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> dict[str, Any]:
+    """Compute a fingerprint of a split: of all columns that are used, and of the order of the rows.
+
+    Args:
+        rows: The rows.
+        forms: Of the sources that are no text. Of a picture or a recording in a file, the path and the size of the
+            file count, not its content.
+
+    Returns:
+        The number of rows, and the SHA-256 of them all.
+    """
+    files = [name for name, form in forms.items() if form in ("picture", "sound")]
+    sha256 = hashlib.sha256(json.dumps(list(rows[0])).encode())
+    for row in rows:
+        paths = [value for name in files if isinstance(value := row[name], str)]
+        sizes = [os.path.getsize(path) if os.path.exists(path) else None for path in paths]
+        sha256.update(json.dumps([list(row.values()), sizes], default=digest).encode())
+    return {"rows": len(rows), "sha256": sha256.hexdigest()}
+
+
+def check_data(old: Mapping[str, Any], new: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Make sure that a resumed run reads the data with which it began.
+
+    Args:
+        old: By role, "train" and "dev", what `data_fingerprint` returned when the run began.
+        new: What it returns now.
+        names: The names of the splits by role.
+
+    Raises:
+        ValueError: If the data of a split differ; the message names the split and says in what.
+    """
+    for role, now in new.items():
+        then = old.get(role, now)
+        if then != now:
+            difference = (
+                f"{then['rows']} rows then, {now['rows']} now"
+                if then["rows"] != now["rows"]
+                else f"as many rows ({now['rows']}), but other content or another order"
+            )
+            raise ValueError(
+                f"cannot resume: split {names[role]!r} of the data is not what the run began with: {difference}"
+            )
+
+
+def read_fingerprint(folder: Path) -> dict[str, Any]:
+    """Read with what the run in a folder began.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        "data", "batch" and "processor"; nothing for a run of an earlier version, which has no such file.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    path = folder / FINGERPRINT
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {key: content[key] for key in ("data", "batch", "processor")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: delete it to resume without comparing the data: {error}") from error
+
+
+@contextmanager
+def explained(folder: Path, command: str) -> Iterator[None]:
+    """Say how to continue when the user, the system or a full disk ends a training.
+
+    Args:
+        folder: The run's folder.
+        command: The command line of the training.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        KeyboardInterrupt: In place of one without a message.
+        OSError: In place of the various errors by which libraries report a full disk.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise type(error)(how_to_continue(folder, command)) from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not is_disk_full(error, folder):
+            raise
+        raise OSError(f"no space is left on the disk of {folder}; {how_to_continue(folder, command)}") from error
+
+
+def how_to_continue(folder: Path, command: str) -> str:
+    """Return in words how to continue a training that has been interrupted.
+
+    Args:
+        folder: The run's folder.
+        command: The command line of the training.
+
+    Returns:
+        The checkpoint from which it would continue, and the command line.
+    """
+    again = command if "--resume" in command.split() else f"{command} --resume"
+    whole = find_checkpoints(folder)[0] if (folder / RECIPE).exists() else []
+    start = f"to continue from {whole[-1].name}" if whole else "no checkpoint is complete yet; to start again"
+    return f"{start}, run: {again}"
+
+
+def is_disk_full(error: BaseException, folder: Path) -> bool:
+    """Return whether an error means that the disk is full.
+
+    Args:
+        error: The error. Safetensors and PyTorch raise errors of their own in place of OSError.
+        folder: Where the disk is mounted, or a folder below.
+
+    Returns:
+        Whether it is, or a writer of PyTorch failed while less than 1 MiB was left.
+    """
+    if getattr(error, "errno", None) in NO_SPACE or "No space left on device" in str(error):
+        return True
+    return "inline_container" in str(error) and shutil.disk_usage(folder).free < 1 << 20
