@@ -168,7 +168,7 @@ def test_the_newest_the_best_and_no_more_than_the_limit_are_kept(
         if step == 12:  # the newest: before it, some are damaged
             (tmp_path / "checkpoint-14").mkdir()
             keeper.limit = limit
-        keeper.complete(unfinished, best and f"some/other/way/to/checkpoint-{best}")
+        keeper.complete(unfinished, f"some/other/way/to/checkpoint-{best}" if best else None)
     assert found(tmp_path) == ([f"checkpoint-{step}" for step in left], [])
     assert (tmp_path / "checkpoint-notes").is_dir()
     assert not (tmp_path / UNFINISHED).exists()

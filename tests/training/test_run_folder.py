@@ -352,7 +352,7 @@ FULL: dict[str, BaseException] = {
 def test_a_full_disk_ends_in_one_line_that_says_how_to_continue(
     error: BaseException, begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
     with monkeypatch.context() as patch:
         fail_at(patch, "_save_optimizer_and_scheduler", STEPS, raising(error))
         with pytest.raises(SystemExit) as caught:
