@@ -63,7 +63,7 @@ def test_a_run_is_trained_scored_drawn_and_told_of(run: Path, tmp_path: Path) ->
 def test_a_model_without_attention_has_none_to_plot(run: Path, tmp_path: Path) -> None:
     config = read_json(run / "config.json")
     (tmp_path / "config.json").write_text(json.dumps({**config, "attention": "none", "input_feeding": False}))
-    with pytest.raises(SystemExit, match=r"hf-multisource score: --attention-plot: .* is a model without attention"):
+    with pytest.raises(SystemExit, match=r"hf-multisource score: --attention_plot: .* is a model without attention"):
         score.main([str(tmp_path), "--attention-plot"])
 
 
