@@ -31,9 +31,8 @@ PARALLEL ?= -n auto --maxprocesses 8 --dist worksteal
 TESTED := PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist"
 
 test: lint $(WHEEL) $(VISION)/.installed $(USER)/.installed  ## lint, types, then the tests against the built wheel
-	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest -m installed
 	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m vision
-	$(TESTED) $(VENV)/bin/pytest $(PARALLEL)
+	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest $(PARALLEL) -m 'not (slow or gpu or vision)'
 
 # The oldest supported Transformers and the newest there is, each in an environment of its own.
 TEST_MATRIX ?= 5.17 newest
