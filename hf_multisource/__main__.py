@@ -15,6 +15,8 @@ def main() -> None:
         if (error.name or "").partition(".")[0] == "hf_multisource":
             raise
         sys.exit(f"hf-multisource: {error}; the command needs more packages: pip install 'hf-multisource[train]'")
+    except KeyboardInterrupt:  # the imports take seconds
+        sys.exit(130)
     run()
 
 

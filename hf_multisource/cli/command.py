@@ -21,6 +21,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 # For commands whose further options depend on a recipe or a model: these reach the command in `typer.Context.args`.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 # Errors that a user can do something about: shown in one line. FloatingPointError: training has diverged.
+KINDS = {"integer": "a whole number", "number": "a number"}  # word in Typer's messages -> the values that it means
 EXPECTED = (ValueError, OSError, ImportError, StrictDataclassError, FloatingPointError)
 
 
@@ -55,6 +56,26 @@ def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str])
     return rewritten[:-1]
 
 
+def describe_usage(param: Any, arguments: Sequence[str], reason: str) -> str:
+    """Return what is wrong with the value of a parameter, in one line.
+
+    Args:
+        param: The parameter that Typer refused.
+        arguments: The command line, as `expand` returns it.
+        reason: Typer's message.
+
+    Returns:
+        Such as "--num_beams must be a whole number; got 'two'".
+    """
+    option = next((name for name in param.opts if name.startswith("--")), str(param.name).upper())
+    values = [arguments[i + 1 : i + 2] for i, argument in enumerate(arguments) if argument == option]
+    values += [[argument.partition("=")[2]] for argument in arguments if argument.startswith(f"{option}=")]
+    if not any(values):
+        return f"{option} is missing" if not values else f"{option} needs a value"
+    allowed = next((words for name, words in KINDS.items() if name in reason), reason)
+    return f"{option} must be {allowed}; got {values[-1][0]!r}"
+
+
 def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = None) -> type[TyperCommand]:
     """Return a Typer command class that applies `expand`.
 
@@ -72,7 +93,14 @@ def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = No
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             ctx.meta[ARGUMENTS] = list(args)
             several = {str(param.name) for param in self.params if getattr(param, "multiple", False)}
-            return super().parse_args(ctx, expand(args, several, bare))
+            arguments = expand(args, several, bare)
+            try:
+                return super().parse_args(ctx, list(arguments))  # which empties its list
+            except Exception as error:
+                if (param := getattr(error, "param", None)) is None or getattr(error, "exit_code", 0) != 2:
+                    raise
+                print(f"{ctx.command_path}: {describe_usage(param, arguments, str(error))}", file=sys.stderr)
+                raise SystemExit(2) from error
 
         def format_epilog(self, ctx: Any, formatter: Any) -> None:
             if epilog is not None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_multisource.cli.command import OPEN, command_line, make_main
+from hf_multisource.cli.command import ARGUMENTS, OPEN, command_line, make_main
 from hf_multisource.recipes.keys import describe_keys
 from hf_multisource.recipes.recipe import load_recipe, parse_overrides
 from hf_multisource.recipes.training import train as train_recipe
@@ -36,10 +36,10 @@ def train(
     """Train a model as a recipe says; every key of the recipe can be changed on the command line.
 
     \b
-        hf-multisource train demo --output_dir runs/demo
+        hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --output_dir runs/mine
         hf-multisource train multi30k_en_de_fr_cs --path my_folder --combiner flat --seed 2
         hf-multisource train my_recipe.yaml --resume
-        accelerate launch --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
+        accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
 
     A key is written as `--key value`, or as `--section.key value` where the section matters; a list is written as
     `--sources en de`, a boolean as `--bf16 yes` or `--bf16 no`. All keys are listed below. The run's folder receives
@@ -48,6 +48,8 @@ def train(
     With --resume and a higher --max_steps a finished run trains further, provided that its learning rate does not
     depend on the number of updates.
     """
+    if (first := ctx.meta[ARGUMENTS][0]).startswith("-") and first != "--resume":
+        raise ValueError(f"the recipe comes first, before {first}")
     train_recipe(load_recipe(recipe, parse_overrides(ctx.args)), resume=resume, command=command_line(ctx, NAME))
 
 

@@ -254,7 +254,8 @@ def degrade_folder(
     check_choice(HOW, how=how)
     for kind, option, value in (("progressive", "keep", keep), ("share", "share", share)):
         if (how == kind) != (value is not None):
-            raise ValueError(f"--{option} goes with --how {kind}")
+            verb = "needs" if how == kind else "does not take"
+            raise ValueError(f"--how {how} {verb} --{option}")
     extra = read_lines(words) if words else []
     if words and not any(map(str.strip, extra)):
         raise ValueError(f"{words} holds no word")

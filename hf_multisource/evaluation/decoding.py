@@ -295,15 +295,18 @@ def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_r
     content = out_path.read_bytes() if out_path.exists() else b""
     lines = content.split(b"\n")[:-1]  # what follows the last line end is torn
     if content and not sidecar.exists():
-        raise FileExistsError(f"{out_path} is there without its {sidecar.name}: not ours to go on with; name another")
+        raise FileExistsError(
+            f"{out_path} exists, but {sidecar.name} is missing, so it cannot be continued: give another --out"
+        )
     stored = read_json(sidecar) if lines else {}
     before = stored.get("settings", {})
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed and len(lines) >= max(1, before.get("n_best") or 0):
         differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
+        hint = " (the input or --limit differs)" if {"rows", "rows_sha256"} & set(changed) else ""
         raise ValueError(
-            f"{out_path} was begun with other settings: {differences}. Nothing was touched; "
-            "go back to those settings, name another output, or move this one away"
+            f"{out_path} was begun with other settings: {differences}{hint}. It is unchanged; go back to those "
+            f"settings, give another --out, or delete it and {sidecar.name}"
         )
     rows = 0 if changed else len(lines) // lines_per_row
     if rows == 0:  # a new file, or one in which no row is complete: its settings do not matter

@@ -111,7 +111,9 @@ class Scoring:
         if self.attention_plot is not None and find_spec("matplotlib") is None:
             raise ImportError(INSTALL)
         if self.out is None and not Path(self.run).is_dir():
-            raise ValueError(f"{self.run} is not a folder: say with --out where to write")
+            raise ValueError(
+                f"there is no folder {self.run}; give a run folder, or --out if this is the id of a model on the Hub"
+            )
 
     def search(self, max_length: int) -> Search:
         """Return how to decode.
@@ -210,7 +212,7 @@ def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     if recipe.exists():
         data = replace(load_recipe(recipe).data, **given)
     elif missing := [option for option in ("data", "target", "split") if getattr(args, option) is None]:
-        raise ValueError(f"{args.run} has no recipe.yaml that would say it: give --{', --'.join(missing)}")
+        raise ValueError(f"{args.run} has no recipe.yaml, so give --{', --'.join(missing)}")
     else:
         data = DataRecipe(sources=list(source_names), **given)
     if data.model_sources != list(source_names):

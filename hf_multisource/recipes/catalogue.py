@@ -39,7 +39,10 @@ def find_recipe(name: str | Path) -> Path:
         return path
     if str(name) in shipped:
         return shipped[str(name)]
-    raise FileNotFoundError(f"no file {name}, and no shipped recipe of that name; these are {', '.join(shipped)}")
+    hint = f"; did you mean the shipped recipe {path.stem}?" if path.stem in shipped else ""
+    raise FileNotFoundError(
+        f"no file {name}, and no shipped recipe of that name{hint or '; these are ' + ', '.join(shipped)}"
+    )
 
 
 def recorded_recipe(name: str) -> str:

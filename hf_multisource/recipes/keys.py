@@ -29,24 +29,23 @@ def _type(key: Key) -> str:
     return text.removeprefix("a ")
 
 
-def _block(keys: Iterable[Key], width: int) -> str:
+def _block(keys: Iterable[Key]) -> str:
     lines = []
     for key in keys:
         default = key.default if key.default == "required" else f"[default: {key.default}]"
         # A list of choices may be longer than a line.
         lines += textwrap.wrap(
-            f"{key.name}  {_type(key)}  {default}", width, initial_indent="  ", subsequent_indent="      "
+            f"{key.name}  {_type(key)}  {default}", WIDTH, initial_indent="  ", subsequent_indent="      "
         )
-        lines += textwrap.wrap(key.meaning, width, initial_indent="      ", subsequent_indent="      ")
+        lines += textwrap.wrap(key.meaning, WIDTH, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines) + "\n"
 
 
-def describe_keys(section: str | None = None, width: int = WIDTH) -> str:
+def describe_keys(section: str | None = None) -> str:
     """Return the keys of recipes with their types, defaults and meanings.
 
     Args:
         section: The section to list; None: all four.
-        width: Longest line, in characters.
 
     Returns:
         Lines: for every key its name, type and default, then its meaning, indented.
@@ -68,4 +67,4 @@ def describe_keys(section: str | None = None, width: int = WIDTH) -> str:
     if section is not None and section not in blocks:
         raise ValueError(f"unknown section {section!r}; the sections of a recipe are {', '.join(known_keys())}")
     chosen = blocks.values() if section is None else [blocks[section]]
-    return "\n".join(f"{title}\n{_block(keys.values(), width)}" for group in chosen for title, keys in group)
+    return "\n".join(f"{title}\n{_block(keys.values())}" for group in chosen for title, keys in group)

@@ -11,13 +11,16 @@ import yaml
 
 
 class Loader(yaml.SafeLoader):
-    """Loader with the scalars of YAML 1.2, where `no` is text (a language code) and 1e-4 is a number."""
+    """Loader with the scalars of YAML 1.2: `no` is text (a language code), 1e-4 a number, 010 ten, a date text."""
 
 
+REPLACED = (":bool", ":float", ":int", ":timestamp")
 Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith((":bool", ":float"))]
+    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(REPLACED)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile("^[-+]?[0-9]+$"), list("-+0123456789"))
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$", re.IGNORECASE), list("tTfF"))
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -110,7 +113,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
                 raise ValueError(f"--{key} is given twice; give it once (a list is written --{key} one two)")
             groups[key] = [value] if given else []
         elif key is None:
-            raise ValueError(f"{argument!r} stands without a --key")
+            raise ValueError(f"{argument!r} does not follow an option; write --key value")
         else:
             groups[key].append(argument)
     parsed: dict[str, Any] = {}

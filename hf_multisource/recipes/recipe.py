@@ -31,6 +31,7 @@ from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
 from hf_multisource.recipes.schema import (
     FAMILIES,
+    NOT_OF_TRAINING,
     PRESETS,
     SEPARATOR,
     UNREADABLE,
@@ -95,7 +96,7 @@ class Recipe:
         partial.replace(path)
 
     def source_entries(self) -> dict[str, dict[str, Any]]:
-        """What `model.sources` says of every source.
+        """Return the fields of each source from `model.sources`.
 
         Returns:
             Fields by source, in order.
@@ -113,7 +114,7 @@ class Recipe:
         return {name: {"name": name, **own.get(name, {})} for name in names}
 
     def forms(self) -> dict[str, str]:
-        """How the values of every source are read.
+        """Return the form of each source: text, picture, sound or features.
 
         Returns:
             One of `media.FORMS` by source; those of wrapped models follow from their configuration.
@@ -250,8 +251,8 @@ def check_trackers(report_to: str | list[str] | None) -> None:
         if name not in ("none", "all", *installed):
             allowed = ", ".join(["none", "all", *installed])
             raise ValueError(
-                f"training.report_to must be one of {allowed}, or another tracker whose package is installed; "
-                f"got {show(name)}"
+                f"training.report_to is {show(name)}, which is not a tracker, or its package is not installed; there "
+                f"are {allowed}"
             )
 
 
@@ -280,6 +281,16 @@ def errors_of(section: str, names: Mapping[str, Any] | set[str]) -> Iterator[Non
         raise ValueError(f"{section}.{message}" if first and first[1] in names else f"{section}: {message}") from error
 
 
+# Names that users of other tools write -> what to write here.
+INSTEAD = {
+    "resume_from_checkpoint": "--resume continues the run in training.output_dir",
+    "group_by_length": "write train_sampling_strategy group_by_length, which is the default",
+    "batch_size": "write per_device_train_batch_size",
+    "lr": "write learning_rate",
+    "epochs": "write num_train_epochs",
+}
+
+
 def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
     """The section and bare name of a key given as `key` or `section.key`."""
     section, _, name = key.rpartition(".")
@@ -290,6 +301,12 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         for section, names in known.items():
             if name in names:
                 return section, name
+    if name in INSTEAD:
+        raise ValueError(f"{key!r} is not a key of a recipe: {INSTEAD[name]}")
+    if name in NOT_OF_TRAINING:
+        publishes = name.startswith(("hub_", "push_to_hub"))
+        reason = "`hf-multisource push` publishes a run" if publishes else "training sets it, or does not use it"
+        raise ValueError(f"{key!r} is not a key of a recipe: {reason}")
     near = difflib.get_close_matches(name, sorted(set().union(*known.values())), n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     raise ValueError(f"unknown key {key!r}{hint}")
@@ -340,14 +357,37 @@ def _checked_model(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: checked[name] if name in checked else _checked_sources(value) for name, value in model.items()}
 
 
+# Key -> the keys that it replaces.
+REPLACES = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
+
+
+def _drop_replaced(training: dict[str, Any], changed: set[str]) -> None:
+    """Remove the keys of a recipe's file that keys of the command line replace."""
+    for option, keys in REPLACES.items():
+        if option in changed and training[option] is not None:
+            for key in set(keys) - changed:
+                training.pop(key, None)
+    if changed & set(REPLACES["noam_scale"]) and "noam_scale" not in changed:
+        training.pop("noam_scale", None)
+
+
 def _check_training(path: Path, training: Mapping[str, Any]) -> None:
-    """Refuse keys that decide the same thing, and keys that lack another."""
-    decided = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
-    for option, keys in decided.items():
+    """Refuse keys that decide the same thing, keys that lack another, and keys that contradict each other."""
+    for option, keys in REPLACES.items():
         given = training if training.get(option) is not None else {}
         for key in keys:
             if given.get(key) is not None:
-                raise ValueError(f"{path}: training.{option} decides training.{key}; give one of them")
+                raise ValueError(f"{path}: training.{option} replaces training.{key}; give one of them")
+    metric, greater = training.get("metric_for_best_model"), training.get("greater_is_better")
+    measures_loss = metric is None or metric.removeprefix("eval_") == "loss"
+    if training.get("load_best_model_at_end") and greater is not None and greater == measures_loss:
+        better = "false: a smaller loss is better" if measures_loss else "true: a larger BLEU is better"
+        raise ValueError(f"training.greater_is_better must be {better} (metric_for_best_model is {metric or 'loss'})")
+    never = [training.get(name, default) for name, default in (("eval_strategy", "no"), ("save_strategy", "steps"))]
+    if training.get("load_best_model_at_end") and never == ["no", "no"]:  # Transformers refuses unlike strategies
+        raise ValueError("training.load_best_model_at_end needs training.eval_strategy, steps or epoch")
+    if training.get("patience") is not None and metric is None:
+        raise ValueError("training.patience needs training.metric_for_best_model, loss or bleu")
     if training.get("noam_scale") is not None and training.get("warmup_steps", 0) < 1:
         # Below 1, Transformers takes it for a share of all updates.
         raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
@@ -361,6 +401,7 @@ def _check_names(names: list[str]) -> None:
         wrong = next((name for name in names if not name.isidentifier()), None)
         other = re.sub(r"\W", "_", wrong or "")
         hint = f" Rename its files or column, for example to {other}." if other.isidentifier() else ""
+        hint = " Separate names by blanks: --sources en de." if "," in (wrong or "") else hint
         raise ValueError(f"data.sources: {error.__cause__}{hint}") from error
 
 
@@ -403,9 +444,10 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
             raise ValueError(f"{'.'.join(place)} is given twice, as {place[1]} and {'.'.join(place)}")
         changed[place] = value
     if ("data", "path") in changed:
-        sections["data"]["origin"] = None  # it is told of the recipe's own text
+        sections["data"]["origin"] = None  # `origin` describes the recipe's own data
     for (section, name), value in changed.items():
         sections[section][name] = value
+    _drop_replaced(sections["training"], {name for section, name in changed if section == "training"})
     for section, names in {"data": ("path", "sources", "target"), "training": ("output_dir",)}.items():
         if missing := [name for name in names if name not in sections[section]]:
             raise ValueError(f"{path}: {section}.{missing[0]} is missing")
@@ -422,6 +464,10 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
             f"training.max_tokens_per_batch must be a whole number, data.max_length ({longest}) or more, so that every "
             f"example fits; got {tokens}"
         )
+    for name in recipe.training.get("source_learning_rates") or {}:
+        if name not in recipe.data.model_sources:
+            allowed = ", ".join(recipe.data.model_sources)
+            raise ValueError(f"training.source_learning_rates: unknown source {name!r}; the sources are {allowed}")
     _check_names(recipe.data.model_sources)
     # A checkpoint that a source wraps may be on another machine, where the recipe is only read.
     if not any(isinstance(entry.get("encoder"), str) for entry in recipe.source_entries().values()):

@@ -59,7 +59,7 @@ class DataRecipe:
             the terms are found. Another `path` on the command line removes it.
     """
 
-    path: str
+    path: Annotated[str, Field(min_length=1, description="text that is not empty")]
     sources: Annotated[list[str], Field(min_length=1, description="a list of names")]
     target: str
     train: str = "train"
@@ -113,6 +113,7 @@ class TokenizerRecipe:
     null_token: str | None = None
 
 
+SOME_TEXT = Annotated[str, Field(min_length=1, description="text that is not empty")]
 WHOLE = Annotated[int, Field(ge=1)]
 COUNT = Annotated[int, Field(ge=0)]
 SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]  # as NumPy has it
@@ -164,11 +165,17 @@ ENTRY_KEYS: dict[str, tuple[Any, Any, str]] = {
 }
 # Fields of the configurations with a set of values that the annotation does not tell.
 MODEL_TYPES: dict[str, Any] = {"activation_function": one_of(sorted(ACT2FN))}
-# Fields of the training arguments that train.py needs as it sets them.
-GIVEN_BY_TRAINING = {"predict_with_generate", "remove_unused_columns"}
+# Fields of the training arguments that training sets itself, that do nothing there, or that publish: `hf-multisource
+# push` does that.
+NOT_OF_TRAINING = {
+    *("predict_with_generate", "remove_unused_columns"),
+    *("do_train", "do_eval", "do_predict", "local_rank", "resume_from_checkpoint"),
+    *(f.name for f in fields(MultiSourceTrainingArguments) if f.name.startswith(("hub_", "push_to_hub"))),
+}
 # Fields of the training arguments whose annotation allows more than training does.
 TRAINING_TYPES: dict[str, Any] = {
-    "output_dir": str,
+    "output_dir": SOME_TEXT,
+    "lr_scheduler_kwargs": dict[str, Any] | None,
     "learning_rate": Annotated[float, Field(gt=0, le=HIGHEST_RATE)],
     "max_steps": Annotated[Literal[-1] | WHOLE, Field(description="a whole number, 1 or more, or -1 for no limit")],
     "num_train_epochs": ABOVE_ZERO,
@@ -181,6 +188,7 @@ TRAINING_TYPES: dict[str, Any] = {
     "adam_beta2": SHARE,
     "adam_epsilon": ZERO_OR_MORE,
     "max_grad_norm": ZERO_OR_MORE,
+    "neftune_noise_alpha": ZERO_OR_MORE | None,
     "label_smoothing_factor": SHARE,
     "logging_steps": ABOVE_ZERO,
     "eval_steps": ABOVE_ZERO | None,
@@ -239,14 +247,12 @@ class Key:
     """A key of a recipe.
 
     Attributes:
-        section: Its section.
-        name: Its name.
-        type: Type of its values.
-        default: What holds if it is not given, as a recipe would write it; "required" if it must be given.
-        meaning: What it decides, in sentences.
+        name: Name of the key.
+        type: Type of the values.
+        default: Default value, as a recipe would write it; "required" if the key must be given.
+        meaning: Description, in sentences.
     """
 
-    section: str
     name: str
     type: Any
     default: str
@@ -295,16 +301,16 @@ def _default(entry: Any) -> str:
     return str(value.value) if isinstance(value, Enum) else value if isinstance(value, str) else show(value)
 
 
-def _given(section: str, keys: Mapping[str, tuple[Any, Any, str]]) -> list[Key]:
+def _given(keys: Mapping[str, tuple[Any, Any, str]]) -> list[Key]:
     return [
-        Key(section, name, kind, default if isinstance(default, str) else show(default), meaning)
+        Key(name, kind, default if isinstance(default, str) else show(default), meaning)
         for name, (kind, default, meaning) in keys.items()
     ]
 
 
-def _of_dataclass(section: str, kind: Any) -> list[Key]:
+def _of_dataclass(kind: Any) -> list[Key]:
     types, meanings = get_type_hints(kind, include_extras=True), documented_arguments(kind)
-    return [Key(section, f.name, types[f.name], _default(f), meanings[f.name]) for f in fields(kind)]
+    return [Key(f.name, types[f.name], _default(f), meanings[f.name]) for f in fields(kind)]
 
 
 def _of_family(family: Any) -> list[Key]:
@@ -314,7 +320,7 @@ def _of_family(family: Any) -> list[Key]:
     meanings["sources"] = SOURCES_MEANING
     names = family.setting_names() - NOT_OF_A_RECIPE
     return [
-        Key("model", f.name, types.get(f.name, f.type), _default(f), meanings[f.name])
+        Key(f.name, types.get(f.name, f.type), _default(f), meanings[f.name])
         for f in fields(family)
         if f.name in names
     ]
@@ -329,9 +335,9 @@ def _of_training() -> list[Key]:
         if choices and type(None) in getattr(types[name], "__args__", ()):
             kind = kind | None
         default = "required" if name == "output_dir" else TRAINING_DEFAULTS.get(name, _default(entry))
-        if name not in GIVEN_BY_TRAINING:
+        if name not in NOT_OF_TRAINING:
             meaning = TRAINING_MEANINGS.get(name) or first_sentence(entry.metadata.get("help", ""))
-            keys.append(Key("training", name, TRAINING_TYPES.get(name, kind), default, meaning))
+            keys.append(Key(name, TRAINING_TYPES.get(name, kind), default, meaning))
     return keys
 
 
@@ -342,7 +348,7 @@ def data_keys() -> dict[str, Key]:
     Returns:
         The keys by name.
     """
-    return {key.name: key for key in _of_dataclass("data", DataRecipe)}
+    return {key.name: key for key in _of_dataclass(DataRecipe)}
 
 
 @cache
@@ -352,7 +358,7 @@ def tokenizer_keys() -> dict[str, Key]:
     Returns:
         The keys by name.
     """
-    return {key.name: key for key in _of_dataclass("tokenizer", TokenizerRecipe)}
+    return {key.name: key for key in _of_dataclass(TokenizerRecipe)}
 
 
 def common_keys() -> dict[str, Key]:
@@ -361,7 +367,7 @@ def common_keys() -> dict[str, Key]:
     Returns:
         The keys by name.
     """
-    return {key.name: key for key in _given("model", OF_EVERY_FAMILY)}
+    return {key.name: key for key in _given(OF_EVERY_FAMILY)}
 
 
 def family_keys(family: Any) -> dict[str, Key]:
@@ -383,8 +389,8 @@ def entry_keys() -> dict[str, Key]:
         The keys by name.
     """
     meanings = documented_arguments(SourceConfig)
-    own = [Key("model", f.name, f.type, _default(f), meanings[f.name]) for f in fields(SourceConfig)]
-    return {key.name: key for key in [*own, *_given("model", ENTRY_KEYS)]}
+    own = [Key(f.name, f.type, _default(f), meanings[f.name]) for f in fields(SourceConfig)]
+    return {key.name: key for key in [*own, *_given(ENTRY_KEYS)]}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
@@ -128,7 +129,7 @@ def show(value: Any) -> str:
 
 def _number(text: str) -> float | None:
     with suppress(ValueError):
-        return float(text)
+        return number if math.isfinite(number := float(text)) else None
     return None
 
 

@@ -213,7 +213,7 @@ def test_damaged_settings_beside_a_file_are_named(tmp_path: Path) -> None:
 
 def test_a_file_of_someone_else_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("precious\n")
-    with pytest.raises(FileExistsError, match=r"out\.txt is there without its out\.txt\.json"):
+    with pytest.raises(FileExistsError, match=r"out\.txt exists, but out\.txt\.json is missing"):
         run(tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "precious\n"
 

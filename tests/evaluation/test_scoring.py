@@ -391,7 +391,7 @@ def test_scoring_another_way_into_the_same_folder_is_refused_and_changes_nothing
 
 def test_a_model_without_recipe_needs_to_be_told_the_data(run: Path, tmp_path: Path) -> None:
     (run / "recipe.yaml").unlink()
-    with pytest.raises(SystemExit, match=r"has no recipe\.yaml that would say it: give --data, --target, --split"):
+    with pytest.raises(SystemExit, match=r"has no recipe\.yaml, so give --data, --target, --split"):
         score.main([str(run), *OPTIONS])
     told = ("--data", str(tmp_path), "--target", "cs", "--split", "test", "--out", str(tmp_path / "out"))
     score.main([str(run), *OPTIONS, *told])

@@ -53,7 +53,7 @@ def test_the_environment_holds_neither_torchvision_nor_what_tests_need(work: Pat
 
 
 def test_a_folder_of_text_becomes_a_model_a_translation_and_an_upload_that_is_only_shown(work: Path) -> None:
-    assert "multi30k_en_de_fr_cs " in run(work, "hf-multisource", "recipes")
+    assert "multi30k_en_de_fr_cs " in run(work, "python", "-m", "hf_multisource", "recipes")
     data = ["--sources", "en", "de", "fr", "--target", "cs"]
     run(work, "hf-multisource", "tokenizer", "text", *data, "--vocab_size", "290", "--out", "tokens")
     sizes = [word for name, value in zip(SIZES, VALUES, strict=True) for word in (f"--{name}", str(value))]
@@ -69,7 +69,7 @@ def test_a_folder_of_text_becomes_a_model_a_translation_and_an_upload_that_is_on
         *("all", "absent-en", "absent-de", "absent-fr")
     ]
     files = ["--en", "text/test.en", "--de", "text/test.de", "--out", "test.cs"]
-    run(work, "python", "-m", "hf_multisource", "translate", "run", *files, "--num_beams", "2")
+    run(work, "hf-multisource", "translate", "run", *files, "--num_beams", "2")
     assert len((work / "test.cs").read_text("utf-8").split("\n")) == 9
     run(work, "hf-multisource", "card", "run", "--address", "org/name")
     shown = run(work, "hf-multisource", "push", "run", "org/name")

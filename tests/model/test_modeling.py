@@ -1,6 +1,6 @@
 """What must be true of the whole model, for every combiner: sharing, absence, masks, caches, losses, outputs, learning.
 
-`python tests/test_modeling.py` writes `frozen/parameters.json` anew: only for a release that breaks checkpoints.
+`python tests/model/test_modeling.py` writes `frozen/parameters.json` anew: only for a release that breaks checkpoints.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The LSTM family: the paper's equations, absence, beams and caches, initial values, files, learning.
 
-`python tests/test_modeling_rnn.py` writes `frozen/parameters_rnn.json` anew: for a release that breaks checkpoints.
+`python tests/model/test_modeling_rnn.py` writes `frozen/parameters_rnn.json` anew: for a release that
+breaks checkpoints.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def test_numbers_may_have_exponents(number: str, small: Path) -> None:
         (["--pad_token_id", "5"], "unknown key 'pad_token_id'"),
         (["--combiner"], "^--combiner needs a value$"),
         (["--combiner", "--seed", "1"], "^--combiner needs a value$"),
-        (["flat", "--seed", "1"], "^'flat' stands without a --key$"),
+        (["flat", "--seed", "1"], "^'flat' does not follow an option; write --key value$"),
         (["--preset", "papr"], "model.preset must be one of default, paper; got 'papr'"),
         (["--noam_scale", "0.2"], "small.yaml: training.noam_scale needs training.warmup_steps"),
         (["--model_type", "rnn"], "model.model_type must be one of multisource, multisource-rnn; got 'rnn'"),
@@ -140,8 +140,8 @@ def test_numbers_may_have_exponents(number: str, small: Path) -> None:
             "model.decoder_attention_heads is no setting of model_type 'multisource-",
         ),
         (["--combination", "basic"], "model.combination is no setting of model_type 'multisource'"),
-        (["--halve_after_epoch", "2", "--max_steps", "9"], "halve_after_epoch decides training.max_steps"),
-        (["--halve_after_epoch", "2", "--noam_scale", "1"], "halve_after_epoch decides training.noam_scale"),
+        (["--halve_after_epoch", "2", "--max_steps", "9"], "halve_after_epoch replaces training.max_steps"),
+        (["--halve_after_epoch", "2", "--noam_scale", "1"], "halve_after_epoch replaces training.noam_scale"),
     ],
 )
 def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_bad_command_line_is_named(arguments: list[str], message: str, small: 
         ({"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 0.1}}, "warmup_steps, 1 or more"),
         (
             {"training": {"output_dir": "x", "noam_scale": 1, "warmup_steps": 9, "learning_rate": 0.1}},
-            "noam_scale decides training.learning_rate; give one of them",
+            "noam_scale replaces training.learning_rate; give one of them",
         ),
         *(
             (
@@ -195,7 +195,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["predict_with_generate", "remove_unused_columns"])
 def test_what_training_needs_cannot_be_changed(key: str, small: Path) -> None:
-    with pytest.raises(ValueError, match=f"unknown key '{key}'"):
+    with pytest.raises(ValueError, match=f"'{key}' is not a key of a recipe: training sets it"):
         overridden(small, f"--{key}", "false")
 
 

@@ -64,7 +64,7 @@ def test_every_key_refuses_a_value_of_a_type_that_it_does_not_have(wrong: Any) -
 def test_a_key_is_one_line_and_its_meaning_is_indented() -> None:
     text = describe_keys("data")
     assert "\n  max_length  whole number, 2 or more  [default: 128]\n      Largest length of a source" in text
-    assert "\n  path  text  required\n" in text
+    assert "\n  path  text that is not empty  required\n" in text
     assert "\n  concatenate  true or false  [default: false]\n" in text
     assert "noam_scale" not in text
 

@@ -55,8 +55,35 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("max_length", "null", LENGTH + "null"),
         ("limit", "ten", "data.limit must be a whole number, 1 or more, or null; got 'ten'"),
         ("limit", "0", "data.limit must be a whole number, 1 or more, or null; got 0"),
-        ("path", "5", """data.path must be text; got 5 (write text that looks like a number in quotes: "'5'")"""),
-        ("path", "a: b", "data.path must be text; got {'a': 'b'}"),
+        (
+            "path",
+            "5",
+            "data.path must be text that is not empty; got 5 "
+            """(write text that looks like a number in quotes: "'5'")""",
+        ),
+        ("path", "a: b", "data.path must be text that is not empty; got {'a': 'b'}"),
+        ("path", '""', "data.path must be text that is not empty; got ''"),
+        ("output_dir", '""', "training.output_dir must be text that is not empty; got ''"),
+        ("max_length", "12:30", LENGTH + "'12:30'"),
+        ("max_length", "0x10", LENGTH + "'0x10'"),
+        ("max_length", "1_000", LENGTH + "'1_000'"),
+        ("lr_scheduler_kwargs", "notjson", "training.lr_scheduler_kwargs must be a mapping or null; got 'notjson'"),
+        (
+            "source_learning_rates",
+            "{xx: 1.0}",
+            "training.source_learning_rates: unknown source 'xx'; the sources are en, de",
+        ),
+        (
+            "resume_from_checkpoint",
+            "there",
+            "'resume_from_checkpoint' is not a key of a recipe: --resume continues the run in training.output_dir",
+        ),
+        ("hub_token", "hf_x", "'hub_token' is not a key of a recipe: `hf-multisource push` publishes a run"),
+        ("lr", "1e-3", "'lr' is not a key of a recipe: write learning_rate"),
+        ("group_by_length", "true", "'group_by_length' is not a key of a recipe: write train_sampling_strategy"),
+        ("neftune_noise_alpha", "-1", "training.neftune_noise_alpha must be a number, 0 or more, or null; got -1"),
+        ("sources", "en,de", "data.sources: "),
+        ("do_train", "no", "'do_train' is not a key of a recipe: training sets it, or does not use it"),
         ("sources", "5", "data.sources must be a list of names; got 5"),
         ("sources", "[]", "data.sources must be a list of names; got []"),
         ("sources", "[en, 5]", "data.sources must be a list of names; got ['en', 5]"),
@@ -231,12 +258,12 @@ BEST = ["--load_best_model_at_end", "yes", "--save_strategy", "epoch", "--metric
     [
         (
             ["--patience", "3"],
-            "training.patience=3 needs load_best_model_at_end=True, metric_for_best_model and eval_strategy 'steps' or",
+            "training.patience needs training.metric_for_best_model, loss or bleu",
         ),
         (["--patience", "3", *BEST], "training.load_best_model_at_end requires the save and eval strategy to match"),
-        (["--report_to", "wandbb"], "training.report_to must be one of none, all"),
-        (["--report_to", "mlflow"], "training.report_to must be one of none, all"),
-        (["--report_to", "[none, mlflow]"], "training.report_to must be one of none, all"),
+        (["--report_to", "wandbb"], "training.report_to is 'wandbb', which is not a tracker, or its"),
+        (["--report_to", "mlflow"], "training.report_to is 'mlflow', which is not a tracker, or its"),
+        (["--report_to", "[none, mlflow]"], "training.report_to is 'mlflow', which is not a tracker, or its"),
         (["--load", "/nonexistent"], "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_"),
         (["--load", "."], "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_"),
         (["--bf16", "yes", "--fp16", "yes"], "training: At most one of fp16 and bf16 can be True, but not both"),
@@ -244,7 +271,7 @@ BEST = ["--load_best_model_at_end", "yes", "--save_strategy", "epoch", "--metric
         (["--accelerator_config", "absent.json"], "training: [Errno 2] No such file or directory: 'absent.json'"),
         (
             ["--halve_after_epoch", "2", "--seed", "1", "--max_steps", "9"],
-            "small.yaml: training.halve_after_epoch decid",
+            "small.yaml: training.halve_after_epoch replaces training.max_steps",
         ),
     ],
 )
@@ -312,3 +339,52 @@ def test_bf16_on_a_cpu_uses_eager_attention_unless_the_recipe_says_otherwise(
         model = MultiSourceForConditionalGeneration(given.model_config(500, {}))
     assert model.config._attn_implementation == implementation
     assert ("attn_implementation" in given.model) == ("--attn_implementation" in arguments)
+
+
+def test_whole_numbers_are_decimal_and_dates_are_text(small: Path) -> None:
+    recipe = overridden(small, "--seed", "010", "--path", "2026-01-01")
+    assert (recipe.training["seed"], recipe.data.path) == (10, "2026-01-01")
+
+
+def test_an_option_before_the_recipe_is_refused(small: Path) -> None:
+    assert refusal("--seed", "2", str(small)) == "the recipe comes first, before --seed"
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (
+            {"metric_for_best_model": "loss", "greater_is_better": True},
+            "training.greater_is_better must be false: a smaller loss is better (metric_for_best_model is loss)",
+        ),
+        (
+            {"metric_for_best_model": "bleu", "greater_is_better": False},
+            "training.greater_is_better must be true: a larger BLEU is better (metric_for_best_model is bleu)",
+        ),
+        (
+            {"eval_strategy": "no", "save_strategy": "no"},
+            "training.load_best_model_at_end needs training.eval_strategy",
+        ),
+        ({"patience": 2}, "training.patience needs training.metric_for_best_model, loss or bleu"),
+    ],
+)
+def test_a_best_model_that_would_not_be_the_best_is_refused(
+    small: Path, training: dict[str, Any], message: str
+) -> None:
+    content = {**SMALL, "training": {**SMALL["training"], "load_best_model_at_end": True, "eval_strategy": "steps"}}
+    content["training"].update(training)
+    small.write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert refusal(small).startswith(message)
+
+
+def test_a_schedule_on_the_command_line_replaces_that_of_the_recipe() -> None:
+    noam = load_recipe("multi30k_en_de_fr_cs", {"noam_scale": 2.0})
+    assert noam.training["noam_scale"] == 2.0
+    assert "learning_rate" not in noam.training
+    plain = load_recipe("multi30k_en_de_fr_cs_long", {"learning_rate": 0.001})
+    assert plain.training["learning_rate"] == 0.001
+    assert "noam_scale" not in plain.training
+
+
+def test_a_shipped_recipe_with_its_file_ending_is_recognised(small: Path) -> None:
+    assert "did you mean the shipped recipe demo?" in refusal("demo.yaml")
