@@ -24,7 +24,7 @@ LENGTH_KEYS = ("input_ids", "input_features", "input_values")
 
 
 def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int]]:
-    """What to sort examples by so that padding is least: the longest source, then source 0.
+    """Return the sort keys for length grouping: the longest source, then source 0.
 
     Args:
         dataset: Encoded examples. One that reads pictures or sound whenever it is asked for an example should have an
@@ -44,7 +44,7 @@ def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, in
 
 
 def token_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int, int]]:
-    """What batches by tokens are made by: an example's longest sequence, then what `length_keys` gives.
+    """Return the sort keys for batches by tokens: the longest sequence, then the keys of `length_keys`.
 
     Args:
         dataset: As in `length_keys`. One with `text_lengths` should have `label_lengths`, too, the lengths of every
@@ -176,7 +176,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def own_parameters(model: Any, name: str) -> list[torch.nn.Parameter]:
-    """What is trained in one source's encoder, and in nothing else.
+    """Return the trainable parameters that belong to one source's encoder only.
 
     Args:
         model: The multi-source model, wrapped as it may be.

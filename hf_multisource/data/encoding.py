@@ -23,7 +23,7 @@ class Processor(Protocol):
         """The target's tokenizer."""
 
     def main_input(self, name: str) -> str:
-        """What a source is given to the model as; "input_ids" of text."""
+        """Keyword of the model that takes a source; "input_ids" for text."""
 
     def __call__(self, **text: Any) -> Mapping[str, Any]:
         """Encode values, or lists of them, to one row of ids or numbers per key, neither padded nor truncated."""
@@ -35,7 +35,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
     Args:
         processor: Encodes the sources.
         rows: The rows.
-        encoded: What is encoded of each row: its labels, and its texts if it has any.
+        encoded: The encoded part of each row: its labels, and its texts if it has any.
 
     Attributes:
         text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
@@ -71,7 +71,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
 def encode_rows(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
 ) -> tuple[Sequence[dict[str, Any]], dict[str, int]]:
-    """Turn the texts of rows into token ids, shorten what is too long and count it.
+    """Encode the texts of rows as token ids; truncate long sequences and count them.
 
     A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
     the sentence, stays.

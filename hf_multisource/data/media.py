@@ -1,4 +1,4 @@
-"""What a row holds beside text: pictures, sound, and features that were computed before.
+"""Values of sources other than text: pictures, sound, and precomputed features.
 
 The form of a source says how its values are read:
     text       a text
@@ -24,7 +24,7 @@ ROWS_PER_LOOK = 1024
 
 
 def is_absent(value: Any) -> bool:
-    """Whether a value says that there is no source.
+    """Return whether a value stands for an absent source.
 
     Args:
         value: Of a row.
@@ -194,7 +194,7 @@ def find_unreadable(
     title: str = "files",
     rates: Mapping[str, int] | None = None,
 ) -> dict[str, dict[int, str]]:
-    """Read every picture and every recording once, and forget it again.
+    """Find the pictures and recordings that cannot be read; each is read once and not kept.
 
     Args:
         rows: Rows of `data.read_split`.
@@ -242,10 +242,10 @@ def find_unreadable(
 
 
 def digest(value: Any) -> str:
-    """A short name for the content of an array, of bytes, or of a dict of them.
+    """Return a hash of the content of an array, of bytes, or of a dict of them.
 
     Args:
-        value: What is no JSON value.
+        value: A value that JSON cannot hold.
 
     Returns:
         The beginning of its SHA-256.

@@ -182,14 +182,14 @@ def check_files(
     unreadable: str,
     rates: Mapping[str, int] | None = None,
 ) -> tuple[Split, dict[str, list[int]]]:
-    """See to it that every picture and every recording can be read, or is absent; each is read once, and forgotten.
+    """Check that every picture and every recording can be read; each is read once and not kept.
 
     Args:
         split: The split.
         name: Its name.
         sources: All sources.
         forms: Of the sources.
-        unreadable: What one is that cannot be read: an "error" or "absent".
+        unreadable: How to treat a file that cannot be read: "error" or "absent".
         rates: Of the sources that are sound: the sampling rate, in Hz, without which a recording counts as one that
             cannot be read; None: any will do.
 

@@ -1,4 +1,4 @@
-"""Decode rows into a text file, in order and as they come, so that a run cut short goes on where it stopped."""
+"""Decode rows into a text file in order; an interrupted run continues at the first missing row."""
 
 import hashlib
 import json

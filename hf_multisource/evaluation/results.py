@@ -127,7 +127,7 @@ def plot_commands(plot: Path) -> list[str]:
 
 
 def training_facts(run: Path) -> dict[str, Any]:
-    """What a finished run says of its training: figures, dev BLEU over the updates, and the command.
+    """Read the training facts of a finished run: figures, dev BLEU over the updates, and the command.
 
     Args:
         run: The run folder.

@@ -144,7 +144,7 @@ class Scoring:
 
 
 def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> dict[str, list[list[Row]]]:
-    """The rows of every condition that was asked for; several draws where chance is in it."""
+    """Return the rows of every requested condition; conditions with random shuffles have several draws."""
     chosen = {"all": [list(rows)]}
     for source in sources:
         if args.adversarial:
@@ -157,7 +157,7 @@ def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> di
 
 
 def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str] | None) -> dict[str, Any]:
-    """Every figure of one decoding; `congruent`: the hypotheses of condition `all`, to compare with."""
+    """Measure one decoding; `congruent` holds the hypotheses of condition `all`, which it is compared with."""
     figures: dict[str, Any] = {
         "seconds": decoded.seconds,
         "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
@@ -171,7 +171,7 @@ def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str
 
 
 def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean score over draws and its standard deviation (None for one draw), with the draws themselves."""
+    """Return the mean score over the draws and its standard deviation (None for one draw), with the draws."""
     summary: dict[str, Any] = {}
     for name in METRICS:
         scores = [draw[name]["score"] for draw in draws]
@@ -181,7 +181,7 @@ def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(scored: dict[str, Any]) -> str:
-    """The conditions as a table to read."""
+    """Format the scores of all conditions as a table."""
     lines = []
     for condition, entry in scored.items():
         line = [condition]
@@ -199,7 +199,7 @@ def table(scored: dict[str, Any]) -> str:
 
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
-    """The run's data section with what the command line changes; without a recipe, the command line says all."""
+    """Return the data section of the run's recipe with the command line's options; without a recipe, the options."""
     options: dict[str, Any] = {
         "path": args.data,
         "target": args.target,

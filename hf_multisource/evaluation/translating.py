@@ -183,7 +183,7 @@ def read_rows(
             for name, value in row.items():
                 if value and forms.get(name) == "features":
                     raise ValueError(
-                        f"{place}, line {number}: features of {name!r} stand in no table: give --{name} FILE"
+                        f"{place}, line {number}: features of {name!r} cannot be given in a table: use --{name} FILE"
                     )
                 if value and forms.get(name) in FILES:
                     row[name] = str(Path(job.table or "").parent / value)
@@ -192,7 +192,7 @@ def read_rows(
         for i, reason in places.items():
             if job.unreadable == "error":
                 raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
-            print(f"line {i + 1}, {name}: {reason}: taken for absent", file=sys.stderr)
+            print(f"line {i + 1}, {name}: {reason}: treated as absent", file=sys.stderr)
             rows[i][name] = None
     return rows
 

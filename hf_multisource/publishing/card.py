@@ -73,7 +73,7 @@ VALUES = {
     "sound": '{"array": numpy.zeros(16000), "sampling_rate": 16000}',
     "features": 'numpy.load("features.npy")[0]',
 }
-# What a run knows only when it has finished, or has been scored.
+# Facts that exist only after a run has finished, or has been scored.
 UNKNOWN = (
     *("parameters", "updates", "minutes", "hardware", "threads", "seed", "finished", "split", "scores", "search"),
     *("decoding_hardware", "sentences_per_second", "baseline", "date"),
@@ -82,11 +82,11 @@ UNKNOWN = (
 
 @dataclass
 class Subject:
-    """What a card is about.
+    """Facts that a card is made of.
 
     Args:
         row: A row of results; None where a run does not know yet.
-        recipe: What it was trained by.
+        recipe: The recipe of the training.
         address: What `from_pretrained` takes.
         plot: An attention plot, if there is one.
         published: Whether the weights lie where the card will.

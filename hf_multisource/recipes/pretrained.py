@@ -1,4 +1,4 @@
-"""What a source takes from a checkpoint of Transformers: its configuration, what reads its values, its weights."""
+"""Load the parts of a source from a Transformers checkpoint: configuration, preprocessor, weights."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def encoder_config(encoder: Any) -> PreTrainedConfig:
 
 
 def form_of(config: PreTrainedConfig) -> str:
-    """What a wrapped model reads.
+    """Return the form of the values that a wrapped model reads.
 
     Args:
         config: Its configuration.

@@ -142,7 +142,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mask is empty"):
         Masking("share", mask=" ")
     for options in (["--how", "share"], ["--how", "colours", "--share", "0.5"]):
-        with pytest.raises(SystemExit, match=r"^hf-multisource degrade: --how (share needs|colours does not take) --share"):
+        with pytest.raises(SystemExit, match=r"degrade: --how (share needs|colours does not take) --share"):
             main([str(data), "--out", str(tmp_path / "out"), "--source", "en", *options])
     assert not (tmp_path / "out").exists()
 
