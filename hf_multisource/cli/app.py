@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +29,20 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version of the package.
+
+    Args:
+        wanted: Whether the option was given.
+
+    Raises:
+        typer.Exit: After the version was printed.
+    """
+    if wanted:
+        print(version("hf-multisource"))
+        raise typer.Exit
+
+
 def make_app() -> typer.Typer:
     """Return the application with all commands.
 
@@ -37,7 +52,11 @@ def make_app() -> typer.Typer:
     app = new_app()
 
     @app.callback()
-    def describe() -> None:
+    def describe(
+        show: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+        ] = False,
+    ) -> None:
         """Train, score, apply and publish models that read several sources of one text.
 
         `hf-multisource COMMAND -h` explains a command and shows examples.

@@ -254,6 +254,7 @@ def translate(job: Translation) -> None:
 
     Raises:
         ValueError: If the sentences cannot be read; the message says where.
+        KeyboardInterrupt: If the user or the system ends the translation; the message says how to continue.
     """
     if job.out:
         check_output(Path(job.out))
@@ -268,7 +269,10 @@ def translate(job: Translation) -> None:
         search = replace(search, max_length=source_limit(job.model, config, processor))
     model = load_weights(job.model, job.device, search.optimize)
     if job.out:
-        decode(model, processor, rows, job.out, search, batch_size=job.batch_size, title=job.out)
+        try:
+            decode(model, processor, rows, job.out, search, batch_size=job.batch_size, title=job.out)
+        except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
+            raise type(error)(f"the same command continues {job.out}") from error
         return
     index = 0
     for window in decode_windows(model, processor, rows, search, batch_size=job.batch_size):

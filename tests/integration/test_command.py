@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from hf_multisource.cli.app import main
@@ -55,6 +57,11 @@ def test_an_unknown_command_or_option_is_named_with_a_hint(capsys: pytest.Captur
         with pytest.raises(SystemExit):
             main(arguments)
         assert hint in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"{version('hf-multisource')}\n"
 
 
 def test_help_shows_examples_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
