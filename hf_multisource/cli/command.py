@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 import signal
 import sys
@@ -138,7 +139,8 @@ def terminable() -> Iterator[None]:
 def one_line_errors(name: str) -> Iterator[None]:
     """Turn errors of the user's input into one line on standard error and exit status 1.
 
-    Ctrl-C and SIGTERM end in one line, too, with the exit statuses 130 and 143 that shells give to them.
+    Ctrl-C and SIGTERM end in one line, too, with the exit statuses 130 and 143 that shells give to them. Of several
+    processes of one training, only the main process (the one whose environment variable RANK is 0) prints the line.
 
     Args:
         name: The command.
@@ -149,16 +151,20 @@ def one_line_errors(name: str) -> Iterator[None]:
     Raises:
         SystemExit: In place of such an error.
     """
+    silent = os.environ.get("RANK", "0") != "0"
     try:
         with terminable():
             yield
     except EXPECTED as error:
+        if silent:
+            raise SystemExit(1) from error
         raise SystemExit(f"{PROGRAM} {name}: {' '.join(str(error).split())}") from error
     except KeyboardInterrupt as error:
         what, status = (
             ("terminated", signal.SIGTERM) if isinstance(error, Terminated) else ("interrupted", signal.SIGINT)
         )
-        print(f"{PROGRAM} {name}: {'; '.join([what, *map(str, error.args)])}", file=sys.stderr)
+        if not silent:
+            print(f"{PROGRAM} {name}: {'; '.join([what, *map(str, error.args)])}", file=sys.stderr)
         raise SystemExit(128 + status) from error
 
 

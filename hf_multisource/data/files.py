@@ -98,8 +98,18 @@ def check_new_folder(path: Path) -> None:
         raise FileExistsError(f"{path} is not empty: name another folder")
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file in one step: a kill leaves the old file or the new one, never half of one."""
+def write_text(path: Path, content: str) -> None:
+    """Write a UTF-8 text file in one step: a kill leaves the old file or the new one, never half of one.
+
+    Args:
+        path: The file.
+        content: The whole text.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(content, encoding="utf-8")
     os.replace(partial, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file in one step, as [`write_text`] does."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

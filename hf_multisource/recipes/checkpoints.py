@@ -1,4 +1,4 @@
-"""Checkpoints that a kill cannot spoil: written under a temporary name, renamed when complete, verified when loaded.
+"""Checkpoints that stay valid when the process is killed: renamed when complete, verified before they are loaded.
 
 A checkpoint is written to `unfinished/checkpoint-N` in the run's folder. `complete.json`, written last, lists the size
 and the SHA-256 of every file. Then the folder is renamed to `checkpoint-N`: neither this package nor the stock Trainer
@@ -8,16 +8,19 @@ ever finds a checkpoint that is still being written.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
 from hf_multisource import MultiSourceTrainer
-from hf_multisource.data.files import write_json
+from hf_multisource.data.files import read_json, write_json
+from hf_multisource.recipes.processes import together
 
 MARKER = "complete.json"
 UNFINISHED = "unfinished"  # in the run's folder: where a checkpoint is written
@@ -53,7 +56,9 @@ def find_fault(checkpoint: Path) -> str | None:
     if not (checkpoint / MARKER).is_file():
         return f"{MARKER} is missing"
     try:
-        expected = _read_marker(checkpoint)["files"].items()
+        marker = _read_marker(checkpoint)
+        expected = marker["files"].items()
+        float(marker["seconds"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MARKER} cannot be read"
     for name, size in expected:
@@ -66,7 +71,7 @@ def find_fault(checkpoint: Path) -> str | None:
 
 
 def find_change(checkpoint: Path) -> str | None:
-    """Return which file of a complete checkpoint has other content than when it was written.
+    """Return a message that names the first file whose SHA-256 differs from the recorded one.
 
     Args:
         checkpoint: The checkpoint's folder. Checkpoints of earlier versions carry no hashes: they pass.
@@ -76,8 +81,31 @@ def find_change(checkpoint: Path) -> str | None:
     """
     for name, digest in _read_marker(checkpoint).get("sha256", {}).items():
         if hash_file(checkpoint / name) != digest:
-            return f"{name} has changed since it was written (its SHA-256 is another)"
+            return f"{name} has changed since it was written: its SHA-256 does not match"
     return None
+
+
+def check_best(checkpoint: Path) -> None:
+    """Check the best checkpoint that a checkpoint names; it may be another one.
+
+    Args:
+        checkpoint: A complete checkpoint in the run's folder.
+
+    Raises:
+        ValueError: If the best checkpoint is damaged or missing; the message says how to continue.
+    """
+    name = read_json(checkpoint / "trainer_state.json").get("best_model_checkpoint")
+    if name is None:
+        return
+    best = checkpoint.parent / Path(name).name
+    if (fault := find_fault(best) or find_change(best)) is not None:
+        later = [
+            path.name for path in sorted(best.parent.glob("checkpoint-*"), key=_number) if _number(path) > _number(best)
+        ]
+        raise ValueError(
+            f"{best} has the best model of the run, but is damaged ({fault}): restore it from a copy, or delete "
+            f"{', '.join([best.name, *later])} to train again from the checkpoint before"
+        )
 
 
 def hash_file(path: Path) -> str:
@@ -168,13 +196,14 @@ class Keeper:
 
         Args:
             folder: The run's folder, with a complete checkpoint in it.
-            best: The best checkpoint, if any; only its name counts.
+            best: The best checkpoint, if any; only its name counts. It is never deleted, even if it is damaged.
         """
         whole, faults = find_checkpoints(folder)
         protected = (whole[-1].name, best and Path(best).name)
         surplus = len(whole) - self.limit if self.limit else 0
         superfluous = [path for path in whole if path.name not in protected]
-        for path in [*faults, *superfluous[: max(surplus, 0)]]:
+        damaged = [path for path in faults if path.name != protected[1] or path.parent != folder]
+        for path in [*damaged, *superfluous[: max(surplus, 0)]]:
             remove(path)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
 
@@ -194,7 +223,9 @@ class RunTrainer(MultiSourceTrainer):
         self._saving = False  # whether a checkpoint is being written
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As stock, which would report a loss that is not a finite number as the mean of the losses before it.
+        """Train on one batch, and raise an error if the loss is not finite on any process.
+
+        The stock trainer hides such a loss in its log.
 
         Args:
             *args: As stock.
@@ -207,8 +238,13 @@ class RunTrainer(MultiSourceTrainer):
             FloatingPointError: If the loss is nan or infinite.
         """
         loss = super().training_step(*args, **kwargs)
-        if not torch.isfinite(loss):
-            raise self._divergence(f"the loss of update {self.state.global_step + 1} is {loss.item()}")
+        spoiled = (~torch.isfinite(loss)).float()
+        if self.args.world_size > 1:  # or the other processes would wait for one that has stopped
+            everywhere: Any = self.accelerator.reduce(spoiled, "sum")
+            spoiled = everywhere
+        if spoiled:
+            value = "not finite on another process" if torch.isfinite(loss) else loss.item()
+            raise self._divergence(f"the loss of update {self.state.global_step + 1} is {value}")
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -232,10 +268,60 @@ class RunTrainer(MultiSourceTrainer):
             FloatingPointError: If a weight is nan or infinite.
         """
         model: Any = self.model
+        spoiled = []
         for name, weight in model.named_parameters():
             own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, the part of this process
             if not torch.isfinite(own).all():
-                raise self._divergence(f"weights of {name} are not finite after update {self.state.global_step}")
+                spoiled = [name]
+                break
+        if self.args.world_size > 1:
+            spoiled = gather_object(spoiled)
+        if spoiled:
+            raise self._divergence(f"weights of {spoiled[0]} are not finite after update {self.state.global_step}")
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Create the optimizer; an error names the keys of the recipe.
+
+        Args:
+            model: The model to train, if it is not the trainer's own.
+
+        Returns:
+            The optimizer.
+
+        Raises:
+            ValueError: If the options do not fit the optimizer.
+        """
+        with _named("optimizer", "training.optim and training.optim_args"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Create the schedule of the learning rate; an error names the keys of the recipe.
+
+        Args:
+            num_training_steps: Updates of the whole training.
+            optimizer: The optimizer, if it is not the trainer's own.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            ValueError: If the options do not fit the schedule.
+        """
+        with _named("schedule", "training.lr_scheduler_type and training.lr_scheduler_kwargs"):
+            return super().create_scheduler(num_training_steps, optimizer)
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+
+        def check() -> None:
+            if (fault := find_fault(best) or find_change(best)) is not None:
+                raise ValueError(
+                    f"{best} has the best model of the run, but is damaged ({fault}): restore it from a copy and start "
+                    "again with --resume; no model has been saved"
+                )
+
+        together(self.args, check)
+        super()._load_best_model()
 
     def _divergence(self, what: str) -> FloatingPointError:
         return FloatingPointError(
@@ -274,9 +360,21 @@ class RunTrainer(MultiSourceTrainer):
         """Do nothing: a checkpoint is pushed under its final name."""
 
 
+@contextmanager
+def _named(what: str, keys: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"the {what} cannot be made from {keys}: {reason}") from error
+
+
 def _read_marker(checkpoint: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
-    return content
+    return read_json(checkpoint / MARKER)
+
+
+def _number(checkpoint: Path) -> int:
+    return int(_update(checkpoint)) if _update(checkpoint).isdigit() else -1
 
 
 def _update(path: Path) -> str:

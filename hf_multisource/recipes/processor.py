@@ -14,14 +14,8 @@ from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 
-def own_encoders(recipe: Recipe) -> list[str]:
-    """The text sources that an encoder of ours reads, and so a tokenizer of the run."""
-    entries = recipe.source_entries()
-    return [name for name, form in recipe.forms().items() if form == "text" and not entries[name].get("encoder")]
-
-
 def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
-    """Load what wrapped encoders read with.
+    """Load the tokenizers, image processors and feature extractors of wrapped encoders.
 
     Args:
         recipe: The run's recipe.
@@ -46,17 +40,17 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, Any]) -> MultiSourceProcessor:
-    """Train or load the tokenizers, and put them together with what wrapped encoders read with.
+    """Train or load the tokenizers, and combine them with the preprocessors of wrapped encoders.
 
     Args:
         recipe: The run's recipe.
         rows: The training rows.
-        parts: What `wrapped_parts` gives.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
         The processor.
     """
-    sources, target = own_encoders(recipe), recipe.data.target
+    sources, target = recipe.own_texts(), recipe.data.target
     settings, forms = recipe.tokenizer, recipe.forms()
     features = [name for name, form in forms.items() if form == "features"]
 

@@ -26,6 +26,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.integrations import get_available_reporting_integrations
 
 from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
+from hf_multisource.data.files import write_text
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
@@ -91,9 +92,7 @@ class Recipe:
         Args:
             path: The YAML file.
         """
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        partial.replace(path)
+        write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))
 
     def source_entries(self) -> dict[str, dict[str, Any]]:
         """Return the fields of each source from `model.sources`.
@@ -182,7 +181,7 @@ class Recipe:
         return self.model_config(settings.vocab_size, dict.fromkeys(owners, settings.vocab_size))
 
     def own_texts(self) -> list[str]:
-        """Return the text sources that an encoder of the model's own reads, with a tokenizer of the run.
+        """Return the text sources that are encoded by the model's own encoder.
 
         Returns:
             Their names, in order.

@@ -1,4 +1,4 @@
-"""The folder of a run: one training at a time, and a resumed run finds what it began with.
+"""Protect the folder of a run: lock it against a second training, and compare a resumed run with its first start.
 
 `training.lock` is locked while a training uses the folder; the operating system releases the lock when the process ends
 in any way. `fingerprint.json` says with which data, with which batch size and with which files of the processor the run
@@ -38,7 +38,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run's folder against other trainings; without a run in it, the folder disappears again in the end.
+    """Lock a run's folder against other trainings. On exit, the folder is deleted if it holds nothing but the lock.
+
+    A lock that this call has made is deleted, too, unless the folder holds a run by then.
 
     Args:
         folder: The output folder; it is created.
@@ -54,6 +56,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise NotADirectoryError(f"training.output_dir is {folder}, which is a file: give the name of a folder")
     folder.mkdir(parents=True, exist_ok=True)
     lock, owner = FileLock(folder / LOCK), folder / OWNER
+    made = not (folder / LOCK).exists()
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -67,7 +70,7 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         owner.unlink(missing_ok=True)
         unused = [path.name for path in folder.iterdir()] == [LOCK]
-        if unused:
+        if unused or (made and not (folder / RECIPE).exists()):
             (folder / LOCK).unlink()
         lock.release()
         if unused:
@@ -99,6 +102,11 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
         return
     if not resume:
         raise FileExistsError(f"{folder} already holds a run; give another --output_dir, or --resume to go on with it")
+    if recipe.training.get("save_only_model"):
+        raise ValueError(
+            f"{folder} cannot be resumed: training.save_only_model is true, so its checkpoints hold no optimizer; give "
+            "another --output_dir to train from the beginning"
+        )
     try:
         old, new = asdict(load_recipe(saved)), asdict(recipe)
     except (ValueError, TypeError) as error:
@@ -114,12 +122,17 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
     longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
     if other and not (other == ["training.max_steps"] and longer and recipe.rate_is_open_ended):
         raise ValueError(f"{folder} holds a run of another recipe: {', '.join(other)} differ; cannot resume it")
-    if batch is not None:
+    if batch is None:
+        print(
+            f"resume: {folder} was begun by an earlier version: its data and number of processes are not compared",
+            flush=True,
+        )
+    else:
         check_batch(batch, batch_of(recipe, args))
 
 
 def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Return what the size of an update's batch is made of.
+    """Return the factors of the effective batch size.
 
     Args:
         recipe: The run's recipe.
@@ -139,7 +152,7 @@ def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> dict[str, Any]:
 
 
 def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Make sure that a resumed run learns from batches of the same size; say so if they are made in another way.
+    """Raise an error if the effective batch size changed; print a line if only its factors changed.
 
     Args:
         old: What `batch_of` returned when the run began.
@@ -161,7 +174,8 @@ def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     if old == new:
         return
     if old["key"] == new["key"] and product(old) == product(new):
-        same = old["accumulation"] == new["accumulation"]
+        # Batches by tokens depend on the limit of one device; others are cut from one order in any case.
+        same = old["accumulation"] == new["accumulation"] and old["key"] != "max_tokens_per_batch"
         order = "" if same else "; in the current epoch, some examples may be repeated and others left out"
         print(f"resume: the batch size of an update stays: {words(old)} until now, {words(new)} from now on{order}")
         return
@@ -231,7 +245,7 @@ def check_data(old: Mapping[str, Any], new: Mapping[str, Any], names: Mapping[st
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any]:
-    """Read with what the run in a folder began.
+    """Read the fingerprint of a run.
 
     Args:
         folder: The run's folder.
@@ -253,12 +267,12 @@ def read_fingerprint(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def explained(folder: Path, command: str) -> Iterator[None]:
+def explained(folder: Path, again: str) -> Iterator[None]:
     """Say how to continue when the user, the system or a full disk ends a training.
 
     Args:
         folder: The run's folder.
-        command: The command line of the training.
+        again: What `next_start` returns.
 
     Yields:
         Nothing.
@@ -270,27 +284,45 @@ def explained(folder: Path, command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise type(error)(how_to_continue(folder, command)) from error
+        raise type(error)(how_to_continue(folder, again)) from error
     except (OSError, RuntimeError, SafetensorError) as error:
         if not is_disk_full(error, folder):
             raise
-        raise OSError(f"no space is left on the disk of {folder}; {how_to_continue(folder, command)}") from error
+        raise OSError(f"no space is left on the disk of {folder}; {how_to_continue(folder, again)}") from error
 
 
-def how_to_continue(folder: Path, command: str) -> str:
+def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str:
+    """Return in words how a training is started again.
+
+    Args:
+        args: The run's arguments.
+        command: The command line of `hf-multisource train`; None: the training was started from Python.
+
+    Returns:
+        Such as "run: hf-multisource train recipe.yaml --resume".
+    """
+    if args.save_only_model:
+        return "choose another --output_dir: with training.save_only_model, a run cannot be resumed"
+    if command is None:
+        return "call train(recipe, resume=True)"
+    if args.world_size > 1:  # the launcher's command line is not known here
+        return "start the same command again with --resume"
+    return f"run: {command}" if "--resume" in command.split() else f"run: {command} --resume"
+
+
+def how_to_continue(folder: Path, again: str) -> str:
     """Return in words how to continue a training that has been interrupted.
 
     Args:
         folder: The run's folder.
-        command: The command line of the training.
+        again: What `next_start` returns.
 
     Returns:
-        The checkpoint from which it would continue, and the command line.
+        The checkpoint from which it would continue, and how to start it.
     """
-    again = command if "--resume" in command.split() else f"{command} --resume"
     whole = find_checkpoints(folder)[0] if (folder / RECIPE).exists() else []
     start = f"to continue from {whole[-1].name}" if whole else "no checkpoint is complete yet; to start again"
-    return f"{start}, run: {again}"
+    return f"{start}, {again}"
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:
@@ -298,10 +330,10 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
     Args:
         error: The error. Safetensors and PyTorch raise errors of their own in place of OSError.
-        folder: Where the disk is mounted, or a folder below.
+        folder: A folder on the disk.
 
     Returns:
-        Whether it is, or a writer of PyTorch failed while less than 1 MiB was left.
+        True for an out-of-space error, or if PyTorch's writer failed with less than 1 MiB free.
     """
     if getattr(error, "errno", None) in NO_SPACE or "No space left on device" in str(error):
         return True

@@ -1,18 +1,18 @@
 """Train a multi-source model as a recipe says.
 
-The run's folder receives the best model and its processor, the resolved recipe (`recipe.yaml`), the versions
-(`versions.json`), with what it began (`fingerprint.json`), what it took (`train_summary.json`) and its checkpoints.
+The run folder receives the best model and its processor, the resolved recipe (`recipe.yaml`), the versions
+(`versions.json`), the fingerprint of data and batch size (`fingerprint.json`), a summary with time and hardware
+(`train_summary.json`) and the checkpoints.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,19 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     EvalPrediction,
     Seq2SeqTrainingArguments,
+    TrainerCallback,
     set_seed,
 )
 from transformers.trainer_callback import TrainerState
 
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
-from hf_multisource.data.files import write_json
+from hf_multisource.data.files import read_json, write_json
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
-from hf_multisource.recipes.checkpoints import RunTrainer, find_change, find_checkpoints
+from hf_multisource.recipes.checkpoints import RunTrainer, check_best, find_change, find_checkpoints
 from hf_multisource.recipes.pretrained import pour_encoder
-from hf_multisource.recipes.processor import files_of, load_processor, make_processor, own_encoders, wrapped_parts
+from hf_multisource.recipes.processes import together
+from hf_multisource.recipes.processor import files_of, load_processor, make_processor, wrapped_parts
 from hf_multisource.recipes.provenance import hardware
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import (
@@ -46,9 +48,11 @@ from hf_multisource.recipes.run_folder import (
     data_fingerprint,
     explained,
     locked,
+    next_start,
     read_fingerprint,
 )
 
+UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
 PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate", "sacrebleu", "numpy")
 
 
@@ -58,7 +62,8 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
     Args:
         recipe: The recipe.
         resume: Whether to go on from the last complete checkpoint in the output folder.
-        command: The command line that the summary records; None: that of this process.
+        command: The command line of `hf-multisource train`, for the summary and for the message after an interruption;
+            None: this function was called from Python.
 
     Returns:
         The summary that is also written to `train_summary.json`.
@@ -72,29 +77,79 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         KeyboardInterrupt: If the user or the system ends the training; the message says how to continue.
     """
     args = recipe.training_arguments()
-    folder, command = Path(str(args.output_dir)), command or shlex.join(["python", *sys.argv])
-    with explained(folder, command), locked(folder) if args.process_index == 0 else nullcontext():
-        begun = (folder / RECIPE).exists()
-        if args.process_index == 0:
-            check_folder(folder, recipe, args, resume)
+    folder = Path(str(args.output_dir))
+    with explained(folder, next_start(args, command)), ExitStack() as stack:
+        together(args, lambda: stack.enter_context(locked(folder)))
+        begun = together(args, lambda: check_start(recipe, args, resume))
+        checkpoint = together(args, lambda: resume_point(args, folder)) if resume else None
+        parts: dict[str, Any] = {}
         if not begun:
-            recipe.check_tokenizer_folder()
-        with torch.device("meta"):  # an impossible model shows before anything takes time
-            AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
-        parts = {} if begun or args.process_index else wrapped_parts(recipe)
+            together(args, lambda: parts.update(wrapped_parts(recipe)))
         rows, data = read_data(recipe, args, parts, begun)
         processor = prepare_processor(recipe, args, rows["train"], parts, begun)
-        model = build_model(recipe, processor, args)
+        model = together(args, lambda: build_model(recipe, processor, args), everywhere=True)
         parameters = count_parameters(model)
         trainer = build_trainer(args, model, processor, encode_data(recipe, args, rows, processor))
-        if args.process_index == 0:  # now that nothing is wrong with it
-            record_start(recipe, args, data, processor)
-        checkpoint = resume_point(args, folder) if resume else None
-        run_updates(trainer, checkpoint)
+        run_updates(trainer, checkpoint, lambda: together(args, lambda: record_start(recipe, args, data, processor)))
         trainer.check_weights()
         trainer.save_model(str(folder))
         trainer.save_state()
-        return summarise(trainer, parameters, command, resume)
+        return summarise(trainer, parameters, command or shlex.join(["python", *sys.argv]), resume)
+
+
+class Beginning(TrainerCallback):
+    """Calls a function when the model, the optimizer and the schedule are ready, before the first update.
+
+    Args:
+        call: The function.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Call the function.
+
+        Args:
+            *args: As in the stock class.
+            **kwargs: As in the stock class.
+        """
+        self.call()
+
+
+def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> bool:
+    """Check everything that takes no time: the run folder, the tokenizer folder, the shape of the model, options.
+
+    Args:
+        recipe: The run's recipe.
+        args: The run's arguments.
+        resume: Whether the run continues.
+
+    Returns:
+        Whether the output folder holds the run already.
+
+    Raises:
+        ValueError: If a value is not allowed; the message names the key. Other errors are those of `check_folder`.
+    """
+    folder = Path(str(args.output_dir))
+    begun = (folder / RECIPE).exists()
+    check_folder(folder, recipe, args, resume)
+    if not begun:
+        recipe.check_tokenizer_folder()
+    names = recipe.data.model_sources
+    for name in recipe.training.get("source_learning_rates") or {}:
+        if name not in names:
+            raise ValueError(
+                f"training.source_learning_rates: unknown source {name!r}; the sources are {', '.join(names)}"
+            )
+    if args.torch_compile:
+        try:
+            torch.compile(torch.nn.Identity(), backend=str(args.torch_compile_backend), mode=args.torch_compile_mode)
+        except RuntimeError as error:
+            raise ValueError(f"training.torch_compile_mode, training.torch_compile_backend: {error}") from error
+    with torch.device("meta"):
+        AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
+    return begun
 
 
 def read_data(
@@ -105,27 +160,35 @@ def read_data(
     Args:
         recipe: The run's recipe.
         args: The run's arguments.
-        parts: What `wrapped_parts` gives.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
         begun: Whether the output folder holds the run already.
 
     Returns:
-        By role, "train" and "dev": rows of the model's sources; and the fingerprints of the data, which only the main
-        process computes.
+        By role, "train" and "dev": rows of the model's sources; and the fingerprints of the data.
     """
     folder, forms, data = Path(str(args.output_dir)), recipe.forms(), recipe.data
     names = {"train": data.train, "dev": data.dev}
-    splits = {
-        role: read_split(
-            data.path, name, data.sources, data.target, limit=data.limit if role == "train" else None, forms=forms
-        )
-        for role, name in names.items()
-    }
-    prints = {}
-    if args.process_index == 0:
-        prints = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
-        check_data(read_fingerprint(folder).get("data", {}) if begun else {}, prints, names)
-    with args.main_process_first(desc="files"):
-        splits = read_files(recipe, splits, folder, parts, begun or args.process_index > 0)
+
+    def read() -> dict[str, Split]:
+        return {
+            role: read_split(
+                data.path, name, data.sources, data.target, limit=data.limit if role == "train" else None, forms=forms
+            )
+            for role, name in names.items()
+        }
+
+    splits = together(args, read, everywhere=True)
+
+    def compare() -> dict[str, Any]:
+        now = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
+        check_data(read_fingerprint(folder).get("data", {}) if begun else {}, now, names)
+        return now
+
+    prints = together(args, compare)
+    if {"picture", "sound"} & set(forms.values()):
+        if not begun:
+            together(args, lambda: note_unreadable(recipe, splits, folder, parts))
+        splits = together(args, lambda: without_unreadable(recipe, splits, folder), everywhere=True)
     for role, split in splits.items():
         say(args, role, split.report)
     return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
@@ -140,19 +203,20 @@ def prepare_processor(
         recipe: The run's recipe.
         args: The run's arguments.
         rows: The training rows.
-        parts: What `wrapped_parts` gives.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
         begun: Whether the output folder holds the run already.
 
     Returns:
         The processor.
     """
     folder = Path(str(args.output_dir))
-    with args.main_process_first(desc="tokenizer"):
-        if begun or args.process_index > 0:
-            return load_processor(folder, read_fingerprint(folder).get("processor", ()))
-        processor = make_processor(recipe, rows, parts)
-        processor.save_pretrained(folder)
-        return processor
+    if not begun:
+        together(args, lambda: make_processor(recipe, rows, parts).save_pretrained(folder))
+
+    def load() -> MultiSourceProcessor:
+        return load_processor(folder, read_fingerprint(folder).get("processor", ()) if begun else ())
+
+    return together(args, load, everywhere=True)
 
 
 def encode_data(
@@ -172,11 +236,15 @@ def encode_data(
     Returns:
         By role, examples for the collator.
     """
-    encoded = {}
-    for role, values in rows.items():
-        encoded[role], report = encode_rows(processor, values, recipe.data.target, recipe.data.max_length)
+    data = recipe.data
+
+    def encode() -> dict[str, Any]:
+        return {role: encode_rows(processor, values, data.target, data.max_length) for role, values in rows.items()}
+
+    encoded = together(args, encode, everywhere=True)
+    for role, (_, report) in encoded.items():
         say(args, f"{role}, tokens", report)
-    return encoded
+    return {role: examples for role, (examples, _) in encoded.items()}
 
 
 def build_model(recipe: Recipe, processor: MultiSourceProcessor, args: Seq2SeqTrainingArguments) -> Any:
@@ -194,7 +262,7 @@ def build_model(recipe: Recipe, processor: MultiSourceProcessor, args: Seq2SeqTr
     tokenizer = processor.tokenizer
     config = recipe.model_config(
         len(tokenizer),
-        {name: len(own) for name, own in processor.source_tokenizers.items() if name in own_encoders(recipe)},
+        {name: len(own) for name, own in processor.source_tokenizers.items() if name in recipe.own_texts()},
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -250,7 +318,7 @@ def build_trainer(
 def record_start(
     recipe: Recipe, args: Seq2SeqTrainingArguments, data: dict[str, Any], processor: MultiSourceProcessor
 ) -> None:
-    """Write to the output folder what tells that the run has begun; `recipe.yaml` comes last.
+    """Write the files that mark a run as begun; `recipe.yaml` is written last.
 
     Args:
         recipe: The run's recipe.
@@ -262,17 +330,19 @@ def record_start(
     if not (folder / RECIPE).exists():
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
         write_json(folder / "versions.json", versions)
+    if not ((folder / RECIPE).exists() and (folder / FINGERPRINT).exists()):  # earlier versions wrote no fingerprint
         content = {"data": data, "batch": batch_of(recipe, args), "processor": files_of(folder, processor)}
         write_json(folder / FINGERPRINT, content)
     recipe.save(folder / RECIPE)  # of a run that goes on, too: some keys may have changed
 
 
-def run_updates(trainer: RunTrainer, checkpoint: Path | None) -> None:
+def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[], None]) -> None:
     """Train to the end.
 
     Args:
         trainer: The trainer; it has the last model, or with `load_best_model_at_end` the best, in the end.
         checkpoint: The checkpoint from which to continue; None: from the beginning.
+        begin: Called when the optimizer and the schedule are ready, before the first update.
     """
     args, folder = trainer.args, Path(str(trainer.args.output_dir))
     trainer.keeper.start(checkpoint)
@@ -281,16 +351,18 @@ def run_updates(trainer: RunTrainer, checkpoint: Path | None) -> None:
     if stopped and state.max_steps >= args.max_steps:
         # Killed after its last update: stock code would make one more.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        begin()
         trainer.state = state
         trainer._load_from_checkpoint(str(folder / Path(best).name if best else checkpoint))
         if args.process_index == 0:
             trainer.keeper.tidy(folder, state.best_model_checkpoint)
     else:
+        trainer.add_callback(Beginning(begin))
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> dict[str, Any]:
-    """Write `train_summary.json`, which tells that the run is finished.
+    """Write `train_summary.json`, which marks the run as finished.
 
     Args:
         trainer: The trainer.
@@ -330,58 +402,69 @@ def resume_point(args: Seq2SeqTrainingArguments, folder: Path) -> Path | None:
 
     Returns:
         The last complete checkpoint whose files have the content that was written; None if there is none.
+
+    Raises:
+        ValueError: If the best checkpoint, whose weights become the model in the end, is damaged or missing.
     """
     whole, faults = find_checkpoints(folder)
     while whole and (change := find_change(whole[-1])) is not None:
         faults[whole.pop()] = change
+    if whole and args.load_best_model_at_end:
+        check_best(whole[-1])
     lines = [f"resume: {path.name} is skipped: {fault}" for path, fault in faults.items()]
     start = f"going on from {whole[-1].name}" if whole else f"no complete checkpoint in {folder}, starting from the"
     lines.append(f"resume: {start}" + ("" if whole else " beginning"))
-    if args.process_index == 0:
-        print("\n".join(lines), flush=True)
+    print("\n".join(lines), flush=True)
     return whole[-1] if whole else None
 
 
-def read_files(
-    recipe: Recipe, splits: dict[str, Split], folder: Path, parts: dict[str, Any], known: bool
-) -> dict[str, Split]:
-    """See to it that every picture and every recording can be read and has its encoder's sampling rate, or is absent.
+def note_unreadable(recipe: Recipe, splits: dict[str, Split], folder: Path, parts: dict[str, Any]) -> None:
+    """Check that every picture and recording can be read and has its encoder's sampling rate; record those that fail.
 
     Args:
         recipe: The run's recipe.
         splits: The splits by role.
-        folder: The output folder. Its `unreadable.json` says which lines, counted from 0, cannot be read.
-        parts: What `wrapped_parts` gives.
-        known: Whether that file tells it, if there is one; else everything is read, and the file written.
-
-    Returns:
-        The splits, without what cannot be read.
+        folder: The output folder. Its `unreadable.json` receives the lines, counted from 0, that cannot be read.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Raises:
         ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
     """
-    forms, note = recipe.forms(), folder / "unreadable.json"
-    if not {"picture", "sound"} & set(forms.values()):
-        return splits
-    if known:
-        lines = json.loads(note.read_text(encoding="utf-8"))
-        return {
-            role: take_away(split, lines[role], recipe.data.sources) if lines[role] else split
-            for role, split in splits.items()
-        }
-    data = recipe.data
+    forms, data = recipe.forms(), recipe.data
     rates = {name: part.sampling_rate for name, part in parts.items() if forms[name] == "sound"}
-    checked = {
-        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)
+    lines = {
+        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)[1]
         for role, split in splits.items()
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(note, {role: lines for role, (_, lines) in checked.items()})
-    return {role: split for role, (split, _) in checked.items()}
+    write_json(folder / UNREADABLE_FILES, lines)
+
+
+def without_unreadable(recipe: Recipe, splits: dict[str, Split], folder: Path) -> dict[str, Split]:
+    """Make the pictures and recordings absent that `unreadable.json` lists.
+
+    Args:
+        recipe: The run's recipe.
+        splits: The splits by role.
+        folder: The output folder.
+
+    Returns:
+        The splits by role, without them.
+
+    Raises:
+        ValueError: If the file is damaged; the message names it.
+    """
+    path = folder / UNREADABLE_FILES
+    lines = read_json(path)
+    if missing := [role for role in splits if not isinstance(lines.get(role), dict)]:
+        raise ValueError(f"{path} is damaged: the lines of {missing[0]!r} are missing")
+    return {
+        role: take_away(split, lines[role], recipe.data.sources) if lines[role] else split
+        for role, split in splits.items()
+    }
 
 
 def count_parameters(model: Any) -> int:
-    """Return the number of a model's parameters; it must not be divided among processes yet."""
+    """Return the number of parameters of a model that is not sharded yet."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -134,7 +134,6 @@ def test_a_file_in_place_of_the_folder_is_named(new: Path) -> None:
 def test_a_model_that_is_not_of_a_run_is_not_overwritten(name: str, resume: bool, new: Path) -> None:
     (RUN / name).parent.mkdir(parents=True)
     (RUN / name).write_text("precious")
-    (RUN / LOCK).touch()
     refused(rf"run holds a model \({name.partition('/')[0]}\) but no recipe\.yaml", resume=resume)
 
 
