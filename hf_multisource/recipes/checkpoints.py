@@ -364,7 +364,7 @@ class RunTrainer(MultiSourceTrainer):
 def _named(what: str, keys: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"the {what} cannot be made from {keys}: {reason}") from error
 

@@ -267,7 +267,7 @@ def read_fingerprint(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def explained(folder: Path, again: str) -> Iterator[None]:
+def explained(folder: Path, again: str | None) -> Iterator[None]:
     """Say how to continue when the user, the system or a full disk ends a training.
 
     Args:
@@ -291,7 +291,7 @@ def explained(folder: Path, again: str) -> Iterator[None]:
         raise OSError(f"no space is left on the disk of {folder}; {how_to_continue(folder, again)}") from error
 
 
-def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str:
+def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str | None:
     """Return in words how a training is started again.
 
     Args:
@@ -299,10 +299,10 @@ def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str:
         command: The command line of `hf-multisource train`; None: the training was started from Python.
 
     Returns:
-        Such as "run: hf-multisource train recipe.yaml --resume".
+        Such as "run: hf-multisource train recipe.yaml --resume"; None if its checkpoints cannot be resumed.
     """
     if args.save_only_model:
-        return "choose another --output_dir: with training.save_only_model, a run cannot be resumed"
+        return None
     if command is None:
         return "call train(recipe, resume=True)"
     if args.world_size > 1:  # the launcher's command line is not known here
@@ -310,7 +310,7 @@ def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str:
     return f"run: {command}" if "--resume" in command.split() else f"run: {command} --resume"
 
 
-def how_to_continue(folder: Path, again: str) -> str:
+def how_to_continue(folder: Path, again: str | None) -> str:
     """Return in words how to continue a training that has been interrupted.
 
     Args:
@@ -320,6 +320,8 @@ def how_to_continue(folder: Path, again: str) -> str:
     Returns:
         The checkpoint from which it would continue, and how to start it.
     """
+    if again is None:
+        return "with training.save_only_model, a run cannot be resumed: start again with another --output_dir"
     whole = find_checkpoints(folder)[0] if (folder / RECIPE).exists() else []
     start = f"to continue from {whole[-1].name}" if whole else "no checkpoint is complete yet; to start again"
     return f"{start}, {again}"

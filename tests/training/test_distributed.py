@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "training" / "accelerate"
 TRAIN = ROOT / "training" / "train.py"
 FSDP_ON_CPU = ROOT / "tests" / "support" / "fsdp_on_cpu.py"
+FAILURES = ROOT / "tests" / "support" / "failures_of_two.py"
 BATCHES = ROOT / "tests" / "support" / "batches_of_two.py"
 # Sequential, and as many lines as whole batches: two batches of 8, one for each process, are one of 16.
 SAME_BATCHES: dict[str, Any] = {
@@ -106,6 +107,28 @@ def test_two_processes_divide_the_examples_of_an_epoch_also_when_resumed(
     for own in processes:
         left = len(own["resumed"])
         assert number // 3 < left < number * 2 // 3 and own["resumed"] == own["batches"][-left:]
+
+
+def test_what_fails_on_one_of_two_processes_ends_both_and_only_the_main_process_says_why(folder: Path) -> None:
+    (folder / "stranger").mkdir()
+    (folder / "stranger" / "config.json").write_text("{}")
+    run_on_two(folder, "ddp.yaml", FAILURES)
+    main, other = (read_json(folder / f"ends_{index}.json") for index in range(2))
+    told = "hf-multisource train: "
+    assert main["refused"][0].startswith(f"{told}stranger holds a model (config.json)")
+    assert main["no data"][0].startswith(f"{told}no folder nowhere"), "also what only the other process finds"
+    assert main["diverged"][0].startswith(f"{told}training diverged: the loss of update 1 is not finite on another")
+    again = "no checkpoint is complete yet; to start again, start the same command again with --resume"
+    assert main["interrupted"][0] == 130 and f"{told}interrupted; {again}\n" in main["interrupted"][1]
+    assert {name: end[0] for name, end in other.items()} == {
+        "refused": 1,
+        "no data": 1,
+        "diverged": 1,
+        "interrupted": 130,
+    }
+    assert not any(told in end[1] for end in other.values())
+    assert [path.name for path in (folder / "stranger").iterdir()] == ["config.json"]
+    assert not (folder / "no_data").exists()
 
 
 FSDP: dict[str, Any] = {**SAME_BATCHES, "use_cpu": False, "learning_rate": 0.02, "adam_epsilon": 1e-3, "save_steps": 3}

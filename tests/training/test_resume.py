@@ -184,6 +184,10 @@ def test_a_checkpoint_that_is_being_written_is_found_neither_here_nor_by_the_sto
 def test_a_checkpoint_that_has_lost_something_is_not_complete(folder: Path) -> None:
     checkpoint = train_at(folder, max_steps=SAVED) / f"checkpoint-{SAVED}"
     assert find_fault(checkpoint) is None
+    marker = json.loads((checkpoint / MARKER).read_text())
+    (checkpoint / MARKER).write_text(json.dumps({key: value for key, value in marker.items() if key != "seconds"}))
+    assert find_fault(checkpoint) == f"{MARKER} cannot be read"
+    (checkpoint / MARKER).write_text(json.dumps(marker))
     (checkpoint / "note").write_text("a user's file more does no harm")
     assert find_fault(checkpoint) is find_change(checkpoint) is None
     for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", MARKER):
@@ -237,6 +241,60 @@ def test_a_best_checkpoint_that_was_cut_short_is_not_the_best(folder: Path, monk
     assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == ("checkpoint-4", 25.0)
     assert found(folder / "run") == (["checkpoint-4", "checkpoint-8"], [])
     assert same(weights_of(folder / "run"), weights_of(folder / "run" / "checkpoint-4"))
+
+
+BEST_AT_2: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2}
+
+
+def spoil(path: Path, cut: bool) -> bytes:
+    """Cut a file or change one bit of it; returns what it held."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if cut else content[:-1] + bytes([content[-1] ^ 1]))
+    return content
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_run_whose_best_checkpoint_is_damaged_is_not_resumed(
+    cut: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([30.0, 20.0, 20.0, 20.0])
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    killed(folder, lambda patch: kill_at_publishing(patch, 6), **BEST_AT_2)
+    run = folder / "run"
+    weights = run / "checkpoint-2" / "model.safetensors"
+    content = spoil(weights, cut)
+    before = sorted(run.rglob("*"))
+    told = (
+        r"checkpoint-2 has the best model .*\(model\.safetensors .*delete checkpoint-2, checkpoint-4, checkpoint-6 to"
+    )
+    with pytest.raises(ValueError, match=told):
+        train(recipe_of(folder, **BEST_AT_2), resume=True)
+    assert sorted(run.rglob("*")) == before
+    weights.write_bytes(content)
+    assert train(recipe_of(folder, **BEST_AT_2), resume=True)["best_checkpoint"] == "checkpoint-2"
+    assert same(weights_of(run), weights_of(run / "checkpoint-2"))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_best_checkpoint_that_is_damaged_during_training_is_not_exported(
+    cut: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder / "run"
+    weights = run / "checkpoint-2" / "model.safetensors"
+    scores, contents = iter([30.0, 20.0, 20.0, 20.0]), []
+
+    def score(*_: Any) -> Any:
+        if weights.exists() and not contents:
+            contents.append(spoil(weights, cut))
+        return SimpleNamespace(score=next(scores))
+
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", score)
+    with pytest.raises(ValueError, match=r"checkpoint-2 has the best model .* no model has been saved"):
+        train(recipe_of(folder, **BEST_AT_2))
+    assert not (run / "model.safetensors").exists() and not (run / "train_summary.json").exists()
+    weights.write_bytes(contents[0])
+    train(recipe_of(folder, **BEST_AT_2), resume=True)
+    assert same(weights_of(run), weights_of(run / "checkpoint-2"))
 
 
 def test_the_time_of_a_killed_run_counts_its_first_start_too(folder: Path) -> None:

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,10 +24,11 @@ from transformers import Trainer
 from hf_multisource import MultiSourceTrainer
 from hf_multisource.cli.command import make_main
 from hf_multisource.cli.train import main
+from hf_multisource.data.rows import Split
 from hf_multisource.recipes.checkpoints import find_checkpoints
 from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import LOCK, OWNER, check_batch, data_fingerprint, locked
-from hf_multisource.recipes.training import train
+from hf_multisource.recipes.run_folder import OWNER, check_batch, data_fingerprint, how_to_continue, locked, next_start
+from hf_multisource.recipes.training import train, without_unreadable
 from kills import kill_at, killed
 from runs import SAVED, STEPS, files_of, make_folder, read_json, train_at
 
@@ -237,6 +239,9 @@ def test_every_way_to_keep_the_batch_size_is_given(now: dict[str, Any], message:
 def test_two_processes_with_half_of_the_batch_each_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     check_batch(batch(16, 1, 1), batch(8, 2, 1))
     assert "x processes 2 x gradient_accumulation_steps 1 = 16 from now on\n" in capsys.readouterr().out
+    tokens = [batch(96, 1, 1, "max_tokens_per_batch"), batch(48, 2, 1, "max_tokens_per_batch")]
+    check_batch(*tokens)
+    assert "from now on; in the current epoch, some examples may be repeated" in capsys.readouterr().out
 
 
 # Damaged files.
@@ -268,12 +273,62 @@ def test_a_damaged_file_is_named_in_one_line(spoil: Callable[[], Any], message: 
     refused(message)
 
 
-def test_a_run_of_a_version_without_fingerprints_resumes(begun: Path) -> None:
+def test_a_damaged_list_of_unreadable_files_is_named(tmp_path: Path, new: Path) -> None:
+    recipe = load_recipe("recipe.yaml")
+    for content, message in {
+        "": r"unreadable\.json holds no valid JSON",
+        '{"train": {}}': r"unreadable\.json is damaged: the lines of 'dev' are missing",
+    }.items():
+        (tmp_path / "unreadable.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            without_unreadable(recipe, {"train": Split([], [], {}), "dev": Split([], [], {})}, tmp_path)
+
+
+def test_a_run_of_a_version_without_fingerprints_resumes(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (RUN / "fingerprint.json").unlink()
     marker = RUN / f"checkpoint-{SAVED}" / "complete.json"
     marker.write_text(json.dumps({key: value for key, value in read_json(marker).items() if key != "sha256"}))
     refused(r"training\.per_device_train_batch_size differ", "--per_device_train_batch_size", "8")
     assert resumed()["updates"] == STEPS
+    told = "resume: run was begun by an earlier version: its data and number of processes are not compared"
+    assert told in capsys.readouterr().out
+    assert set(read_json(RUN / "fingerprint.json")) == {"data", "batch", "processor"}
+    reorder(TEXT / "train.de")
+    refused("split 'train' of the data")
+
+
+def test_a_run_whose_checkpoints_hold_no_optimizer_is_not_resumed(begun: Path) -> None:
+    recipe = load_recipe("recipe.yaml", {"save_only_model": True})
+    recipe.save(RUN / "recipe.yaml")
+    refused(r"run cannot be resumed: training\.save_only_model is true", "--save_only_model", "true")
+
+
+# Options that fail late.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--optim_args", "foo"], r"optimizer cannot be made from training\.optim and training\.optim_args: "),
+        (
+            ["--lr_scheduler_kwargs", "{a: 1}", "--noam_scale", "null"],
+            r"schedule .* training\.lr_scheduler_kwargs: .*'a'",
+        ),
+        (["--torch_compile_mode", "foo"], r"training\.torch_compile_mode, .*: Unrecognized mode=foo"),
+        (["--source_learning_rates", "{xx: 1}"], r"training\.source_learning_rates: .*'xx'; the sources are en, de"),
+    ],
+    ids=["optimizer", "schedule", "compilation", "rates"],
+)
+def test_an_option_that_fails_leaves_no_run_behind(
+    arguments: list[str], message: str, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_DYNAMO_MODE"):  # transformers sets them
+        monkeypatch.setenv(name, "no")
+    refused(message, *arguments, resume=False)
+    assert not {"recipe.yaml", "fingerprint.json", "training.lock"} & set(files_of(RUN) if RUN.exists() else ())
+    if "--optim_args" in arguments:
+        main(["recipe.yaml", "--max_steps", "1"])
+        assert read_json(RUN / "train_summary.json")["updates"] == 1
 
 
 # Ends before the end.
@@ -327,6 +382,41 @@ def test_a_signal_ends_in_one_line_that_says_how_to_continue(
     assert capsys.readouterr().err.strip().splitlines()[-1] == told
     main(["recipe.yaml", "--seed", "7", "--resume"])
     assert read_json(RUN / "train_summary.json")["updates"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("processes", "only_model", "command", "told"),
+    [
+        (1, False, "hf-multisource train r --resume", "to start again, run: hf-multisource train r --resume"),
+        (2, False, "hf-multisource train r", "to start again, start the same command again with --resume"),
+        (1, False, None, "to start again, call train(recipe, resume=True)"),
+        (1, True, "hf-multisource train r", "cannot be resumed: start again with another --output_dir"),
+    ],
+)
+def test_the_advice_fits_how_the_training_was_started(
+    processes: int, only_model: bool, command: str | None, told: str
+) -> None:
+    args: Any = SimpleNamespace(world_size=processes, save_only_model=only_model)
+    assert how_to_continue(RUN, next_start(args, command)).endswith(told)
+
+
+def test_only_the_main_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise ValueError("bad")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt("to continue")
+
+    for rank, failed, stopped in (
+        ("0", "hf-multisource fail: bad", "hf-multisource stop: interrupted; to continue\n"),
+        ("1", "^1$", ""),
+    ):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit, match=failed):
+            make_main("fail", fail)([])
+        with pytest.raises(SystemExit, match="130"):
+            make_main("stop", interrupt)([])
+        assert capsys.readouterr().err == stopped
 
 
 def test_a_signal_ends_every_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
