@@ -281,7 +281,8 @@ def test_a_best_checkpoint_that_is_damaged_during_training_is_not_exported(
 ) -> None:
     run = folder / "run"
     weights = run / "checkpoint-2" / "model.safetensors"
-    scores, contents = iter([30.0, 20.0, 20.0, 20.0]), []
+    scores = iter([30.0, 20.0, 20.0, 20.0])
+    contents: list[bytes] = []
 
     def score(*_: Any) -> Any:
         if weights.exists() and not contents:
