@@ -118,7 +118,7 @@ class Beginning(TrainerCallback):
 
 
 def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> bool:
-    """Check everything that takes no time: the run folder, the tokenizer folder, the shape of the model, options.
+    """Check everything that takes no time: the run folder, the tokenizer folder, options, the shape of the model.
 
     Args:
         recipe: The run's recipe.
@@ -136,12 +136,6 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
     check_folder(folder, recipe, args, resume)
     if not begun:
         recipe.check_tokenizer_folder()
-    names = recipe.data.model_sources
-    for name in recipe.training.get("source_learning_rates") or {}:
-        if name not in names:
-            raise ValueError(
-                f"training.source_learning_rates: unknown source {name!r}; the sources are {', '.join(names)}"
-            )
     if args.torch_compile:
         try:
             torch.compile(torch.nn.Identity(), backend=str(args.torch_compile_backend), mode=args.torch_compile_mode)
