@@ -8,8 +8,8 @@ A split has one column per source and one for the target; row i is line i of eve
 In the last three a row holds the columns themselves or, as many translation sets do, one `translation` object of them.
 Pictures and sound lie in files, whose paths, relative to DATA, stand where a text would; or, in Parquet and Hub
 datasets, in the column itself, as bytes or as `datasets.Image` and `datasets.Audio` have them: all in memory then.
-Features lie beside the text, row i for line i; they are read when they are needed (training reads all of them once, when
-it starts) and, but for .npz, not kept in memory:
+Features lie beside the text, row i for line i; they are read when they are needed (training reads all of them once,
+when it starts) and, but for .npz, not kept in memory:
     DATA/<split>.<name>.npy                           an array (N, S, F), or maps (N, F, H, W); a row of zeros = absent
     DATA/<split>.<name>.npz                           one such array, in memory
     DATA/<split>.<name>/                              a folder of these, joined in the order of their names
