@@ -26,6 +26,7 @@ from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.recipes.checkpoints import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
+from hf_multisource.recipes.values import show
 
 RECIPE, FINGERPRINT = "recipe.yaml", "fingerprint.json"
 LOCK, OWNER = "training.lock", "training.pid"
@@ -33,6 +34,14 @@ MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "pyto
 BATCH_KEYS = {
     f"training.{key}" for key in ("per_device_train_batch_size", "gradient_accumulation_steps", "max_tokens_per_batch")
 }  # may change in a resumed run if their product stays
+# May change in a resumed run: the folder may have been moved, and the others do not change the weights.
+FREE_KEYS = {"data.origin", "data.test"} | {
+    f"training.{key}"
+    for key in (
+        *("output_dir", "logging_steps", "logging_first_step", "disable_tqdm", "report_to", "run_name", "log_level"),
+        *("per_device_eval_batch_size", "eval_accumulation_steps", "save_total_limit", "dataloader_num_workers"),
+    )
+}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -93,6 +102,8 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
             names the keys.
     """
     saved = folder / RECIPE
+    if folder.resolve() == Path(recipe.data.path).resolve():
+        raise ValueError(f"training.output_dir is {folder}, the folder of the data: give another --output_dir")
     if not saved.exists():
         if found := [path.name for pattern in MODEL_FILES for path in sorted(folder.glob(pattern))]:
             raise FileExistsError(
@@ -117,11 +128,19 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
         for key in {**old[section], **new[section]}
         if old[section].get(key) != new[section].get(key)
     ]
-    batch = read_fingerprint(folder).get("batch")
-    other = [key for key in changed if batch is None or key not in BATCH_KEYS]
+    fingerprint = read_fingerprint(folder)
+    batch = fingerprint.get("batch")
+    free = (
+        FREE_KEYS | (BATCH_KEYS if batch is not None else set()) | ({"data.path"} if "data" in fingerprint else set())
+    )
+    other = [key for key in changed if key not in free]
     longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
     if other and not (other == ["training.max_steps"] and longer and recipe.rate_is_open_ended):
-        raise ValueError(f"{folder} holds a run of another recipe: {', '.join(other)} differ; cannot resume it")
+        raise ValueError(
+            f"{folder} holds a run of another recipe, which cannot be resumed: "
+            + "; ".join(f"{key} was {value_of(old, key)}, is {value_of(new, key)}" for key in other)
+            + (", and the learning rate depends on it" if other == ["training.max_steps"] and longer else "")
+        )
     if batch is None:
         print(
             f"resume: {folder} was begun by an earlier version: its data and number of processes are not compared",
@@ -129,6 +148,20 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
         )
     else:
         check_batch(batch, batch_of(recipe, args))
+
+
+def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:
+    """Return the value of a key of a recipe as YAML shows it in a line.
+
+    Args:
+        sections: The recipe's sections.
+        key: Section and name, such as "training.seed".
+
+    Returns:
+        The value; "not given" if the recipe does not have the key.
+    """
+    section, _, name = key.partition(".")
+    return show(sections[section][name]) if name in sections[section] else "not given"
 
 
 def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> dict[str, Any]:

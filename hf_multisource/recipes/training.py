@@ -373,7 +373,7 @@ def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
         "parameters": parameters,
         "updates": state.global_step,
         "best_checkpoint": state.best_model_checkpoint and Path(state.best_model_checkpoint).name,
-        "best_dev_bleu": state.best_metric,
+        "best_dev_bleu": state.best_metric if str(args.metric_for_best_model).endswith("bleu") else None,
         "seconds": trainer.keeper.seconds,
         "resumed": resume,
         "hardware": hardware(),

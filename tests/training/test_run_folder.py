@@ -288,7 +288,7 @@ def test_a_run_of_a_version_without_fingerprints_resumes(begun: Path, capsys: py
     (RUN / "fingerprint.json").unlink()
     marker = RUN / f"checkpoint-{SAVED}" / "complete.json"
     marker.write_text(json.dumps({key: value for key, value in read_json(marker).items() if key != "sha256"}))
-    refused(r"training\.per_device_train_batch_size differ", "--per_device_train_batch_size", "8")
+    refused(r"training\.per_device_train_batch_size was 16, is 8", "--per_device_train_batch_size", "8")
     assert resumed()["updates"] == STEPS
     told = "resume: run was begun by an earlier version: its data and number of processes are not compared"
     assert told in capsys.readouterr().out
@@ -534,3 +534,29 @@ def test_weights_that_are_missing_are_still_named(
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     resumed()
     assert f"missing keys in the checkpoint model loaded: ['{name}']" in caplog.text
+
+
+# Keys that may change, and those that may not.
+
+
+def test_a_run_resumes_from_another_place_under_other_paths_with_keys_that_do_not_change_the_weights(
+    begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.move(RUN, "moved")
+    shutil.move("text", "elsewhere")
+    places = ["--output_dir", str(begun / "moved") + "/", "--path", str(begun / "elsewhere")]
+    main(["recipe.yaml", "--resume", *places, "--logging_steps", "2", "--per_device_eval_batch_size", "3"])
+    assert f"going on from checkpoint-{SAVED}" in capsys.readouterr().out
+    assert read_json(begun / "moved" / "train_summary.json")["updates"] == STEPS
+
+
+def test_a_key_that_changes_the_run_is_named_with_both_values(begun: Path) -> None:
+    refused("run of another recipe, which cannot be resumed: training.seed was not given, is 7", "--seed", "7")
+    refused("model.dropout was 0.2, is 0.1", "--dropout", "0.1")
+
+
+def test_the_folder_of_the_data_does_not_become_a_runs(new: Path) -> None:
+    before = files_of(Path("text"))
+    with pytest.raises(SystemExit, match="output_dir is text, the folder of the data: give another --output_dir"):
+        main(["recipe.yaml", "--output_dir", "text"])
+    assert files_of(Path("text")) == before

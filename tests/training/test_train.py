@@ -160,7 +160,7 @@ def test_resuming_with_another_recipe_is_refused_and_names_the_keys(folder: Path
     train(recipe_of(folder, max_steps=1))
     before = files_of(folder)
     changes: dict[str, Any] = {"max_steps": 1, "seed": 5, "combiner": "flat", "sources": ["en"], "kind": "unigram"}
-    with pytest.raises(ValueError, match=r"data\.sources, tokenizer\.kind, model\.combiner, training\.seed differ"):
+    with pytest.raises(ValueError, match=r"data\.sources was .*; tokenizer\.kind was .*; model\.combiner was .*; training\.seed was"):
         train(recipe_of(folder, **changes), resume=True)
     assert files_of(folder) == before
 
@@ -182,7 +182,7 @@ def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(f
     whole = train_at(folder, "whole")
     train(recipe_of(folder, max_steps=SAVED))
     before = files_of(folder)
-    with pytest.raises(ValueError, match=r"training\.max_steps differ"):  # shorter
+    with pytest.raises(ValueError, match=r"training\.max_steps was 4, is 3$"):  # shorter
         train(recipe_of(folder, max_steps=SAVED - 1), resume=True)
     with pytest.raises(ValueError, match=r"training\.max_steps, training\.seed differ"):
         train(recipe_of(folder, seed=7), resume=True)
@@ -196,7 +196,7 @@ def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(f
 def test_a_run_whose_learning_rate_depends_on_its_end_cannot_be_made_longer(folder: Path) -> None:
     linear: dict[str, Any] = {"noam_scale": None, "lr_scheduler_type": "linear"}
     train(recipe_of(folder, **linear, max_steps=SAVED))
-    with pytest.raises(ValueError, match=r"training\.max_steps differ"):
+    with pytest.raises(ValueError, match=r"training\.max_steps was 4, is 8, and the learning rate depends on it"):
         train(recipe_of(folder, **linear), resume=True)
 
 
