@@ -160,7 +160,7 @@ def test_resuming_with_another_recipe_is_refused_and_names_the_keys(folder: Path
     train(recipe_of(folder, max_steps=1))
     before = files_of(folder)
     changes: dict[str, Any] = {"max_steps": 1, "seed": 5, "combiner": "flat", "sources": ["en"], "kind": "unigram"}
-    with pytest.raises(ValueError, match=r"data\.sources was .*; tokenizer\.kind was .*; model\.combiner was .*; training\.seed was"):
+    with pytest.raises(ValueError, match=r"data\.sources was .*; tokenizer\.kind was .*; model\.combiner was .*seed"):
         train(recipe_of(folder, **changes), resume=True)
     assert files_of(folder) == before
 
@@ -184,7 +184,7 @@ def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(f
     before = files_of(folder)
     with pytest.raises(ValueError, match=r"training\.max_steps was 4, is 3$"):  # shorter
         train(recipe_of(folder, max_steps=SAVED - 1), resume=True)
-    with pytest.raises(ValueError, match=r"training\.max_steps, training\.seed differ"):
+    with pytest.raises(ValueError, match=r"training\.max_steps was 4, is 8; training\.seed was not given, is 7"):
         train(recipe_of(folder, seed=7), resume=True)
     assert files_of(folder) == before
     summary = train(recipe_of(folder), resume=True)
