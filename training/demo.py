@@ -22,7 +22,7 @@ from prepare import demo_data
 RECIPE = "demo"
 FOLDER = Path("runs/demo")
 RUNS = {"all": ["en", "de", "fr"], "en_only": ["en"]}
-MINUTES = {"all": 2.5, "en_only": 1.0}  # training and scoring, as measured on two cores of an AMD EPYC
+MINUTES = {"all": 2.0, "en_only": 1.0}  # training and scoring, as measured on two cores of an AMD EPYC
 ENOUGH = 90.0  # BLEU that the three sources reach together; what one source tells allows about 50
 NEXT = """\
 What to try next:
