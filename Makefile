@@ -52,7 +52,7 @@ build/matrix/%/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 TRANSFORMERS_TESTS ?= build/transformers/tests
 test-shared: $(INSTALLED) $(TRANSFORMERS_TESTS)  ## the shared model tests of Transformers, on our models
 	TRANSFORMERS_TESTS=$(TRANSFORMERS_TESTS) $(VENV)/bin/pytest -o addopts=--import-mode=importlib -W ignore \
-		tests/shared_suite.py
+		tests/integration/shared_suite.py
 
 build/transformers/tests: $(INSTALLED)
 	$(PIP_INSTALL) --quiet parameterized
