@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from command_lines import parse
 from hf_multisource.recipes.catalogue import describe_recipes, shipped_recipes
 from hf_multisource.recipes.recipe import Recipe, load_recipe, parse_overrides
 
@@ -60,11 +61,14 @@ def commands_of_gpu() -> list[list[str]]:
 
 
 def check(command: list[str]) -> Recipe | None:
-    """Build the recipe and the configuration of a `train` command; scripts of other commands must be there."""
+    """Build the recipe and the configuration of a `train` command; parse others; scripts must be there."""
     if command[0] == "python":
         assert command[1] == "-m" or (ROOT / command[1]).exists(), command
         return None
-    if command[:2] != ["hf-multisource", "train"]:
+    if command[0] != "hf-multisource":  # pytest
+        return None
+    if command[1] != "train":
+        parse(command[1:])
         return None
     recipe = load_recipe(command[2], parse_overrides(command[3:]))
     entries: dict[str, Any] = recipe.source_entries()

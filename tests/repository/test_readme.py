@@ -13,16 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-import typer
 import yaml
 from transformers import MarianConfig, MarianMTModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
+from command_lines import SOURCES, commands, parse
 from fresh import run_fresh
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.cli.app import make_app
-from hf_multisource.cli.translate import parse_files
 from hf_multisource.recipes.catalogue import shipped_recipes
-from hf_multisource.recipes.recipe import DataRecipe, TokenizerRecipe, load_recipe, parse_overrides
+from hf_multisource.recipes.recipe import DataRecipe, TokenizerRecipe, load_recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +32,6 @@ MOST_LINES = 150  # of the README
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 NEEDS_THE_DEMO = {"README.md"}  # pages whose shown output is that of the trained demo model
-SOURCES = ("en", "de", "fr", "image", "speech")  # that commands on the pages may name
 
 # Pages (of the README the first example) that import nothing but what lies beside the weights.
 ON_REMOTE_CODE = ["docs/sources.md", "docs/conversion.md", "docs/generation.md", "docs/publishing.md"]
@@ -148,27 +145,6 @@ def command_lines(page: str) -> Iterator[list[str]]:
             ends = [words.index(sign) for sign in ("<", ">", "|") if sign in words]
             if words:
                 yield words[: min(ends, default=None)]
-
-
-def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command of `hf-multisource` with the words that call it."""
-    command = typer.main.get_command(make_app()) if command is None else command
-    if not hasattr(command, "commands"):
-        yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from commands(child, (*path, name))
-
-
-def parse(words: list[str]) -> None:
-    """Parse a command line of `hf-multisource` as the command itself does, and nothing more."""
-    path, command = next((path, command) for path, command in commands() if tuple(words[: len(path)]) == path)
-    context = command.make_context(path[-1], words[len(path) :])
-    if path == ("train",):
-        load_recipe(context.params["recipe"], parse_overrides(context.args))
-    elif path == ("translate",):
-        parse_files(context.args, SOURCES)
-    else:
-        assert context.args == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")])
