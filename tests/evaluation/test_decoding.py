@@ -204,6 +204,13 @@ def test_one_complete_row_is_kept_even_if_it_has_fewer_lines_than_a_row_of_the_o
     assert out.read_bytes() == before
 
 
+def test_lines_of_an_incomplete_row_are_not_taken_for_rows_of_other_settings(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    run(out, BEST_TWO, rows=ROWS[:1])
+    out.write_bytes(out.read_bytes().splitlines(keepends=True)[0])  # one of the two lines of the first row
+    assert run(out).best == [translation(row) for row in ROWS]
+
+
 def test_damaged_settings_beside_a_file_are_named(tmp_path: Path) -> None:
     run(tmp_path / "out.txt")
     (tmp_path / "out.txt.json").write_text("{")
