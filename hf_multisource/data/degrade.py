@@ -231,7 +231,7 @@ def degrade_folder(
     seed: int = 0,
     mask: str = "[v]",
 ) -> dict[str, dict[str, int]]:
-    """Mask one source of a folder, link the rest, and write what was masked to `degrade.json`.
+    """Mask one source of a folder, link all other files, and write the counts of masked words to `degrade.json`.
 
     Args:
         data: Folder of line-aligned text.

@@ -311,7 +311,7 @@ def how_made(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
-    """The page of one table, from its rows and what is said of them.
+    """Return the page of one table, made from its rows and the notes on them.
 
     Args:
         table: The table's name.

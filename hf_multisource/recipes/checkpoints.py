@@ -344,7 +344,7 @@ class RunTrainer(MultiSourceTrainer):
             super()._save_checkpoint(model, trial)
         finally:
             self._saving = False
-        if self.state.best_global_step:  # stock code has looked for it among what is being written
+        if self.state.best_global_step:  # stock code looked for the best checkpoint in the temporary folder
             best = folder / f"checkpoint-{self.state.best_global_step}"
             if best.name == name or best.exists():
                 self.state.best_model_checkpoint = str(best)

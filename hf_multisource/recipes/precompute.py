@@ -114,7 +114,7 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
         paths: Of each; None: there is none.
 
     Returns:
-        The pictures, None where there is none, and the places of those that cannot be read.
+        The pictures (None for an absent or unreadable picture), and the indices of the unreadable ones.
     """
     pictures: list[Any] = []
     unreadable = []

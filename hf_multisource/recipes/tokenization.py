@@ -191,7 +191,7 @@ def write_tokenizers(
         separate: Whether to train one tokenizer each, in `out`/<source> and `out`/target.
 
     Returns:
-        One line a tokenizer: where it lies and what it is.
+        One line for each tokenizer, with its folder, kind and size.
 
     Raises:
         FileExistsError: If `out` is not empty.

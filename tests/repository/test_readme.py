@@ -1,4 +1,4 @@
-"""What README.md and the pages of docs/ show runs as it is written there, and what they name exists."""
+"""The code blocks of README.md and docs/ run as they are written, and every name in them exists."""
 
 from __future__ import annotations
 

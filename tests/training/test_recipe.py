@@ -45,7 +45,7 @@ def test_every_recipe_gives_a_model_and_training_arguments(
 ) -> None:
     monkeypatch.setattr(
         "hf_multisource.recipes.recipe.encoder_config", lambda checkpoint: ResNetConfig()
-    )  # what is not there yet
+    )  # the checkpoints that recipes name are not on this machine
     recipe = load_recipe(path, {"output_dir": str(tmp_path), "use_cpu": True})
     own = dict.fromkeys(recipe.data.model_sources, 400) if recipe.tokenizer.separate else {}
     config = recipe.model_config(500, own, pad_token_id=0, bos_token_id=2, eos_token_id=1)

@@ -247,7 +247,7 @@ BEST_AT_2: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2}
 
 
 def spoil(path: Path, cut: bool) -> bytes:
-    """Cut a file or change one bit of it; returns what it held."""
+    """Cut a file or change one bit of it; return its former content."""
     content = path.read_bytes()
     path.write_bytes(content[:-1] if cut else content[:-1] + bytes([content[-1] ^ 1]))
     return content
