@@ -361,13 +361,15 @@ REPLACES = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_e
 
 
 def _drop_replaced(training: dict[str, Any], changed: set[str]) -> None:
-    """Remove the keys of a recipe's file that keys of the command line replace."""
+    """Remove the keys of a recipe's file that a schedule of the command line replaces.
+
+    The other way round nothing is removed: without the schedule, a default would decide what the recipe decided.
+    """
     for option, keys in REPLACES.items():
         if option in changed and training[option] is not None:
-            for key in set(keys) - changed:
+            length = set() if "num_train_epochs" in changed else {"max_steps"}  # how long to train must be said
+            for key in set(keys) - changed - length:
                 training.pop(key, None)
-    if changed & set(REPLACES["noam_scale"]) and "noam_scale" not in changed:
-        training.pop("noam_scale", None)
 
 
 def _check_training(path: Path, training: Mapping[str, Any]) -> None:

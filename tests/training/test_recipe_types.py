@@ -381,9 +381,34 @@ def test_a_schedule_on_the_command_line_replaces_that_of_the_recipe() -> None:
     noam = load_recipe("multi30k_en_de_fr_cs", {"noam_scale": 2.0})
     assert noam.training["noam_scale"] == 2.0
     assert "learning_rate" not in noam.training
-    plain = load_recipe("multi30k_en_de_fr_cs_long", {"learning_rate": 0.001})
-    assert plain.training["learning_rate"] == 0.001
-    assert "noam_scale" not in plain.training
+    halved = load_recipe("multi30k_en_de_fr_cs", {"halve_after_epoch": 2, "num_train_epochs": 4})
+    assert not {"max_steps", "warmup_steps", "lr_scheduler_type"} & halved.training.keys()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option", "message"),
+    [
+        (
+            "multi30k_en_de_fr_cs",
+            ["--halve_after_epoch", "2"],
+            "training.halve_after_epoch replaces training.max_steps",
+        ),
+        (
+            "multi30k_en_de_fr_cs_long",
+            ["--learning_rate", "1e-3"],
+            "training.noam_scale replaces training.learning_rate",
+        ),
+        (
+            "multi30k_en_de_fr_cs_long",
+            ["--lr_scheduler_type", "cosine"],
+            "training.noam_scale replaces training.lr_scheduler_type",
+        ),
+    ],
+)
+def test_no_default_takes_the_place_of_what_a_recipe_decides(
+    recipe: str, option: list[str], message: str, small: Path
+) -> None:
+    assert f"{message}; give one of them" in refusal(recipe, *option)
 
 
 def test_a_shipped_recipe_with_its_file_ending_is_recognised(small: Path) -> None:
