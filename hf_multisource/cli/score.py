@@ -11,6 +11,7 @@ from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
 from hf_multisource.evaluation.scoring import PLOTS, Scoring, left_out, table
 from hf_multisource.evaluation.scoring import score as score_run
+from hf_multisource.metrics.table import METRICS
 
 NAME = "score"
 FIRST = "first"  # `--attention_plot` without rows
@@ -23,6 +24,10 @@ def score(
     data: Annotated[str | None, typer.Option("--data", help="Folder or Hub id of the data; default: recipe's.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Name of the test split; default: recipe's.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Name of the target; default: recipe's.")] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metrics", help=f"Some of {', '.join(METRICS)}, the most important first; default: recipe's."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to; default: RUN/scores.")] = None,
     adversarial: Annotated[
         bool, typer.Option("--adversarial", "--wrong", help="Also score with each source wrong.")
@@ -55,7 +60,7 @@ def score(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the shuffles.")] = 0,
     device: options.Device = None,
 ) -> None:
-    """Decode a test set and score it with BLEU, chrF and perplexity.
+    """Decode a test set and score it: BLEU and chrF or the metrics that are named, and perplexity.
 
     \b
         hf-multisource score runs/mine

@@ -21,30 +21,43 @@ from typing import Any
 
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import read_lines
-from hf_multisource.evaluation.metrics import METRICS
-from hf_multisource.evaluation.significance import paired_bootstrap
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.metrics.bootstrap import paired_bootstrap
+from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
 from hf_multisource.recipes.pretrained import encoder_config
 from hf_multisource.recipes.recipe import FAMILIES
 
-FLAT_GAIN = 0.3  # BLEU points
 RESULTS = Path("docs/results")
 WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
 SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
 
 
-def flattened(curve: Sequence[tuple[int, float]]) -> bool:
+def flattened(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
     """Whether training has run long enough to be compared.
 
     Args:
-        curve: (updates, dev BLEU) of every evaluation.
+        curve: (updates, score on the dev set) of every evaluation.
+        metric: The metric.
 
     Returns:
-        True if the last fifth of the updates raised the best dev BLEU by less than `FLAT_GAIN`. False where no
-        evaluation comes before the last fifth: then nothing is known.
+        True if the last fifth of the updates improved the best score by less than the metric's `flat_gain`. False where
+        no evaluation comes before the last fifth: then nothing is known.
     """
-    before = [bleu for step, bleu in curve if step <= 0.8 * max(step for step, _ in curve)]
-    return bool(before) and max(bleu for _, bleu in curve) - max(before) < FLAT_GAIN
+    best = max if metric.higher_is_better else min
+    before = [score for step, score in curve if step <= 0.8 * max(step for step, _ in curve)]
+    return bool(before) and abs(best(score for _, score in curve) - best(before)) < metric.flat_gain
+
+
+def head_metric(row: Mapping[str, Any]) -> str:
+    """Return the metric by which a row is compared with others.
+
+    Args:
+        row: A row.
+
+    Returns:
+        Name of the first metric that it was scored with; BLEU if it was not scored.
+    """
+    return (metrics_of((row["scores"] or {}).get("all", {})) or ["bleu"])[0]
 
 
 def read_json(path: Path) -> Any:
@@ -55,7 +68,9 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> dict[str, Any]:
+def compare(
+    run: Path, baseline: Path, split: str, condition: str = "all", metrics: Sequence[str] = DEFAULT
+) -> dict[str, Any]:
     """Paired bootstrap of two runs on one test set: the run in one condition, the baseline with all its sources."""
     names = ((run, "reference"), (baseline, "reference"), (run, condition), (baseline, "all"))
     files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
@@ -65,7 +80,7 @@ def compare(run: Path, baseline: Path, split: str, condition: str = "all") -> di
     references, baseline_references, hypotheses, baseline_hypotheses = map(read_lines, files)
     if references != baseline_references:
         raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
-    return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references)}
+    return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references, metrics=metrics)}
 
 
 def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +94,12 @@ def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
 
 
 def compare_dedicated(
-    run: Path, dedicated: Sequence[Path], split: str, sources: Sequence[str], conditions: Sequence[str]
+    run: Path,
+    dedicated: Sequence[Path],
+    split: str,
+    sources: Sequence[str],
+    conditions: Sequence[str],
+    metrics: Sequence[str],
 ) -> dict[str, Any]:
     """Compare a run, left with some of its sources, with runs that were trained on just these.
 
@@ -89,6 +109,7 @@ def compare_dedicated(
         split: Test split.
         sources: Sources of the run.
         conditions: In which it was scored.
+        metrics: Names of metrics that compare texts with references alone.
 
     Returns:
         Condition -> what `compare` gives.
@@ -102,7 +123,7 @@ def compare_dedicated(
         found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
         if not found:
             raise ValueError(f"{run} has no score with just {' '.join(own)} left to compare with {other}")
-        compared[found[0]] = compare(run, other, split, found[0])
+        compared[found[0]] = compare(run, other, split, found[0], metrics)
     return compared
 
 
@@ -126,11 +147,12 @@ def plot_commands(plot: Path) -> list[str]:
     return list(read_json(report)["commands"]) if mark and report.exists() else []
 
 
-def training_facts(run: Path) -> dict[str, Any]:
-    """Read the training facts of a finished run: figures, dev BLEU over the updates, and the command.
+def training_facts(run: Path, metric: str) -> dict[str, Any]:
+    """Read the training facts of a finished run: figures, scores on the dev set over the updates, and the command.
 
     Args:
         run: The run folder.
+        metric: Name of the metric of these scores.
 
     Returns:
         The part of a row that is about training, and `command`.
@@ -140,9 +162,11 @@ def training_facts(run: Path) -> dict[str, Any]:
     """
     summary = read_json(run / "train_summary.json")
     history = read_json(run / "trainer_state.json")["log_history"]
-    evaluations = [entry for entry in history if "eval_bleu" in entry]
-    curve = [(entry["step"], round(entry["eval_bleu"], 3)) for entry in evaluations]
-    best: Any = max(evaluations, key=lambda entry: entry["eval_bleu"], default={})  # the first, as in training
+    key = f"eval_{metric}"
+    evaluations = [entry for entry in history if key in entry]
+    curve = [(entry["step"], round(entry[key], 3)) for entry in evaluations]
+    choose = max if METRICS[metric].higher_is_better else min
+    best: Any = choose(evaluations, key=lambda entry: entry[key], default={})  # the first, as in training
     return {
         "parameters": summary["parameters"],
         "updates": summary["updates"],
@@ -152,7 +176,7 @@ def training_facts(run: Path) -> dict[str, Any]:
         "seed": summary["seed"],
         "curve": curve,
         "dev_loss": best.get("eval_loss"),
-        "finished": flattened(curve),
+        "finished": flattened(curve, METRICS[metric]),
         "command": summary["command"],
     }
 
@@ -206,7 +230,9 @@ def make_row(
             raise ValueError(f"{run}/scores holds scores of {', '.join(splits) or 'no split'}; name one with --split")
         split = splits[0]
     scores = read_json(run / "scores" / f"{split}.json")
-    training = training_facts(run)
+    metrics = metrics_of(scores["conditions"]["all"])
+    comparable = [metric for metric in metrics if not METRICS[metric].needs_sources]
+    training = training_facts(run, metrics[0])
     config = read_json(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
@@ -223,7 +249,7 @@ def make_row(
         "scores": {
             condition: {
                 metric: {**entry["draws"][0][metric], **entry[metric], "draws": len(entry["draws"])}
-                for metric in METRICS
+                for metric in metrics_of(entry)
             }
             for condition, entry in scores["conditions"].items()
         },
@@ -231,7 +257,7 @@ def make_row(
         "search": scores["search"],
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
-        "baseline": compare(run, baseline, split) if baseline else None,
+        "baseline": compare(run, baseline, split, metrics=comparable) if baseline else None,
         "commands": [training["command"], *scores["commands"]],
         "date": scores["date"],
         "versions": scores["versions"],
@@ -239,23 +265,25 @@ def make_row(
     if encoders := wrapped_encoders(config):
         row["encoders"] = encoders
     if dedicated:
-        row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]))
+        row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]), comparable)
     return row
 
 
-def format_score(score: dict[str, Any]) -> str:
+def format_score(scores: Mapping[str, Any], metric: str) -> str:
     """Format a score with its spread.
 
     Args:
-        score: `score`, `sd`, `draws` and `draws_sd`, as rows have them.
+        scores: By metric: `score`, `sd`, `draws` and `draws_sd`, as rows have them.
+        metric: Name of the metric.
 
     Returns:
         Such as "21.3 ± 0.8", where ± is what `SPREAD` says. A mean over several draws of a wrong source has no such
         spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)".
     """
+    score, show = scores[metric], METRICS[metric].show
     if score["draws"] > 1:
-        return f"{score['score']:.1f} ({score['draws']} draws, sd {score['draws_sd']:.1f})"
-    return f"{score['score']:.1f} ± {score['sd']:.1f}"
+        return f"{show(score['score'])} ({score['draws']} draws, sd {show(score['draws_sd'])})"
+    return f"{show(score['score'])} ± {show(score['sd'])}"
 
 
 def split_notes(notes: str) -> tuple[str, str]:
@@ -278,18 +306,21 @@ def length_rule(search: dict[str, Any]) -> str:
 
 
 def _against_baseline(row: dict[str, Any]) -> str:
-    if row["baseline"] is None:
+    head = head_metric(row)
+    if head not in (row["baseline"] or {}):
         return ""
-    bleu = row["baseline"]["bleu"]
-    return f"{bleu['difference']:+.1f} (p = {bleu['p_value']:.3f}) to {row['baseline']['run']}"
+    compared = row["baseline"][head]
+    difference = METRICS[head].show(compared["difference"], sign=True)
+    return f"{difference} (p = {compared['p_value']:.3f}) to {row['baseline']['run']}"
 
 
-def learning_curves(rows: Sequence[dict[str, Any]]) -> str:
-    """Dev BLEU of all rows over the updates, as a table."""
+def learning_curves(rows: Sequence[dict[str, Any]], metric: Metric) -> str:
+    """Scores of all rows on the dev set over the updates, as a table."""
     curves = {row["name"]: dict(row["curve"]) for row in rows}
     steps = sorted({step for curve in curves.values() for step in curve})
     lines = [
-        [f"{step:,}", *(f"{curve[step]:.1f}" if step in curve else "" for curve in curves.values())] for step in steps
+        [f"{step:,}", *(metric.show(curve[step]) if step in curve else "" for curve in curves.values())]
+        for step in steps
     ]
     return format_table(["updates", *curves], lines)
 
@@ -310,6 +341,20 @@ def how_made(rows: Sequence[dict[str, Any]]) -> str:
     return f"## How each row was made\n\n{made}"
 
 
+def unfinished_rule(metric: Metric, whose: str = "its") -> str:
+    """When training counts as unfinished, as `flattened` decides it, in words."""
+    improved = "raised" if metric.higher_is_better else "lowered"
+    return (
+        f"the last fifth of {whose} updates still {improved} the best dev {metric.label} by {metric.flat_gain} or more"
+    )
+
+
+def signatures_of(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str:
+    """How each metric was computed, one a line, as the first row that has it says."""
+    found = {name: next(row["scores"]["all"][name] for row in rows if name in row["scores"]["all"]) for name in metrics}
+    return "".join(f"- {name}: `{score['signature']}`\n" for name, score in found.items())
+
+
 def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     """Return the page of one table, made from its rows and the notes on them.
 
@@ -326,7 +371,10 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
     changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
     changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
-    header = ["name", "combiner", "sources", "BLEU", "chrF", "BLEU to baseline", "dev loss"]
+    metrics = list(dict.fromkeys(name for row in rows for name in metrics_of(row["scores"]["all"])))
+    head = METRICS[metrics[0]]
+    columns = [METRICS[name].label for name in metrics]
+    header = ["name", "combiner", "sources", *columns, f"{head.label} to baseline", "dev loss"]
     has_perplexity = any(row.get("perplexity") is not None for row in rows)  # not of rows made before it was measured
     header += ["perplexity"] if has_perplexity else []
     header += ["updates", "minutes", "parameters"]
@@ -335,8 +383,9 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     def comparable(row: dict[str, Any]) -> bool:
         return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
 
-    def bleu(row: dict[str, Any], condition: str) -> str:
-        return format_score(row["scores"][condition]["bleu"]) if condition in row["scores"] else ""
+    def score(row: dict[str, Any], condition: str, metric: str) -> str:
+        scores = row["scores"].get(condition, {})
+        return format_score(scores, metric) if metric in scores else ""
 
     lines, changes = [], []
     for row in rows:
@@ -346,8 +395,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
                 name,
                 row["combiner"],
                 " ".join(row["sources"]),
-                bleu(row, "all"),
-                format_score(row["scores"]["all"]["chrf"]),
+                *(score(row, "all", metric) for metric in metrics),
                 _against_baseline(row) if comparable(row) else "",
                 "" if row["dev_loss"] is None else f"{row['dev_loss']:.3f}",
                 *([f"{row['perplexity']:.1f}" if row.get("perplexity") else ""] if has_perplexity else []),
@@ -357,10 +405,10 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
             ]
         )
         if len(row["scores"]) > 1:
-            changes.append([name, *(bleu(row, condition) for condition in ("all", *changed))])
+            changes.append([name, *(score(row, condition, metrics[0]) for condition in ("all", *changed))])
     explained = "\n*perplexity*: perplexity of the test set's references, per token." if has_perplexity else ""
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
-    signatures = "".join(f"- {name}: `{rows[0]['scores']['all'][name]['signature']}`\n" for name in METRICS)
+    signatures = signatures_of(rows, metrics)
     sections = [
         f"""\
 <!-- Made by `hf-multisource results table {table}` from what lies in {table}/. Do not edit. -->
@@ -369,7 +417,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
 {lead}Test set: {splits}. *p*: paired bootstrap test.
 {SPREAD}
 *dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
-be compared, while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.{explained}
+be compared, while {unfinished_rule(head)}.{explained}
 
 {format_table(header, lines)}
 
@@ -379,16 +427,18 @@ be compared, while the last fifth of its updates still raised the best dev BLEU 
         sections.append(f"""\
 ## Sources taken away or swapped
 
-BLEU. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away. *wrong-X*: X
-is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean over the draws,
-and *sd* is the standard deviation over them.
+{head.label}. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away.
+*wrong-X*: X is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean
+over the draws, and *sd* is the standard deviation over them.
 
 {format_table(["name", "all", *changed], changes)}
 """)
     if rest:
         sections.append(f"## What they show\n\n{rest}\n")
     if any(row["curve"] for row in rows):
-        sections.append(f"## Learning curves\n\nBLEU of greedy search on the dev set.\n\n{learning_curves(rows)}\n")
+        sections.append(
+            f"## Learning curves\n\n{head.label} of greedy search on the dev set.\n\n{learning_curves(rows, head)}\n"
+        )
     return "\n".join([*sections, how_made(rows)])
 
 

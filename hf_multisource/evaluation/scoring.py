@@ -37,11 +37,11 @@ from hf_multisource.evaluation.decoding import (
     load_weights,
 )
 from hf_multisource.evaluation.likelihood import cross_entropy
-from hf_multisource.evaluation.metrics import METRICS, measure_metric
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
-from hf_multisource.evaluation.significance import paired_bootstrap
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
+from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
@@ -60,6 +60,7 @@ class Scoring:
         data: Folder or Hub id of the data; None: the recipe's.
         split: Name of the test split; None: the recipe's.
         target: Name of the target column; None: the recipe's.
+        metrics: Names of the metrics, the most important first; None: the recipe's.
         out: Folder to write to; None: the folder `scores` in the run.
         adversarial: Whether to score with each source wrong.
         draws: Shuffles of each wrong source.
@@ -86,6 +87,7 @@ class Scoring:
     data: str | None = None
     split: str | None = None
     target: str | None = None
+    metrics: Sequence[str] | None = None
     out: Path | None = None
     adversarial: bool = False
     draws: int = 5
@@ -107,6 +109,8 @@ class Scoring:
     def __post_init__(self) -> None:
         check_at_least(1, draws=self.draws, batch_size=self.batch_size, limit=self.limit)
         check_choice(UNREADABLE, unreadable=self.unreadable)
+        for name in self.metrics or ():
+            check_choice(tuple(METRICS), metrics=name)
         self.search(DataRecipe.max_length)  # refuses what the search cannot do
         if self.attention_plot is not None and find_spec("matplotlib") is None:
             raise ImportError(INSTALL)
@@ -156,16 +160,31 @@ def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> di
     return chosen
 
 
-def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str] | None) -> dict[str, Any]:
-    """Measure one decoding; `congruent` holds the hypotheses of condition `all`, which it is compared with."""
+def measure(
+    decoded: Decoded, rows: Sequence[Row], target: str, metrics: Sequence[str], congruent: Sequence[str] | None
+) -> dict[str, Any]:
+    """Measure one decoding.
+
+    Args:
+        decoded: The hypotheses.
+        rows: The sentences as they are, with references and all sources.
+        target: Name of the column of the references.
+        metrics: Names of the metrics.
+        congruent: The hypotheses of condition `all`, which these are compared with; None: these are they.
+
+    Returns:
+        The figures.
+    """
+    references = [row[target] or "" for row in rows]
     figures: dict[str, Any] = {
         "seconds": decoded.seconds,
         "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
     }
-    for name in METRICS:
-        figures[name] = measure_metric(name, decoded.best, references)
+    for name in metrics:
+        figures[name] = measure_metric(name, decoded.best, references, rows)
     if congruent is not None:
-        for name, comparison in paired_bootstrap(decoded.best, congruent, references).items():
+        compared = paired_bootstrap(decoded.best, congruent, references, rows, metrics=metrics)
+        for name, comparison in compared.items():
             figures[name].update(comparison)
     return figures
 
@@ -173,7 +192,7 @@ def measure(decoded: Decoded, references: Sequence[str], congruent: Sequence[str
 def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the mean score over the draws and its standard deviation (None for one draw), with the draws."""
     summary: dict[str, Any] = {}
-    for name in METRICS:
+    for name in metrics_of(draws[0]):
         scores = [draw[name]["score"] for draw in draws]
         deviation = statistics.stdev(scores) if len(scores) > 1 else None
         summary[name] = {"score": statistics.fmean(scores), "draws_sd": deviation}
@@ -183,19 +202,28 @@ def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def table(scored: dict[str, Any]) -> str:
     """Format the scores of all conditions as a table."""
     lines = []
+    metrics = metrics_of(scored["all"])
+    head = metrics[0]
     for condition, entry in scored.items():
         line = [condition]
-        for name in METRICS:
+        for name in metrics:
+            if name not in entry:  # scored earlier, by other metrics
+                line += ["", ""]
+                continue
             first, deviation = entry["draws"][0][name], entry[name]["draws_sd"]
-            spread = f"± {deviation:.2f} over {len(entry['draws'])} draws" if deviation is not None else ""
-            line += [f"{entry[name]['score']:.2f}", spread or f"[{first['ci_low']:.2f}, {first['ci_high']:.2f}]"]
+            low, high = (METRICS[name].show(first[end], more=1) for end in ("ci_low", "ci_high"))
+            spread = f"[{low}, {high}]"
+            if deviation is not None:
+                spread = f"± {METRICS[name].show(deviation, more=1)} over {len(entry['draws'])} draws"
+            line += [METRICS[name].show(entry[name]["score"], more=1), spread]
         perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # not in older reports
         line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}")
         first = entry["draws"][0]
-        worst = max((draw["bleu"].get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
+        worst = max((draw.get(head, {}).get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
         line += ["" if condition == "all" else f"{worst:.3f}", str(first["sentences_per_second"])]
         lines.append(line)
-    return format_table(["condition", "BLEU", "95 %", "chrF", "95 %", "perplexity", "p to all (BLEU)", "sent/s"], lines)
+    columns = [column for name in metrics for column in (METRICS[name].label, "95 %")]
+    return format_table(["condition", *columns, "perplexity", f"p to all ({METRICS[head].label})", "sent/s"], lines)
 
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
@@ -203,6 +231,7 @@ def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     options: dict[str, Any] = {
         "path": args.data,
         "target": args.target,
+        "metrics": None if args.metrics is None else list(args.metrics),
         "test": args.split,
         "max_length": args.max_length,
     }
@@ -289,7 +318,6 @@ def score(args: Scoring, command: str) -> dict[str, Any]:
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
     split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, rates_of(processor))
-    references = [row[data.target] or "" for row in split.rows]
     plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
     chosen_rows = conditions(split.rows, data.sources, args)
     path = args.folder / f"{data.test}.json"
@@ -326,10 +354,16 @@ def score(args: Scoring, command: str) -> dict[str, Any]:
             known = cross_entropy(
                 model, processor, data.model_rows(rows), data.target, data.max_length, args.batch_size
             )
-            measured.append({"hypotheses": out.name, **measure(decoded, references, congruent), PERPLEXITY: known})
+            measured.append(
+                {
+                    "hypotheses": out.name,
+                    **measure(decoded, split.rows, data.target, data.metrics, congruent),
+                    PERPLEXITY: known,
+                }
+            )
             if congruent is None:
                 congruent = decoded.best
-                text = "".join(f"{line}\n" for line in references)
+                text = "".join(f"{row[data.target] or ''}\n" for row in split.rows)
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)

@@ -22,10 +22,10 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
 from hf_multisource.evaluation.results import (
-    FLAT_GAIN,
     SPREAD,
     attention_plots,
     format_score,
+    head_metric,
     length_rule,
     make_row,
     read_json,
@@ -34,13 +34,13 @@ from hf_multisource.evaluation.results import (
     wrapped_encoders,
 )
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import FAMILIES, SEPARATOR, Recipe, load_recipe, parse_overrides
 
 PROGRAM = "hf-multisource"
 CARDS = Path("model_cards")
 TEMPLATE = Path(__file__).with_name("template.md")
-METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 CONDITIONS = {
     "absent": "*absent*: the source is taken away from every sentence.",
     "wrong": "*wrong*: the source is another sentence's, so that no sentence keeps its own.",
@@ -138,7 +138,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     if len(data.model_sources) > 1:
         row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).strategy
     if (run / "train_summary.json").exists():
-        facts = training_facts(run)
+        facts = training_facts(run, data.metrics[0])
         row |= {**facts, "commands": [facts["command"]]}
         if split or scored_splits(run):
             row |= make_row(run, "", run.name, split)
@@ -247,16 +247,19 @@ def examined(row: dict[str, Any]) -> list[str]:
 def worth_table(row: dict[str, Any]) -> str:
     """Scores of each source absent, wrong and alone; empty if none was measured."""
     scores, asked = row["scores"] or {}, examined(row)
-    columns = [(condition, metric) for metric in METRICS for condition in asked]
+    columns = [(condition, metric) for metric in metrics_of(scores.get("all", {})) for condition in asked]
     lines = []
     for name in row["sources"]:
         line = [name]
         for condition, metric in columns:
             entry = scores.get(f"{condition}-{name}")
-            difference = entry[metric]["score"] - scores["all"][metric]["score"] if entry else 0.0
-            line.append(f"{format_score(entry[metric])} ({difference:+.1f})" if entry else "")
+            if not entry or metric not in entry:
+                line.append("")
+                continue
+            difference = entry[metric]["score"] - scores["all"][metric]["score"]
+            line.append(f"{format_score(entry, metric)} ({METRICS[metric].show(difference, sign=True)})")
         lines.append(line)
-    header = ["source", *(f"{METRICS[metric]}, {condition}" for condition, metric in columns)]
+    header = ["source", *(f"{METRICS[metric].label}, {condition}" for condition, metric in columns)]
     return format_table(header, lines) if columns else ""
 
 
@@ -281,12 +284,12 @@ def metadata(subject: Subject) -> ModelCardData:
             dataset_name=dataset,
             dataset_split=row["split"],
             metric_type=metric,
-            metric_name=label,
+            metric_name=METRICS[metric].label,
             metric_value=round(row["scores"]["all"][metric]["score"], 2),
             metric_args={"signature": row["scores"]["all"][metric]["signature"]},
         )
-        for metric, label in METRICS.items()
-        if row["scores"] and row["finished"]
+        for metric in metrics_of((row["scores"] or {}).get("all", {}))
+        if row["finished"]
     ]
     link = terms(subject.recipe)
     return ModelCardData(
@@ -298,10 +301,16 @@ def metadata(subject: Subject) -> ModelCardData:
         pipeline_tag="translation",
         tags=["multi-source", *(row["combiner"].split(", ") if row["combiner"] else [])],
         datasets=hub or None,
-        metrics=list(METRICS) if row["scores"] else None,
+        metrics=metrics_of(row["scores"]["all"]) if row["scores"] else None,
         model_name=row["name"] if results else None,
         eval_results=results or None,
     )
+
+
+def best_of(row: dict[str, Any]) -> float | None:
+    """The best score on the development set; None if training measured none."""
+    choose = max if METRICS[head_metric(row)].higher_is_better else min
+    return choose((score for _, score in row["curve"]), default=None)
 
 
 def terms(recipe: Recipe) -> str | None:
@@ -355,13 +364,13 @@ def render(subject: Subject, out: Path, command: str) -> str:
         snippet=snippet(subject),
         published=subject.published,
         ships_code=subject.ships_code,
-        metrics=METRICS,
+        metrics={name: METRICS[name] for name in metrics_of((row["scores"] or {}).get("all", {}))},
         spread=SPREAD,
-        flat_gain=FLAT_GAIN,
+        head=METRICS[head_metric(row)],
         worth=worth_table(row),
         notes=[CONDITIONS[condition] for condition in examined(row)],
         plot=subject.plot and Path(os.path.relpath(subject.plot, out.parent)).as_posix(),
-        best=max((bleu for _, bleu in row["curve"]), default=None),
+        best=best_of(row),
         settings=settings(subject.recipe),
         terms=terms(subject.recipe),
     )

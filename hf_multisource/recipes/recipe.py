@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,11 +27,13 @@ from transformers.integrations import get_available_reporting_integrations
 
 from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
 from hf_multisource.data.files import write_text
+from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
 from hf_multisource.recipes.schema import (
     FAMILIES,
+    LOSS,
     NOT_OF_TRAINING,
     PRESETS,
     SEPARATOR,
@@ -229,6 +231,8 @@ class Recipe:
             settings["lr_scheduler_type"] = "inverse_sqrt"
         settings.setdefault("generation_max_length", self.data.max_length)
         settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # elsewhere it only warns
+        if (metric := settings.get("metric_for_best_model")) and settings.get("greater_is_better") is None:
+            settings["greater_is_better"] = is_larger_better(metric.removeprefix("eval_"))
         settings.setdefault("use_cpu", self.on_cpu)  # or bf16 would be refused on a CPU
         check_trackers(settings.get("report_to"))
         with errors_of("training", training_keys()):
@@ -372,7 +376,19 @@ def _drop_replaced(training: dict[str, Any], changed: set[str]) -> None:
                 training.pop(key, None)
 
 
-def _check_training(path: Path, training: Mapping[str, Any]) -> None:
+def is_larger_better(metric: str) -> bool:
+    """Say whether a larger value of what an evaluation measures is a better one.
+
+    Args:
+        metric: The loss, or a metric of the table.
+
+    Returns:
+        The answer.
+    """
+    return metric != LOSS and METRICS[metric].higher_is_better
+
+
+def _check_training(path: Path, training: Mapping[str, Any], metrics: Sequence[str]) -> None:
     """Refuse keys that decide the same thing, keys that lack another, and keys that contradict each other."""
     for option, keys in REPLACES.items():
         given = training if training.get(option) is not None else {}
@@ -380,15 +396,24 @@ def _check_training(path: Path, training: Mapping[str, Any]) -> None:
             if given.get(key) is not None:
                 raise ValueError(f"{path}: training.{option} replaces training.{key}; give one of them")
     metric, greater = training.get("metric_for_best_model"), training.get("greater_is_better")
-    measures_loss = metric is None or metric.removeprefix("eval_") == "loss"
-    if training.get("load_best_model_at_end") and greater is not None and greater == measures_loss:
-        better = "false: a smaller loss is better" if measures_loss else "true: a larger BLEU is better"
-        raise ValueError(f"training.greater_is_better must be {better} (metric_for_best_model is {metric or 'loss'})")
+    name = (metric or LOSS).removeprefix("eval_")
+    if name not in (LOSS, *metrics):
+        raise ValueError(
+            f"training.metric_for_best_model is {metric}, which is not measured; data.metrics has {', '.join(metrics)}"
+        )
+    if name != LOSS and METRICS[name].needs_sources:
+        raise ValueError(f"training.metric_for_best_model is {metric}, which cannot be measured during training")
+    if training.get("load_best_model_at_end") and greater not in (None, is_larger_better(name)):
+        label = name if name == LOSS else METRICS[name].label
+        better = (
+            f"true: a larger {label} is better" if is_larger_better(name) else f"false: a smaller {label} is better"
+        )
+        raise ValueError(f"training.greater_is_better must be {better} (metric_for_best_model is {metric or LOSS})")
     never = [training.get(name, default) for name, default in (("eval_strategy", "no"), ("save_strategy", "steps"))]
     if training.get("load_best_model_at_end") and never == ["no", "no"]:  # Transformers refuses unlike strategies
         raise ValueError("training.load_best_model_at_end needs training.eval_strategy, steps or epoch")
     if training.get("patience") is not None and metric is None:
-        raise ValueError("training.patience needs training.metric_for_best_model, loss or bleu")
+        raise ValueError("training.patience needs training.metric_for_best_model, loss or one of data.metrics")
     if training.get("noam_scale") is not None and training.get("warmup_steps", 0) < 1:
         # Below 1, Transformers takes it for a share of all updates.
         raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
@@ -458,7 +483,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         model=_checked_model(sections["model"]),
         training=_checked(sections["training"], training_keys(), "training"),
     )
-    _check_training(path, recipe.training)
+    _check_training(path, recipe.training, recipe.data.metrics)
     tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
     if tokens is not None and tokens < longest:
         raise ValueError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -25,13 +25,14 @@ from hf_multisource import (
     MultiSourceTrainingArguments,
     SourceConfig,
 )
+from hf_multisource.metrics.table import DEFAULT, METRICS
 from hf_multisource.recipes.values import one_of, show
 
 FAMILIES: dict[str, Any] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
 KINDS = ("bpe", "wordpiece", "unigram")
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
-METRICS = ("loss", "bleu")  # what an evaluation during training measures
+LOSS = "loss"
 SEPARATOR = " | "
 # Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
 HIGHEST_RATE = 100
@@ -53,6 +54,8 @@ class DataRecipe:
             tokens; longer texts are cut and counted.
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
         limit: Number of training lines to read; null reads all lines.
+        metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
+            first one is compared in tables, and tells when training is flat.
         unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
             encoder's: "error" stops before anything is trained, "absent" trains without that source.
         origin: Where the text is from and under what terms, for the model card; its first address is the place where
@@ -68,6 +71,10 @@ class DataRecipe:
     max_length: Annotated[int, Field(ge=2)] = 128
     concatenate: bool = False
     limit: Annotated[int, Field(ge=1)] | None = None
+    metrics: Annotated[
+        list[Annotated[str, one_of(list(METRICS))]],
+        Field(min_length=1, description=f"a list of some of {', '.join(METRICS)}"),
+    ] = field(default_factory=lambda: list(DEFAULT))
     unreadable: Annotated[str, one_of(UNREADABLE)] = "error"
     origin: str | None = None
 
@@ -202,7 +209,7 @@ TRAINING_TYPES: dict[str, Any] = {
     "eval_accumulation_steps": WHOLE | None,
     "generation_max_length": WHOLE | None,
     "generation_num_beams": WHOLE | None,
-    "metric_for_best_model": one_of([*METRICS, *(f"eval_{name}" for name in METRICS)]) | None,
+    "metric_for_best_model": one_of([LOSS, *METRICS, *(f"eval_{name}" for name in (LOSS, *METRICS))]) | None,
     "noam_scale": ABOVE_ZERO | None,
     "patience": WHOLE | None,
     "source_learning_rates": dict[str, ZERO_OR_MORE] | None,
@@ -224,9 +231,9 @@ TRAINING_MEANINGS = {
     "eval_strategy": "When the dev split is evaluated.",
     "load_best_model_at_end": "Whether the run ends with its best checkpoint, by metric_for_best_model; eval_strategy "
     "and save_strategy must then be the same.",
-    "metric_for_best_model": "Metric of the dev split by which checkpoints are compared: the loss, or the BLEU of "
-    "decoding; null takes the loss.",
-    "greater_is_better": "Whether a larger metric_for_best_model is better; null: yes, unless it is the loss.",
+    "metric_for_best_model": "Metric of the dev split by which checkpoints are compared: the loss, or one of "
+    "data.metrics; null takes the loss.",
+    "greater_is_better": "Whether a larger metric_for_best_model is better; null: as the metric has it.",
     "max_grad_norm": "Largest norm of the gradient; larger gradients are scaled down to it. 0 does not limit it.",
     "report_to": "Trackers that receive the log, such as tensorboard; their packages must be installed. none, or all.",
     "generation_max_length": "Largest length of a decoded text in evaluations, in tokens.",
@@ -320,9 +327,7 @@ def _of_family(family: Any) -> list[Key]:
     meanings["sources"] = SOURCES_MEANING
     names = family.setting_names() - NOT_OF_A_RECIPE
     return [
-        Key(f.name, types.get(f.name, f.type), _default(f), meanings[f.name])
-        for f in fields(family)
-        if f.name in names
+        Key(f.name, types.get(f.name, f.type), _default(f), meanings[f.name]) for f in fields(family) if f.name in names
     ]
 
 

@@ -11,14 +11,13 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sacrebleu
 import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -33,6 +32,7 @@ from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_json, write_json
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
+from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoints import RunTrainer, check_best, find_change, find_checkpoints
 from hf_multisource.recipes.pretrained import pour_encoder
 from hf_multisource.recipes.processes import together
@@ -89,7 +89,8 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         processor = prepare_processor(recipe, args, rows["train"], parts, begun)
         model = together(args, lambda: build_model(recipe, processor, args), everywhere=True)
         parameters = count_parameters(model)
-        trainer = build_trainer(args, model, processor, encode_data(recipe, args, rows, processor))
+        encoded = encode_data(recipe, args, rows, processor)
+        trainer = build_trainer(args, model, processor, encoded, recipe.data.metrics)
         run_updates(trainer, checkpoint, lambda: together(args, lambda: record_start(recipe, args, data, processor)))
         trainer.check_weights()
         trainer.save_model(str(folder))
@@ -276,27 +277,31 @@ def build_trainer(
     model: Any,
     processor: MultiSourceProcessor,
     encoded: Mapping[str, Any],
+    metrics: Sequence[str],
 ) -> RunTrainer:
-    """Build the trainer, which evaluates with BLEU.
+    """Build the trainer, which evaluates with metrics.
 
     Args:
         args: The run's arguments.
         model: The model.
         processor: The run's processor.
         encoded: By role, examples for the collator.
+        metrics: Names of the metrics; those that need the sources are left to `hf-multisource score`.
 
     Returns:
         The trainer.
     """
 
-    def bleu(prediction: EvalPrediction) -> dict[str, float]:
+    measured = [name for name in metrics if not METRICS[name].needs_sources]
+
+    def measure(prediction: EvalPrediction) -> dict[str, float]:
         # References from the labels, which come in the order of the predictions whatever the sampler does.
         padding = processor.tokenizer.pad_token_id
         texts = [
             processor.batch_decode(np.where(ids < 0, padding, ids), skip_special_tokens=True)
             for ids in (np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
         ]
-        return {"bleu": sacrebleu.corpus_bleu(texts[0], [texts[1]]).score}
+        return {name: METRICS[name].measure(*texts).score() for name in measured}
 
     return RunTrainer(
         model=model,
@@ -305,7 +310,7 @@ def build_trainer(
         eval_dataset=encoded["dev"],
         data_collator=DataCollatorForMultiSource(processor, model=model if args.label_smoothing_factor else None),
         processing_class=processor,
-        compute_metrics=bleu,
+        compute_metrics=measure,
     )
 
 
@@ -373,7 +378,8 @@ def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
         "parameters": parameters,
         "updates": state.global_step,
         "best_checkpoint": state.best_model_checkpoint and Path(state.best_model_checkpoint).name,
-        "best_dev_bleu": state.best_metric if str(args.metric_for_best_model).endswith("bleu") else None,
+        "metric_for_best_model": args.metric_for_best_model,
+        "best_metric": state.best_metric,
         "seconds": trainer.keeper.seconds,
         "resumed": resume,
         "hardware": hardware(),

@@ -54,8 +54,8 @@ def plain(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return one_of([str(member.value) for member in annotation])
     origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated and get_origin(parts[1]) is Literal:
-        return parts[1]
+    if origin is Annotated:
+        return parts[1] if get_origin(parts[1]) is Literal else Annotated[(plain(parts[0]), *parts[1:])]
     if origin in (Union, UnionType):
         if any(isinstance(part, type) and issubclass(part, Enum) for part in parts):
             parts = tuple(part for part in parts if part is not str)

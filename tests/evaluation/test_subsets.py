@@ -12,7 +12,8 @@ from hf_multisource.cli.results import main as results_main
 from hf_multisource.evaluation import results
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.scoring import measure, summarise
-from hf_multisource.evaluation.significance import paired_bootstrap
+from hf_multisource.metrics.bootstrap import paired_bootstrap
+from hf_multisource.metrics.table import METRICS
 from reports import subsets
 from scored import REFERENCES, cells_of, spoilt
 
@@ -36,7 +37,9 @@ def make_run(folder: Path, name: str, gain: float = 0.0, num_beams: int = 4) -> 
     for condition, words in WRONG[name].items():
         texts = spoilt(REFERENCES, words)
         decoded = Decoded([[Hypothesis(text, 0.0)] for text in texts], 1.0)
-        conditions[condition] = summarise([measure(decoded, REFERENCES, None)])
+        conditions[condition] = summarise(
+            [measure(decoded, [{"cs": text} for text in REFERENCES], "cs", ["bleu", "chrf"], None)]
+        )
         (run / "scores" / f"test.{condition}.txt").write_text("".join(f"{text}\n" for text in texts))
     (run / "scores" / "test.reference.txt").write_text("".join(f"{text}\n" for text in REFERENCES))
     report: dict[str, Any] = {
@@ -105,7 +108,7 @@ def test_the_page_has_every_subset_beside_its_dedicated_model(rows: Rows) -> Non
     assert list(table) == ["en", "de", "fr", "en de", "en fr", "de fr", "en de fr"]
 
     def bleu(name: str, condition: str) -> str:
-        return results.format_score(rows[name]["scores"][condition]["bleu"])
+        return results.format_score(rows[name]["scores"][condition], "bleu")
 
     lost = rows["dropout"]["dedicated"]["only-en"]["bleu"]
     assert lost["difference"] < lost["difference_high"] < -1
@@ -138,7 +141,9 @@ def test_the_page_has_every_subset_beside_its_dedicated_model(rows: Rows) -> Non
 )
 def test_the_verdict_says_what_the_interval_allows(low: float, difference: float, high: float, expected: str) -> None:
     bleu = {"difference": difference, "difference_low": low, "difference_high": high}
-    assert subsets.verdict(bleu) == expected
+    assert subsets.verdict(bleu, METRICS["bleu"]) == expected
+    turned = {"difference": -difference, "difference_low": -high, "difference_high": -low}
+    assert subsets.verdict(turned, METRICS["ter"]) == expected
 
 
 def test_no_verdict_stands_on_an_unfinished_model(rows: Rows, tmp_path: Path) -> None:

@@ -72,4 +72,3 @@ def test_help_shows_examples_of_every_command(capsys: pytest.CaptureFixture[str]
         path = [name, "row"] if name == "results" else [name]
         main([*path, "--help"])
         assert f"\n      hf-multisource {' '.join(path)}" in capsys.readouterr().out
-

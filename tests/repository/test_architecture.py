@@ -58,10 +58,11 @@ FLOORS["__init__"] = set(FLOORS)
 PARTS = {
     "": set[str](),
     "data": {""},
-    "recipes": {"", "data"},
-    "evaluation": {"", "data", "recipes"},
-    "publishing": {"", "evaluation", "recipes"},
-    "cli": {"data", "evaluation", "publishing", "recipes"},
+    "metrics": {"data"},
+    "recipes": {"", "data", "metrics"},
+    "evaluation": {"", "data", "metrics", "recipes"},
+    "publishing": {"", "evaluation", "metrics", "recipes"},
+    "cli": {"data", "evaluation", "metrics", "publishing", "recipes"},
 }
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hf_multisource.metrics.measurement import Counts, mean_of
+from hf_multisource.metrics.table import METRICS, Metric
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.training import train
 
@@ -107,3 +111,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def fake_bleu(monkeypatch: pytest.MonkeyPatch, *scores: float, before: Callable[[], Any] = lambda: None) -> None:
+    """Let the evaluations of training measure these scores, one after the other; `before` is called at each."""
+    rest = iter(scores)
+
+    def compute(*_: Any) -> Counts:
+        before()
+        return mean_of([next(rest)], "nrefs:0|made up")
+
+    monkeypatch.setitem(METRICS, "bleu", Metric("BLEU", compute))

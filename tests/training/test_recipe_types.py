@@ -122,8 +122,9 @@ TRUTH = "true or false (or yes, no, on, off)"
         ),
         (
             "metric_for_best_model",
-            "chrf",
-            "training.metric_for_best_model must be one of loss, bleu, eval_loss, eval_bleu, or null; got 'chrf'",
+            "comet",
+            "training.metric_for_best_model must be one of loss, bleu, chrf, ter, eval_loss, eval_bleu, eval_chrf, "
+            "eval_ter, or null; got 'comet'",
         ),
         ("combiner", "serail", "model.combiner must be one of serial, parallel, "),
         ("combiner", "[", "--combiner [: not YAML: "),
@@ -258,7 +259,7 @@ BEST = ["--load_best_model_at_end", "yes", "--save_strategy", "epoch", "--metric
     [
         (
             ["--patience", "3"],
-            "training.patience needs training.metric_for_best_model, loss or bleu",
+            "training.patience needs training.metric_for_best_model, loss or one of data.metrics",
         ),
         (["--patience", "3", *BEST], "training.load_best_model_at_end requires the save and eval strategy to match"),
         (["--report_to", "wandbb"], "training.report_to is 'wandbb', which is not a tracker, or its"),
@@ -365,7 +366,7 @@ def test_an_option_before_the_recipe_is_refused(small: Path) -> None:
             {"eval_strategy": "no", "save_strategy": "no"},
             "training.load_best_model_at_end needs training.eval_strategy",
         ),
-        ({"patience": 2}, "training.patience needs training.metric_for_best_model, loss or bleu"),
+        ({"patience": 2}, "training.patience needs training.metric_for_best_model, loss or one of data.metrics"),
     ],
 )
 def test_a_best_model_that_would_not_be_the_best_is_refused(

@@ -8,11 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sacrebleu
 from transformers.trainer_utils import get_last_checkpoint
 
 from builders import EVERY_COMBINER, PAPER_COMBINERS
@@ -28,7 +26,7 @@ from kills import (
     killed,
     quietly,
 )
-from runs import EVALUATED, SAVED, STEPS, losses_of, make_folder, recipe_of, same, train_at, weights_of
+from runs import EVALUATED, SAVED, STEPS, fake_bleu, losses_of, make_folder, recipe_of, same, train_at, weights_of
 
 THREE = ["en", "de", "fr"]
 
@@ -223,22 +221,20 @@ def test_a_damaged_checkpoint_is_skipped_and_named_and_the_one_before_is_used(
 
 
 def test_the_best_model_is_kept_over_a_kill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = iter([30.0, 20.0])
-    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    fake_bleu(monkeypatch, 30.0, 20.0)
     killed(folder, lambda patch: kill_at(patch, "training_step", SAVED + 1, after=False), **EVALUATED)
     summary = train(recipe_of(folder, **EVALUATED), resume=True)
-    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == (f"checkpoint-{SAVED}", 30.0)
+    assert (summary["best_checkpoint"], summary["best_metric"]) == (f"checkpoint-{SAVED}", 30.0)
     assert same(weights_of(folder / "run"), weights_of(folder / "run" / f"checkpoint-{SAVED}"))
 
 
 def test_a_best_checkpoint_that_was_cut_short_is_not_the_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2, "save_total_limit": 1}
-    scores = iter([20.0, 30.0, 25.0, 10.0, 15.0])
-    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    fake_bleu(monkeypatch, 20.0, 30.0, 25.0, 10.0, 15.0)
     killed(folder, lambda patch: kill_at(patch, "_save_checkpoint", 4, after=True), **changes)
     assert found(folder / "run") == (["checkpoint-2"], ["checkpoint-4"])
     summary = train(recipe_of(folder, **changes), resume=True)
-    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == ("checkpoint-4", 25.0)
+    assert (summary["best_checkpoint"], summary["best_metric"]) == ("checkpoint-4", 25.0)
     assert found(folder / "run") == (["checkpoint-4", "checkpoint-8"], [])
     assert same(weights_of(folder / "run"), weights_of(folder / "run" / "checkpoint-4"))
 
@@ -257,8 +253,7 @@ def spoil(path: Path, cut: bool) -> bytes:
 def test_a_run_whose_best_checkpoint_is_damaged_is_not_resumed(
     cut: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = iter([30.0, 20.0, 20.0, 20.0])
-    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(scores)))
+    fake_bleu(monkeypatch, 30.0, 20.0, 20.0, 20.0)
     killed(folder, lambda patch: kill_at_publishing(patch, 6), **BEST_AT_2)
     run = folder / "run"
     weights = run / "checkpoint-2" / "model.safetensors"
@@ -281,15 +276,13 @@ def test_a_best_checkpoint_that_is_damaged_during_training_is_not_exported(
 ) -> None:
     run = folder / "run"
     weights = run / "checkpoint-2" / "model.safetensors"
-    scores = iter([30.0, 20.0, 20.0, 20.0])
     contents: list[bytes] = []
 
-    def score(*_: Any) -> Any:
+    def spoil_once() -> None:
         if weights.exists() and not contents:
             contents.append(spoil(weights, cut))
-        return SimpleNamespace(score=next(scores))
 
-    monkeypatch.setattr(sacrebleu, "corpus_bleu", score)
+    fake_bleu(monkeypatch, 30.0, 20.0, 20.0, 20.0, before=spoil_once)
     with pytest.raises(ValueError, match=r"checkpoint-2 has the best model .* no model has been saved"):
         train(recipe_of(folder, **BEST_AT_2))
     assert not (run / "model.safetensors").exists() and not (run / "train_summary.json").exists()

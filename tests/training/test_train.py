@@ -3,11 +3,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sacrebleu
 import torch
 import yaml
 from torch import Tensor
@@ -23,6 +21,7 @@ from runs import (
     SAVED,
     STEPS,
     WORDS,
+    fake_bleu,
     files_of,
     make_folder,
     read_json,
@@ -204,17 +203,12 @@ def test_resuming_where_nothing_is_begins(folder: Path) -> None:
     assert train(recipe_of(folder, max_steps=1), resume=True)["updates"] == 1
 
 
-def fake_bleu(monkeypatch: pytest.MonkeyPatch, *scores: float) -> None:
-    rest = iter(scores)
-    monkeypatch.setattr(sacrebleu, "corpus_bleu", lambda *_: SimpleNamespace(score=next(rest)))
-
-
 def test_the_best_model_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_bleu(monkeypatch, 10.0, 30.0, 20.0, 25.0)
     changes: dict[str, Any] = {**EVALUATED, "eval_steps": 2, "save_steps": 2, "save_total_limit": 2}
     summary = train(recipe_of(folder, **changes))
     run = folder / "run"
-    assert (summary["best_checkpoint"], summary["best_dev_bleu"]) == ("checkpoint-4", 30.0)
+    assert (summary["best_checkpoint"], summary["best_metric"]) == ("checkpoint-4", 30.0)
     assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-8"]
     assert same(weights_of(run), weights_of(run / "checkpoint-4"))
     assert not same(weights_of(run), weights_of(run / "checkpoint-8"))
@@ -224,7 +218,7 @@ def test_training_stops_when_bleu_stays_below_its_best(folder: Path, monkeypatch
     fake_bleu(monkeypatch, 10.0, 30.0, 20.0, 25.0, 99.0)
     changes: dict[str, Any] = {**EVALUATED, "eval_steps": 1, "save_steps": 1, "patience": 2}
     summary = train(recipe_of(folder, **changes))
-    assert (summary["updates"], summary["best_dev_bleu"]) == (4, 30.0)
+    assert (summary["updates"], summary["best_metric"]) == (4, 30.0)
 
 
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
@@ -247,7 +241,7 @@ def test_dev_bleu_compares_each_translation_with_its_own_reference(
         "per_device_eval_batch_size": 4,
     }
     summary = train(recipe_of(folder, **changes, max_length=80, train_sampling_strategy=strategy))
-    assert summary["best_dev_bleu"] == pytest.approx(100)
+    assert summary["best_metric"] == pytest.approx(100)
 
 
 def test_a_recipe_may_ask_for_batches_by_tokens(folder: Path) -> None:

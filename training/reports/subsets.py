@@ -15,21 +15,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_multisource.evaluation.metrics import METRICS
 from hf_multisource.evaluation.results import (
-    FLAT_GAIN,
     RESULTS,
     SPREAD,
     format_score,
     how_made,
     length_rule,
     read_json,
+    signatures_of,
     sources_left,
     split_notes,
+    unfinished_rule,
 )
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.metrics.table import METRICS, Metric, metrics_of
 
-LIMIT = 1.0  # BLEU points that one checkpoint may lose and still count as near to a dedicated model
+LIMIT = 1.0  # points of the first metric that one checkpoint may lose and still count as near to a dedicated model
 
 
 def by_subset(row: dict[str, Any]) -> dict[frozenset[str], str]:
@@ -38,17 +39,20 @@ def by_subset(row: dict[str, Any]) -> dict[frozenset[str], str]:
     return {subset: name for subset, name in conditions.items() if subset}
 
 
-def verdict(bleu: dict[str, float]) -> str:
+def verdict(compared: dict[str, float], metric: Metric) -> str:
     """Whether a model loses no more than `LIMIT` to another.
 
     Args:
-        bleu: `difference`, `difference_low` and `difference_high`.
+        compared: `difference`, `difference_low` and `difference_high`.
+        metric: The metric.
 
     Returns:
         "yes" or "no", by the difference, and whether its whole interval says so.
     """
-    near = bleu["difference"] >= -LIMIT
-    certain = bleu["difference_low"] >= -LIMIT if near else bleu["difference_high"] < -LIMIT
+    sign = 1 if metric.higher_is_better else -1
+    worst, best = sorted(sign * compared[f"difference_{end}"] for end in ("low", "high"))
+    near = sign * compared["difference"] >= -LIMIT
+    certain = worst >= -LIMIT if near else best < -LIMIT
     return f"{'yes' if near else 'no'}{'' if certain else ', not certain'}"
 
 
@@ -102,6 +106,9 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
     """
     asked, dedicated = pick(rows, names)
     one, conditions = asked[0], [by_subset(row) for row in asked]
+    metrics = metrics_of(one["scores"]["all"])
+    head = metrics[0]
+    metric = METRICS[head]
     models = list({row["name"]: row for row in (*asked, *dedicated)}.values())
     trained = {frozenset(row["sources"]): row for row in dedicated}
     order = one["sources"].index
@@ -111,21 +118,31 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
         label = " ".join(sorted(subset, key=order))
         line = [label]
         for row, condition in zip(asked, conditions, strict=True):
-            line.append(format_score(row["scores"][condition[subset]]["bleu"]) if subset in condition else "")
+            line.append(format_score(row["scores"][condition[subset]], head) if subset in condition else "")
             if subset in condition:
-                details.append([label, title(row), *in_full(row["scores"][condition[subset]])])
+                details.append([label, title(row), *in_full(row["scores"][condition[subset]], metrics)])
         if subset in trained:
-            other, bleu = trained[subset], one["dedicated"][conditions[0][subset]]["bleu"]
-            line.append(f"{format_score(other['scores']['all']['bleu'])} ({title(other)})")
-            line.append(f"{bleu['difference']:+.1f} [{bleu['difference_low']:+.1f}, {bleu['difference_high']:+.1f}]")
+            other, compared = trained[subset], one["dedicated"][conditions[0][subset]][head]
+            line.append(f"{format_score(other['scores']['all'], head)} ({title(other)})")
+            middle, low, high = (
+                metric.show(compared[key], sign=True) for key in ("difference", "difference_low", "difference_high")
+            )
+            line.append(f"{middle} [{low}, {high}]")
             finished = one["finished"] and other["finished"]
-            line += [f"{bleu['p_value']:.3f}", verdict(bleu) if finished else "open (unfinished)"]
+            line += [f"{compared['p_value']:.3f}", verdict(compared, metric) if finished else "open (unfinished)"]
             if other not in asked:
-                details.append([label, title(other), *in_full(other["scores"]["all"])])
+                details.append([label, title(other), *in_full(other["scores"]["all"], metrics)])
         else:
             line += [""] * 4
         lines.append(line)
-    header = ["sources", *map(title, asked), "dedicated model", "difference", "p", f"at most {LIMIT:.0f} BLEU lost"]
+    header = [
+        "sources",
+        *map(title, asked),
+        "dedicated model",
+        "difference",
+        "p",
+        f"at most {LIMIT:.0f} {metric.label} lost",
+    ]
     facts = [
         [
             title(row),
@@ -136,7 +153,7 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
         ]
         for row in models
     ]
-    signatures = "".join(f"- {name}: `{one['scores']['all'][name]['signature']}`\n" for name in METRICS)
+    columns = [column for name in metrics for column in (METRICS[name].label, "95 % interval")]
     opening, rest = split_notes(notes)
     lead = f"{opening}\n\n" if opening else ""
     said = f"## What they show\n\n{rest}\n\n" if rest else ""
@@ -144,18 +161,18 @@ def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], not
 <!-- Made by `python training/reports/subsets.py {table} {" ".join(names)}` from rows in {table}/. Do not edit. -->
 # {table}: one checkpoint, any subset
 
-{lead}Test set: {one["split"]} ({one["target"]}). The table shows BLEU of *{one["name"]}*, one model that is
+{lead}Test set: {one["split"]} ({one["target"]}). The table shows {metric.label} of *{one["name"]}*, one model that is
 given all its sources or some of them. *dedicated model*: trained and scored on just these sources. *difference*:
 {one["name"]} minus the dedicated model, with its 95 % interval in brackets and p by paired bootstrap.
-*at most {LIMIT:.0f} BLEU lost*: whether the difference is at least −{LIMIT:.0f}; *not certain* if the interval allows
+*at most {LIMIT:.0f} {metric.label} lost*: whether it is so; *not certain* if the interval allows
 both answers, *open* if a model is unfinished.
 {SPREAD}
-A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more:
+A model is *unfinished* while {unfinished_rule(metric)}:
 longer training may change its figures.
 
 {format_table(header, lines)}
 
-{signatures}
+{signatures_of([one], metrics)}
 {said}## The models
 
 {format_table(["name", "combiner", "trained on", "updates", "parameters"], facts)}
@@ -164,16 +181,19 @@ longer training may change its figures.
 
 In brackets: the 95 % bootstrap interval.
 
-{format_table(["sources", "name", "BLEU", "95 % interval", "chrF", "95 % interval"], details)}
+{format_table(["sources", "name", *columns], details)}
 
 {how_made(models)}"""
 
 
-def in_full(scores: dict[str, Any]) -> list[str]:
-    """Return BLEU and chrF, each with its standard deviation and its interval."""
+def in_full(scores: dict[str, Any], metrics: Sequence[str]) -> list[str]:
+    """Return every score, each with its standard deviation and its interval."""
     cells = []
-    for score in (scores[name] for name in METRICS):
-        cells += [f"{score['score']:.2f} ± {score['sd']:.2f}", f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]"]
+    for name in metrics:
+        score, sd, low, high = (
+            METRICS[name].show(scores[name][key], more=1) for key in ("score", "sd", "ci_low", "ci_high")
+        )
+        cells += [f"{score} ± {sd}", f"[{low}, {high}]"]
     return cells
 
 

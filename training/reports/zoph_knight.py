@@ -15,8 +15,17 @@ from math import hypot
 from pathlib import Path
 from typing import Any
 
-from hf_multisource.evaluation.results import FLAT_GAIN, RESULTS, SPREAD, format_score, how_made, read_json, split_notes
+from hf_multisource.evaluation.results import (
+    RESULTS,
+    SPREAD,
+    format_score,
+    how_made,
+    read_json,
+    split_notes,
+    unfinished_rule,
+)
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.metrics.table import METRICS
 
 TABLE = "news_and_help"
 PAGE = "zoph_knight"
@@ -165,14 +174,14 @@ def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
         raise ValueError(f"no row of {TABLE} is there; `hf-multisource results row RUN --table {TABLE}` writes one")
     lines = []
     for row in shown:
-        bleu, published = row["scores"]["all"]["bleu"], PUBLISHED[row["name"]]
+        scores, published = row["scores"]["all"], PUBLISHED[row["name"]]
         lines.append(
             [
                 row["name"] if row["finished"] else f"{row['name']} (unfinished)",
                 f"{' + '.join(row['sources'])} → {row['target']}",
                 row["combiner"],
                 f"{row['perplexity']:.1f}",
-                format_score(bleu),
+                format_score(scores, "bleu"),
                 "" if published is None else f"{published:.1f}",
                 f"{row['updates']:,}",
                 f"{row['parameters'] / 1e6:.1f} M",
@@ -198,7 +207,7 @@ because test set, size of the models and units of text are not those of the pape
 set's references, per token of a sub-word vocabulary; the paper's perplexities, which are per word, are not reproduced
 here.
 {SPREAD}
-A model is *unfinished* while the last fifth of its updates still raised the best dev BLEU by {FLAT_GAIN} or more.
+A model is *unfinished* while {unfinished_rule(METRICS["bleu"])}.
 
 {format_table(header, lines)}
 

@@ -1,4 +1,4 @@
-"""BLEU and chrF with bootstrap confidence, as a module that `evaluate` loads from this file.
+"""BLEU, chrF and TER with bootstrap confidence, as a module that `evaluate` loads from this file.
 
 >>> import evaluate
 >>> bleu = evaluate.load("hf_multisource/evaluation/translation_score", "bleu")
@@ -11,9 +11,10 @@ from typing import Any
 import datasets
 import evaluate
 
-from hf_multisource.evaluation.metrics import METRICS, measure_metric
+from hf_multisource.metrics.bootstrap import measure_metric
+from hf_multisource.metrics.table import METRICS
 
-DESCRIPTION = "Corpus BLEU (config `bleu`) or chrF (config `chrf`) by sacrebleu, with bootstrap confidence."
+DESCRIPTION = "A metric of a test set with bootstrap confidence; the config names it: `bleu`, `chrf` or `ter`."
 
 CITATION = """\
 @inproceedings{post-2018-call,
@@ -31,16 +32,16 @@ Args:
     references: One reference (str) per sentence.
     n_bootstrap: Number of bootstrap resamples; at least 40, so that the 95 % interval leaves out some.
     seed: Seed of the resampling; sacrebleu's own default.
-    options: Further keywords for `sacrebleu.metrics.BLEU` or `CHRF`, e.g. `tokenize="none"`, `word_order=2`.
+    options: Further keywords for `sacrebleu.metrics.BLEU`, `CHRF` or `TER`, e.g. `tokenize="none"`, `word_order=2`.
 
 Returns:
-    dict with `score` (0 to 100), `ci_low` and `ci_high` (95 % interval of the replicas), `sd` (standard deviation
+    dict with `score`, `ci_low` and `ci_high` (95 % interval of the replicas), `sd` (standard deviation
     of the replicas), `signature` (sacrebleu's, with the number of resamples and the seed).
 """
 
 
 class TranslationScore(evaluate.Metric):  # type: ignore[misc]
-    """Corpus BLEU or chrF; the configuration name says which."""
+    """A metric of `METRICS`; the configuration name says which."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in METRICS:

@@ -1,0 +1,1 @@
+"""Metrics of translations: their table, what each counts, and the bootstrap over test sets."""

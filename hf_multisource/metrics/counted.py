@@ -1,0 +1,152 @@
+"""BLEU, chrF and TER as sacrebleu computes them, from counts of each sentence.
+
+sacrebleu's public functions return scores of whole test sets, with half the width of a confidence interval. The ends of
+an interval, and the interval of a difference, need the counts of each sentence. Those of BLEU and TER are part of its
+sentence scores; those of chrF are made here, of the n-grams that it extracts.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hf_multisource.metrics.measurement import Counts
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+    """Corpus BLEU (Papineni et al. 2002, https://doi.org/10.3115/1073083.1073135).
+
+    Args:
+        hypotheses: One per sentence.
+        references: One per sentence.
+        sources: Not used.
+        **options: Further keywords of `sacrebleu.metrics.BLEU`, such as `tokenize`.
+
+    Returns:
+        The measurement, 0 to 100.
+    """
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(**options)
+    # Of a single sentence, without smoothing: smoothing changes the counts.
+    counter = BLEU(**{**options, "smooth_method": "none", "smooth_value": None, "effective_order": True})
+    order = metric.max_ngram_order
+
+    def formula(sums: np.ndarray) -> float:
+        hypothesis_length, reference_length = (int(length) for length in sums[:2])
+        return BLEU.compute_bleu(
+            sums[2 : 2 + order].tolist(),
+            sums[2 + order :].tolist(),
+            hypothesis_length,
+            reference_length,
+            smooth_method=metric.smooth_method,
+            smooth_value=metric.smooth_value,
+            effective_order=metric.effective_order,
+            max_ngram_order=order,
+        ).score
+
+    found = (counter.sentence_score(text, [other]) for text, other in zip(hypotheses, references, strict=True))
+    counts = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found]
+    return Counts(np.array(counts), formula, _signature(metric))
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+    """Corpus chrF, or chrF++ with `word_order=2` (Popović 2015, 2017, https://doi.org/10.18653/v1/W17-4770).
+
+    Args:
+        hypotheses: One per sentence.
+        references: One per sentence.
+        sources: Not used.
+        **options: Further keywords of `sacrebleu.metrics.CHRF`, such as `word_order`.
+
+    Returns:
+        The measurement, 0 to 100.
+    """
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF(**options)
+    counts = [_overlaps(metric, text, other) for text, other in zip(hypotheses, references, strict=True)]
+    formula = partial(_f_score, beta=metric.beta, smooth=metric.eps_smoothing)
+    return Counts(np.array(counts), formula, _signature(metric))
+
+
+def ter(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+    """Translation edit rate (Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25).
+
+    Args:
+        hypotheses: One per sentence.
+        references: One per sentence.
+        sources: Not used.
+        **options: Further keywords of `sacrebleu.metrics.TER`, such as `normalized`.
+
+    Returns:
+        The measurement: edits per 100 words of the reference; 0 is best.
+    """
+    from sacrebleu.metrics import TER
+
+    metric = TER(**options)
+    found = (metric.sentence_score(text, [other]) for text, other in zip(hypotheses, references, strict=True))
+    return Counts(np.array([[one.num_edits, one.ref_length] for one in found]), _edit_rate, _signature(metric))
+
+
+def _signature(metric: Any) -> str:
+    metric.corpus_score(["x"], [["x"]])  # only then does it know how many references there are
+    return str(metric.get_signature())
+
+
+def _edit_rate(sums: np.ndarray) -> float:
+    edits, length = sums
+    return 100 * float(edits / length if length else edits > 0)
+
+
+def _overlaps(metric: Any, hypothesis: str, reference: str) -> list[int]:
+    """For each order of n-grams: how many the hypothesis has, the reference has, and both have."""
+    counts = []
+    for ours, theirs in zip(_n_grams(metric, hypothesis), _n_grams(metric, reference), strict=True):
+        # n-grams that are longer than the reference are not counted.
+        counts += [ours.total() if theirs else 0, theirs.total(), (ours & theirs).total()]
+    return counts
+
+
+def _n_grams(metric: Any, text: str) -> list[Any]:
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
+
+    text = text.lower() if metric.lowercase else text
+    words = _separate_punctuation(text) if metric.word_order else []
+    of_words = [extract_word_ngrams(words, n + 1) for n in range(metric.word_order)]
+    return [*extract_all_char_ngrams(text, metric.char_order, metric.whitespace), *of_words]
+
+
+def _separate_punctuation(text: str) -> list[str]:
+    """Words as chrF++ counts them: one punctuation mark is split off, the last one if there is any."""
+    words = []
+    for word in text.split():
+        if len(word) > 1 and word[-1] in string.punctuation:
+            words += [word[:-1], word[-1]]
+        elif len(word) > 1 and word[0] in string.punctuation:
+            words += [word[0], word[1:]]
+        else:
+            words.append(word)
+    return words
+
+
+def _f_score(sums: np.ndarray, beta: int, smooth: bool) -> float:
+    """F-beta: of the mean precision and recall over the orders that both texts have, or, smoothed, mean of the Fs."""
+    ours, theirs, both = sums.reshape(-1, 3).T
+    if smooth:
+        precision, recall = (np.where(n > 0, both / np.maximum(n, 1), 1e-16) for n in (ours, theirs))
+        return float(100 * _f_beta(precision, recall, beta).mean())
+    counted = (ours > 0) & (theirs > 0)
+    if not both[counted].any():
+        return 0.0
+    precision, recall = ((both[counted] / n[counted]).mean() for n in (ours, theirs))
+    return float(100 * _f_beta(precision, recall, beta))
+
+
+def _f_beta(precision: Any, recall: Any, beta: int) -> Any:
+    denominator = beta**2 * precision + recall
+    return np.where(denominator > 0, (1 + beta**2) * precision * recall / np.maximum(denominator, 1e-300), 1e-16)

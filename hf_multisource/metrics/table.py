@@ -1,0 +1,95 @@
+"""The table of metrics. A metric is one entry: training, scores, result pages and cards take all from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_multisource.metrics import counted
+from hf_multisource.metrics.measurement import Measurement
+
+Sources = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Args:
+        label: What tables call it.
+        compute: Takes hypotheses, references and sources, one per sentence, and returns the measurement. Sources are
+            dicts by name, None where a source is absent; they are given if `needs_sources` says so. Further
+            keywords are options of the metric.
+        higher_is_better: Whether a larger score is a better one.
+        needs_sources: Whether the sources are read. Such a metric cannot be used during training, which measures
+            without them.
+        flat_gain: Training counts as flat when its last fifth improved the score on the development set by less.
+        decimals: Number of decimals of a score in tables.
+    """
+
+    label: str
+    compute: Callable[..., Measurement]
+    higher_is_better: bool = True
+    needs_sources: bool = False
+    flat_gain: float = 0.3
+    decimals: int = 1
+
+    def measure(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sources | None = None, **options: Any
+    ) -> Measurement:
+        """Apply the metric to a test set.
+
+        Args:
+            hypotheses: One per sentence.
+            references: One per sentence.
+            sources: One dict per sentence; only needed if `needs_sources`.
+            **options: Of the metric.
+
+        Returns:
+            The measurement.
+
+        Raises:
+            ValueError: If there is no sentence, the arguments differ in length, or sources are needed and not given.
+        """
+        if len(hypotheses) != len(references):
+            raise ValueError(f"there are {len(hypotheses)} predictions and {len(references)} references")
+        if not hypotheses:
+            raise ValueError("predictions is empty: there is nothing to score")
+        if self.needs_sources and (sources is None or len(sources) != len(hypotheses)):
+            given = "no sources" if sources is None else f"{len(sources)} sources"
+            raise ValueError(f"{self.label} needs the sources of {len(hypotheses)} sentences; got {given}")
+        return self.compute(hypotheses, references, sources, **options)
+
+    def show(self, score: float, *, sign: bool = False, more: int = 0) -> str:
+        """Format a score, or a difference of scores.
+
+        Args:
+            score: The score.
+            sign: Whether a plus sign is written.
+            more: Decimals beyond those of tables.
+
+        Returns:
+            The number, such as "27.4".
+        """
+        return f"{score:{'+' if sign else ''}.{self.decimals + more}f}"
+
+
+METRICS: dict[str, Metric] = {
+    "bleu": Metric("BLEU", counted.bleu),
+    "chrf": Metric("chrF", counted.chrf),
+    "ter": Metric("TER", counted.ter, higher_is_better=False),
+}
+DEFAULT = ("bleu", "chrf")
+
+
+def metrics_of(scores: Mapping[str, Any]) -> list[str]:
+    """Return which metrics a report holds scores of.
+
+    Args:
+        scores: Of one condition, by metric.
+
+    Returns:
+        Their names, in the order of the report.
+    """
+    return [name for name in scores if name in METRICS]
