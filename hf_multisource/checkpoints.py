@@ -62,7 +62,8 @@ def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -
     loaded = _sources(model.state_dict().keys() - missing - model.all_tied_weights_keys.keys())
     # Where nothing fits, Transformers' own warning will do, unless the weights are those of another such model.
     alike = loaded or any("encoder" in key or "decoder" in key for key in report["unexpected_keys"])
-    added = [name for name in names if name in _sources(missing) - loaded] if alike else []
+    lacking = _sources(missing) - loaded
+    added = [name for name in names if name in lacking] if alike else []
     removed = sorted(_sources(report["unexpected_keys"]) - set(names))
     if added or removed:
         said = [f"the weights lack {', '.join(added)}"] if added else []

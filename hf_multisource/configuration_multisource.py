@@ -1,7 +1,7 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -9,6 +9,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range, shown
 
 # What a source of each kind can be given as; bare for source 0, with the source's name in front for the others.
 KEYS_OF_KIND = {
@@ -34,9 +36,12 @@ INITIALIZERS = ("normal", "xavier_uniform")
 # What Transformers passes along beside the sources; `position_ids` must not look like a source `position`.
 LIBRARY_KEYWORDS = ("return_dict", "position_ids", "logits_to_keep", "num_items_in_batch", "cu_seq_lens_q")
 
-SIZES = ("vocab_size", "d_model", "decoder_layers", "decoder_ffn_dim", "max_position_embeddings")
-PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing")
-SOURCE_SIZES = ("ffn_dim", "vocab_size", "max_position_embeddings")
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# What weights can be; Transformers takes any name of the torch module for one.
+DTYPES = (
+    *("float32", "float16", "bfloat16", "float64", "float", "half", "double"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+)
 
 # Words of the processor's call and of the combiners' own sub-modules.
 RESERVED_NAMES = frozenset(
@@ -129,6 +134,7 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.encoder, Mapping):
+            check_encoder_settings(self.encoder, f"sources[{self.name}].encoder")
             settings = dict(self.encoder)
             kind = settings.pop("model_type", None)
             if kind not in CONFIG_MAPPING:
@@ -136,6 +142,11 @@ class SourceConfig:
                     f"sources[{self.name}].encoder.model_type must be one that Transformers has; got {kind!r}."
                 )
             self.encoder = CONFIG_MAPPING[kind].from_dict(settings)
+        elif self.encoder is not None and not isinstance(self.encoder, PreTrainedConfig):
+            raise ValueError(
+                f"sources[{self.name}].encoder must be the configuration of a Transformers model, or its dict; got "
+                f"{shown(self.encoder)}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were given, ready for JSON.
@@ -188,12 +199,20 @@ def _source(i: int, item: Any) -> Any:
             raise ValueError(f"sources[{item.get('name', i)}]: {error}") from error
     # By name: where code is loaded from the Hub, this module can exist twice, and so can its classes.
     if type(item).__name__ != SourceConfig.__name__:
-        raise TypeError(f"sources must hold names, dicts or SourceConfigs; got {item!r}.")
+        raise ValueError(f"sources must hold names, dicts or SourceConfigs; got {shown(item)}.")
     return item
 
 
 def _pick(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+def _check_token_id(field: str, value: int | None, vocab_size: int) -> None:
+    if value is not None and not 0 <= value < vocab_size:
+        raise ValueError(
+            f"{field} must be None or a token id from 0 to {vocab_size - 1} (the vocabulary has {vocab_size} tokens); "
+            f"got {shown(value)}."
+        )
 
 
 def check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -208,35 +227,7 @@ def check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
         ValueError: If it has another; the message names the field, the value and what is allowed.
     """
     if value not in allowed:
-        raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
-
-
-def check_sizes(sizes: Mapping[str, int]) -> None:
-    """Refuse sizes below 1.
-
-    Args:
-        sizes: By the name of the setting.
-
-    Raises:
-        ValueError: If there is one; the message names field and value.
-    """
-    for field, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{field} must be at least 1; got {size}.")
-
-
-def check_probabilities(probabilities: Mapping[str, float]) -> None:
-    """Refuse what is no probability of zeroing.
-
-    Args:
-        probabilities: By the name of the setting.
-
-    Raises:
-        ValueError: If one is below 0, or 1 or more; the message names field and value.
-    """
-    for field, value in probabilities.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{field} must be in [0, 1); got {value}.")
+        raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
 
 
 class SourcesConfig(PreTrainedConfig):
@@ -264,6 +255,9 @@ class SourcesConfig(PreTrainedConfig):
     fields_of_kind: ClassVar[Mapping[str, set[str]]] = FIELDS_OF_KIND
     #: What sources of every kind can set.
     fields_of_all: ClassVar[set[str]] = FIELDS_OF_ALL
+    #: Upper bounds of sizes, one mapping for all families, sources and wrapped encoders. To raise a bound on purpose,
+    #: change the mapping before a model is built or loaded: `MultiSourceConfig.limits["vocab_size"] = 2**26`.
+    limits: ClassVar[dict[str, int]] = LIMITS
 
     sources: Any = None
     vocab_size: int = 8000
@@ -281,7 +275,9 @@ class SourcesConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         given = ["source"] if self.sources is None else self.sources
         if not isinstance(given, list | tuple):
-            raise TypeError(f"sources must be a list of names, dicts or SourceConfigs; got {given!r}.")
+            raise ValueError(f"sources must be a list of names, dicts or SourceConfigs; got {shown(given)}.")
+        check_limit("sources", len(given), "the number of sources")
+        self._check_keys(kwargs)
         self.sources = [_source(i, item) for i, item in enumerate(given)]
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
@@ -289,6 +285,23 @@ class SourcesConfig(PreTrainedConfig):
             # Where the package is imported, so is its pipeline: one named here would ask for trust_remote_code.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
+
+    def _check_keys(self, others: Mapping[str, Any]) -> None:
+        # Transformers sets an attribute for every key that is not a field. It must not hide one that the class has.
+        for value in (self.dtype, others.get("torch_dtype")):
+            if isinstance(value, str):
+                check_choice("dtype", value, DTYPES)
+        check_range("num_labels", others.get("num_labels"), "num_labels")  # Transformers builds a name for each label
+        members = {name: member for base in reversed(type(self).__mro__) for name, member in vars(base).items()}
+        for key in others:
+            member = members.get(key)
+            settable = isinstance(member, property) and member.fset is not None
+            same = key == "model_type" and others[key] == self.model_type
+            if (key in members and not settable and not same) or key.startswith("sources."):
+                raise ValueError(
+                    f"{key!r} is not a setting but an attribute of {type(self).__name__}, which a configuration cannot "
+                    f"replace; got {shown(others[key])}."
+                )
 
     @classmethod
     def get_config_dict(
@@ -304,9 +317,13 @@ class SourcesConfig(PreTrainedConfig):
             What it holds, and the arguments that were not used.
 
         Raises:
-            ValueError: If it is that of another kind of model; the message names the kind.
+            ValueError: If it is that of another kind of model; the message names the kind. Also if the file is nested
+                too deeply to be read.
         """
-        fields, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        try:
+            fields, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        except RecursionError as error:
+            raise ValueError(f"{pretrained_model_name_or_path}: config.json is nested too deeply.") from error
         kind = fields.get("model_type", cls.model_type)
         if kind != cls.model_type:
             raise ValueError(
@@ -435,8 +452,10 @@ class SourcesConfig(PreTrainedConfig):
             names: The names, in the order of the sources.
 
         Raises:
-            ValueError: If a name is not allowed; the message gives the name and the rule.
+            ValueError: If a name is not allowed, or they are no list; the message gives the name and the rule.
         """
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"the names of sources must be a list of strings; got {shown(names)}.")
         for i, name in enumerate(names):
             if not name.isidentifier():
                 raise ValueError(f"source name {name!r} must be an identifier: letters, digits and underscores only.")
@@ -458,6 +477,28 @@ class SourcesConfig(PreTrainedConfig):
                         f"source name {name!r} is a prefix of {other!r}: their keywords could be confused."
                     )
 
+    def validate_bounds(self) -> None:
+        """Every number is within the range of its setting, and the model is an encoder-decoder."""
+        places = [("", self), *((f"sources[{source.name}].", source) for source in self.sources)]
+        for place, settings in places:
+            for field in (field.name for field in fields(settings) if field.name in RANGES):
+                check_range(field, getattr(settings, field), f"{place}{field}")
+        if not self.is_encoder_decoder:
+            raise ValueError("is_encoder_decoder must be True; got False.")
+
+    def validate_token_ids(self) -> None:
+        """Special tokens are in the vocabulary."""
+        for field in TOKEN_IDS:
+            ids = getattr(self, field)
+            if ids == []:
+                raise ValueError(f"{field} must be a token id, a list of some, or None; got [].")
+            for one in ids if isinstance(ids, list) else [ids]:
+                _check_token_id(field, one, self.vocab_size)
+        for source in self.sources:
+            if source.kind == "text":
+                size, padding = self.source_vocabulary(source.name)
+                _check_token_id(f"sources[{source.name}].pad_token_id", padding, size)
+
     def validate_sources(self) -> None:
         """Names are usable as keywords, and what is shared comes earlier in the list."""
         names = self.source_names
@@ -473,8 +514,6 @@ class SourcesConfig(PreTrainedConfig):
                     earlier = ", ".join(names[:i]) or "there is none"
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
             self._check_kind(source)
-            own = {f"sources[{name}].{field}": getattr(source, field) for field in ("dropout", "source_dropout")}
-            check_probabilities({field: value for field, value in own.items() if value is not None})
             if source.share_embeddings_with is not None:
                 if self.get_source(source.share_embeddings_with).kind != "text":
                     raise ValueError(
@@ -501,12 +540,11 @@ class SourcesConfig(PreTrainedConfig):
         if foreign := sorted(own - self.fields_of_kind[kind]):
             allowed = ", ".join(sorted(self.fields_of_kind[kind]))
             raise ValueError(f"{place} is of kind {kind!r} and so cannot set {foreign[0]}; it can set {allowed}.")
-        if kind == "features" and (source.feature_size is None or source.feature_size < 1):
-            raise ValueError(f"{place}.feature_size must be at least 1; got {source.feature_size}.")
-        if kind == "pretrained" and not isinstance(source.encoder, PreTrainedConfig):
+        if kind == "features" and source.feature_size is None:
+            raise ValueError(f"{place}.feature_size must be at least 1; got None.")
+        if kind == "pretrained" and source.encoder is None:
             raise ValueError(
-                f"{place}.encoder must be the configuration of a Transformers model, or its dict; got "
-                f"{source.encoder!r}."
+                f"{place}.encoder must be the configuration of a Transformers model, or its dict; got None."
             )
         shared = source.share_embeddings_with is not None or source.vocab_size is None
         if kind == "text" and source.freeze and shared and self.tie_word_embeddings:
@@ -728,25 +766,17 @@ class MultiSourceConfig(SourcesConfig):
             )
 
     def validate_widths(self) -> None:
-        """Sizes are positive, every attention divides D evenly, and probabilities lie in [0, 1)."""
-        sizes = {name: getattr(self, name) for name in SIZES}
-        for name in self.source_names:
-            settings = asdict(self.encoder_settings(name))
-            sizes |= {f"{field} of source {name!r}": settings[field] for field in SOURCE_SIZES}
-            if settings["layers"] < 0:
-                raise ValueError(f"layers of source {name!r} must be at least 0; got {settings['layers']}.")
-        check_sizes(sizes)
+        """Every attention divides D evenly."""
         heads = {"decoder_attention_heads": self.decoder_attention_heads}
         if self.hierarchical_heads is not None:
             heads["hierarchical_heads"] = self.hierarchical_heads
         for name in self.source_names:
             heads[f"attention_heads of source {name!r}"] = self.encoder_settings(name).attention_heads
         for field, number in heads.items():
-            if number < 1 or self.d_model % number:
+            if self.d_model % number:
                 raise ValueError(f"{field} must divide d_model={self.d_model}; got {number}.")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (positions have two halves); got {self.d_model}.")
-        check_probabilities({field: getattr(self, field) for field in PROBABILITIES})
 
 
 __all__ = ["MultiSourceConfig", "SourceConfig", "SourcesConfig"]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_multisource import SourcesConfig, check_choice, check_probabilities, check_sizes
+from .configuration_multisource import SourcesConfig, check_choice
 
 COMBINATIONS = ("basic", "child_sum", "none")
 ATTENTIONS = ("local_p", "general", "dot", "none")
@@ -134,22 +134,12 @@ class MultiSourceRNNConfig(SourcesConfig):
             raise ValueError(
                 f'combination="none" takes one source\'s states as they are; there are {len(self.sources)} sources.'
             )
-        if self.cell_clip is not None and (self.combination != "child_sum" or self.cell_clip <= 0):
+        if self.cell_clip is not None and self.combination != "child_sum":
             raise ValueError(
-                'cell_clip must be above 0 and needs combination="child_sum"; got '
-                f"{self.cell_clip} with combination={self.combination!r}."
+                f'cell_clip needs combination="child_sum"; got {self.cell_clip} with combination={self.combination!r}.'
             )
         if self.input_feeding and self.attention == "none":
             raise ValueError('input_feeding=True needs an attention; got attention="none".')
-
-    def validate_sizes(self) -> None:
-        """Sizes are positive, and probabilities lie in [0, 1)."""
-        sizes = {field: getattr(self, field) for field in ("vocab_size", "d_model", "num_layers", "window")}
-        vocabularies = {name: self.source_vocabulary(name)[0] for name in self.source_names}
-        check_sizes(sizes | {f"vocab_size of source {name!r}": size for name, size in vocabularies.items()})
-        check_probabilities({field: getattr(self, field) for field in ("dropout", "source_dropout", "label_smoothing")})
-        if self.init_range <= 0:
-            raise ValueError(f"init_range must be above 0; got {self.init_range}.")
 
 
 __all__ = ["MultiSourceRNNConfig"]

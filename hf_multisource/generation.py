@@ -15,6 +15,7 @@ from transformers.utils import ModelOutput
 from .beam_cache import BeamCache
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
 from .inference import keep_freed_memory
+from .limits import shown
 from .vocabulary import Shortlist
 
 OPTION = "length_normalization"
@@ -25,6 +26,7 @@ BEST = "decoder_best_tokens"
 SHORTLIST = "decoder_shortlist"
 # The loop of older releases takes the number of scores from the output layer: it must be given all.
 TAKES_THE_BEST = "vocab_size" not in signature(GenerationMixin._get_top_k_continuations).parameters
+LARGEST_EXPONENT = 20  # of `length_normalization`: far above any in use, and its powers of any length are finite
 GONE = -1e9  # the score by which Transformers marks a beam that is none
 
 
@@ -137,7 +139,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 setattr(prepared, name, model_kwargs.pop(name))
         fold = getattr(prepared, FOLD, True)
         if not isinstance(fold, bool):
-            raise ValueError(f"{FOLD} is {fold!r}; it must be True or False.")
+            raise ValueError(f"{FOLD} is {shown(fold)}; it must be True or False.")
+        for name in ("num_beams", "num_return_sequences"):
+            if not isinstance(number := getattr(prepared, name), int | None):
+                raise ValueError(f"{name} is {shown(number)}; it must be a whole number of at least 1.")
         model_kwargs[EXPANSION] = max(prepared.num_beams or 1, prepared.num_return_sequences or 1) if fold else 1
         return prepared, model_kwargs
 
@@ -199,9 +204,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
         alpha = getattr(generation_config, OPTION, None)
         if alpha is None:
             return
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < math.inf:
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= LARGEST_EXPONENT:
             raise ValueError(
-                f"{OPTION} is {alpha!r}; it must be a number of at least 0, or None for Transformers' rule."
+                f"{OPTION} is {shown(alpha)}; it must be a number from 0 to {LARGEST_EXPONENT}, or None for "
+                "Transformers' rule."
             )
         if generation_mode not in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
             raise ValueError(
@@ -269,10 +275,20 @@ class MultiSourceGenerationMixin(GenerationMixin):
             generation_config.output_scores or generation_config.output_logits
         )
         reads_all = logits_processor or generation_config.do_sample or asks
-        if TAKES_THE_BEST and not reads_all:
-            ends: Any = getattr(generation_config, "_eos_token_tensor", None)
-            width = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
-            kwargs[BEST] = generation_config.do_sample = BestTokens(width)
+        ends: Any = getattr(generation_config, "_eos_token_tensor", None)
+        needed = max(
+            2, 1 + (0 if ends is None else len(ends))
+        )  # continuations of each beam: one that does not end it, too
+        if self.config.vocab_size < needed:
+            raise ValueError(
+                f"beam search needs at least {needed} tokens with eos_token_id={generation_config.eos_token_id!r}; the "
+                f"vocabulary has vocab_size={self.config.vocab_size}."
+            )
+        shortlist = kwargs.get(SHORTLIST)
+        tokens = self.config.vocab_size if shortlist is None else len(shortlist.ids)
+        # With a shorter list the search also picks tokens of probability 0, which have ids only among all logits.
+        if TAKES_THE_BEST and not reads_all and tokens >= needed:
+            kwargs[BEST] = generation_config.do_sample = BestTokens(needed * generation_config.num_beams)
         output: Any = super()._beam_search(  # type: ignore[misc]
             input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs
         )

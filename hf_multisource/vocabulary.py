@@ -14,6 +14,7 @@ LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
 LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the memory
 SAFE = 60.0  # a highest logit whose power of e, or 100,000 of them, fits into float32 well
+ID_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 BLOCK = 64  # tokens of which the highest logit is looked at first
 
 
@@ -132,7 +133,7 @@ class Shortlist:
     def __init__(self, ids: Tensor, layer: Any, bias: Tensor | None) -> None:
         if type(layer) not in (nn.Linear, *KINDS):
             raise TypeError(f"a shortlist takes rows of the output layer, which is a {type(layer).__name__}.")
-        if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
+        if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype not in ID_DTYPES or len(ids) == 0:
             raise ValueError("shortlist must be a tensor of token ids, of one dimension.")
         ids = ids.to(layer.weight.device, torch.long)
         if not 0 <= ids.min() <= ids.max() < layer.out_features or len(ids.unique()) < len(ids):

@@ -219,7 +219,7 @@ def test_it_is_stored_with_the_model_and_switched_off_by_none(combiner: str, num
 
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf, "1.0", True, [1.0]])
 def test_an_alpha_that_is_no_number_from_0_up_is_refused(alpha: Any) -> None:
-    with pytest.raises(ValueError, match=r"length_normalization is .*; it must be a number of at least 0"):
+    with pytest.raises(ValueError, match=r"length_normalization is .*; it must be a number from 0 to 20"):
         find("serial", 2, length_normalization=alpha)
 
 

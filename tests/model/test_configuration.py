@@ -206,7 +206,7 @@ BAD = [
     ({"sources": [{"name": "en", "attention_heads": 3}]}, "attention_heads.*'en'.*d_model=8.*3"),
     ({"encoder_attention_heads": 3}, "attention_heads.*d_model=8.*3"),
     ({"decoder_attention_heads": 3}, "decoder_attention_heads.*d_model=8.*3"),
-    ({"decoder_attention_heads": 0}, "decoder_attention_heads.*d_model=8.*0"),
+    ({"decoder_attention_heads": 0}, "decoder_attention_heads must be at least 1; got 0"),
     ({"hierarchical_heads": 3}, "hierarchical_heads.*d_model=8.*3"),
     (
         {"d_model": 9, "encoder_attention_heads": 3, "decoder_attention_heads": 3, "hierarchical_heads": 3},
@@ -242,7 +242,7 @@ def test_sizes_are_positive(field: str, value: int) -> None:
 
 def test_an_encoder_may_have_no_layers_but_not_fewer() -> None:
     assert tiny_config(encoder_layers=0).encoder_settings("en").layers == 0
-    with pytest.raises(StrictDataclassError, match="layers of source 'en' must be at least 0; got -1"):
+    with pytest.raises(StrictDataclassError, match="encoder_layers must be at least 0; got -1"):
         tiny_config(encoder_layers=-1)
 
 

@@ -18,7 +18,8 @@ SCRIPTS = sorted((ROOT / "training").glob("**/*.py"))
 
 # Module -> the siblings it may import. Imports only go down; `__init__` may import every one and is imported by none.
 FLOORS = {
-    "configuration_multisource": set[str](),
+    "limits": set[str](),
+    "configuration_multisource": {"limits"},
     "configuration_multisource_rnn": {"configuration_multisource"},
     "attention": set[str](),
     "beam_cache": set[str](),
@@ -33,7 +34,7 @@ FLOORS = {
     "processing_multisource": {"configuration_multisource", "collation", "pictures"},
     "inference": set[str](),
     "vocabulary": {"inference"},
-    "generation": {"beam_cache", "configuration_multisource", "inference", "vocabulary"},
+    "generation": {"beam_cache", "configuration_multisource", "inference", "limits", "vocabulary"},
     "conversion": {"configuration_multisource", "encoders"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),

@@ -145,7 +145,7 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("model.sources", "[{name: en, freeze: often}]", f"model.sources[0].freeze must be {TRUTH}, or null; got"),
         ("model.sources", "[{name: en}, en]", "model.sources[1]: source 'en' is listed twice; give it one entry"),
         ("model.sources", "[{name: en, kind: txt}]", "model.sources[en].kind must be one of 'text', 'features', "),
-        ("model.sources", "[{name: en, layers: -1}]", "model: layers of source 'en' must be at least 0; got -1."),
+        ("model.sources", "[{name: en, layers: -1}]", "model.sources[en].layers must be at least 0; got -1."),
         ("model.sources", "[{name: en, encoder: {a: 1}}]", "model.sources[en]: model_type of an encoder must be one"),
         ("model.sources", "[{name: en, dropout: 2}]", "model.sources[en].dropout must be in [0, 1); got 2."),
     ],

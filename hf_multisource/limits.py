@@ -1,0 +1,193 @@
+"""The values that numeric settings of a configuration may have, and upper bounds of sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Upper bounds of sizes, far above those of real models: a larger size means a damaged or hostile file. Both families
+#: and wrapped encoders share the bounds. A program may raise one (`MultiSourceConfig.limits["window"] = 2**22`); a file
+#: cannot, since a hostile file would.
+LIMITS: dict[str, int] = {
+    "sources": 256,
+    "layers": 1_000,
+    "attention_heads": 1_024,
+    "d_model": 2**16,
+    "ffn_dim": 2**18,
+    "feature_size": 2**18,
+    "vocab_size": 2**25,
+    "num_labels": 2**18,
+    "max_position_embeddings": 2**20,
+    "position_offset": 2**20,
+    "window": 2**20,
+    "encoder": 2**24,  # integers of a wrapped encoder's configuration that none of the others bounds
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that a numeric setting may have.
+
+    Args:
+        low: The lowest.
+        high: The highest; None: `limit` says it.
+        limit: Key of `LIMITS`.
+        open_low: Whether `low` itself is not allowed.
+        open_high: Whether `high` itself is not allowed.
+    """
+
+    low: float
+    high: float | None = None
+    limit: str | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+
+def size(limit: str, low: int = 1) -> Range:
+    """Build the range of a size.
+
+    Args:
+        limit: Key of `LIMITS`.
+        low: The smallest size.
+
+    Returns:
+        The range.
+    """
+    return Range(low, limit=limit)
+
+
+PROBABILITY = Range(0, 1, open_high=True)
+
+#: Of every numeric setting of configurations and sources, except token ids, which the vocabulary bounds.
+RANGES: dict[str, Range] = {
+    "vocab_size": size("vocab_size"),
+    "d_model": size("d_model"),
+    "encoder_layers": size("layers", 0),
+    "layers": size("layers", 0),
+    "decoder_layers": size("layers"),
+    "num_layers": size("layers"),
+    "encoder_attention_heads": size("attention_heads"),
+    "decoder_attention_heads": size("attention_heads"),
+    "hierarchical_heads": size("attention_heads"),
+    "attention_heads": size("attention_heads"),
+    "encoder_ffn_dim": size("ffn_dim"),
+    "decoder_ffn_dim": size("ffn_dim"),
+    "ffn_dim": size("ffn_dim"),
+    "feature_size": size("feature_size"),
+    "max_position_embeddings": size("max_position_embeddings"),
+    "position_offset": size("position_offset", 0),
+    "window": size("window"),
+    "num_labels": size("num_labels", 0),
+    "dropout": PROBABILITY,
+    "attention_dropout": PROBABILITY,
+    "activation_dropout": PROBABILITY,
+    "source_dropout": PROBABILITY,
+    "label_smoothing": PROBABILITY,
+    "layer_norm_eps": Range(0, 1, open_low=True),
+    "init_std": Range(0, 1_000),
+    "init_range": Range(0, 1_000, open_low=True),
+    "cell_clip": Range(0, 1e30, open_low=True),
+}
+
+# Names of integers in the configurations of Transformers' models, by what bounds them; the first that fits counts.
+NAMES_OF_SIZES = (
+    (re.compile(r"vocab_size"), "vocab_size"),
+    (re.compile(r"num_labels"), "num_labels"),
+    (re.compile(r"layers?$|blocks?$|depths?$|num_stages|layers_per_stage"), "layers"),
+    (re.compile(r"heads$|n_head$"), "attention_heads"),
+    (re.compile(r"positions?$|position_embeddings$|max_seq_len"), "max_position_embeddings"),
+    (re.compile(r"sizes?$|dims?$|width$|channels$|filters$|d_model|d_ff|d_kv|n_embd|n_inner"), "ffn_dim"),
+)
+# Integers that nothing is built from: the base of rotary positions, samples of sound that are read at a time.
+UNBOUNDED = re.compile(r"theta|seed|chunk_size")
+
+
+def shown(value: Any) -> str:
+    """Write a value down for an error message, in one short line.
+
+    Args:
+        value: Any.
+
+    Returns:
+        Its `repr`, shortened.
+    """
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print very long integers
+        return f"an integer of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def check_range(rule: str, value: Any, place: str) -> None:
+    """Refuse a number that is not within the range of a setting.
+
+    Args:
+        rule: Key of `RANGES`.
+        value: The number; None is allowed.
+        place: What to call the setting in the message.
+
+    Raises:
+        ValueError: If it is not within the range, or no finite number; the message names the setting, the value and
+            what is allowed.
+    """
+    if value is None:
+        return
+    allowed = RANGES[rule]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{place} must be a number; got {shown(value)}.")
+    if allowed.limit is not None:
+        if value < allowed.low:
+            raise ValueError(f"{place} must be at least {allowed.low}; got {shown(value)}.")
+        check_limit(allowed.limit, value, place)
+        return
+    high: Any = allowed.high
+    low_fits = value > allowed.low if allowed.open_low else value >= allowed.low
+    high_fits = value < high if allowed.open_high else value <= high
+    if not (low_fits and high_fits and math.isfinite(value)):
+        brackets = "(" if allowed.open_low else "[", ")" if allowed.open_high else "]"
+        raise ValueError(f"{place} must be in {brackets[0]}{allowed.low}, {high:g}{brackets[1]}; got {shown(value)}.")
+
+
+def check_limit(limit: str, value: float, place: str) -> None:
+    """Refuse a size above its upper bound.
+
+    Args:
+        limit: Key of `LIMITS`.
+        value: The size.
+        place: What to call the setting in the message.
+
+    Raises:
+        ValueError: If the size is larger; the message names the setting, both numbers, and how to raise the bound.
+    """
+    if value > LIMITS[limit]:
+        raise ValueError(
+            f"{place} must be at most {LIMITS[limit]}; got {shown(value)}. If that is meant, raise the bound: "
+            f"MultiSourceConfig.limits[{limit!r}] = {shown(value)}."
+        )
+
+
+def check_encoder_settings(settings: Mapping[str, Any], place: str) -> None:
+    """Refuse absurd sizes in the configuration of a wrapped encoder, before anything is built from it.
+
+    Args:
+        settings: The configuration, as in `config.json`: plain values, lists and further mappings.
+        place: What to call it in the message.
+
+    Raises:
+        ValueError: If an integer is larger than its bound; the message says where it stands.
+    """
+    waiting: list[tuple[str, str, Any]] = [("", place, settings)]
+    while waiting:  # no recursion: how deep a hostile file is nested is not limited
+        name, path, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(str(key), f"{path}.{shown(key)[1:-1]}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(name, f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif isinstance(value, int) and not UNBOUNDED.search(name):
+            found = (limit for pattern, limit in NAMES_OF_SIZES if pattern.search(name))
+            check_limit(next(found, "encoder"), value, path)
+
+
+__all__ = ["LIMITS", "check_encoder_settings", "check_limit", "check_range", "shown"]
