@@ -42,6 +42,11 @@ DTYPES = (
     *("float32", "float16", "bfloat16", "float64", "float", "half", "double"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
 )
+# Keys of Transformers' own that it reads without a look at their type.
+TYPES_OF_KEYS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("id2label", "label2id", "per_layer_config", "rope_scaling"), (Mapping,)),
+    **dict.fromkeys(("attn_implementation", "_attn_implementation"), (str, Mapping)),
+}
 
 # Words of the processor's call and of the combiners' own sub-modules.
 RESERVED_NAMES = frozenset(
@@ -289,8 +294,15 @@ class SourcesConfig(PreTrainedConfig):
     def _check_keys(self, others: Mapping[str, Any]) -> None:
         # Transformers sets an attribute for every key that is not a field. It must not hide one that the class has.
         for value in (self.dtype, others.get("torch_dtype")):
-            if isinstance(value, str):
+            if value is not None and type(value).__name__ != "dtype":  # of torch
                 check_choice("dtype", value, DTYPES)
+        for key, types in TYPES_OF_KEYS.items():
+            value = others.get(key, self.__dict__.get(key))
+            if value is not None and not isinstance(value, types):
+                raise ValueError(f"{key} must be {' or '.join(kind.__name__ for kind in types)}; got {shown(value)}.")
+        quantization = others.get("quantization_config")
+        if not (quantization is None or isinstance(quantization, Mapping) or hasattr(quantization, "to_dict")):
+            raise ValueError(f"quantization_config must be a Mapping; got {shown(quantization)}.")
         check_range("num_labels", others.get("num_labels"), "num_labels")  # Transformers builds a name for each label
         members = {name: member for base in reversed(type(self).__mro__) for name, member in vars(base).items()}
         for key in others:

@@ -135,8 +135,9 @@ def check_range(rule: str, value: Any, place: str) -> None:
     if value is None:
         return
     allowed = RANGES[rule]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{place} must be a number; got {shown(value)}.")
+    whole = allowed.limit is not None
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise ValueError(f"{place} must be {'a whole' if whole else 'a'} number; got {shown(value)}.")
     if allowed.limit is not None:
         if value < allowed.low:
             raise ValueError(f"{place} must be at least {allowed.low}; got {shown(value)}.")

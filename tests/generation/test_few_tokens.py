@@ -12,7 +12,7 @@ from builders import randomise, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.vocabulary import Shortlist
 
-IDS: dict[str, int] = dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"], 0)
+IDS: dict[str, Any] = dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"], 0)
 
 
 def make(vocab_size: int) -> Any:
