@@ -293,6 +293,7 @@ class SourcesConfig(PreTrainedConfig):
 
     def _check_keys(self, others: Mapping[str, Any]) -> None:
         # Transformers sets an attribute for every key that is not a field. It must not hide one that the class has.
+        value: Any
         for value in (self.dtype, others.get("torch_dtype")):
             if value is not None and type(value).__name__ != "dtype":  # of torch
                 check_choice("dtype", value, DTYPES)
@@ -303,6 +304,8 @@ class SourcesConfig(PreTrainedConfig):
         quantization = others.get("quantization_config")
         if not (quantization is None or isinstance(quantization, Mapping) or hasattr(quantization, "to_dict")):
             raise ValueError(f"quantization_config must be a Mapping; got {shown(quantization)}.")
+        if self.id2label is None and others.get("num_labels", 2) is None:
+            raise ValueError("num_labels must be a whole number; got None.")
         check_range("num_labels", others.get("num_labels"), "num_labels")  # Transformers builds a name for each label
         members = {name: member for base in reversed(type(self).__mro__) for name, member in vars(base).items()}
         for key in others:

@@ -155,6 +155,7 @@ def test_the_message_says_what_is_allowed(settings: dict[str, Any], message: str
         ({"quantization_config": [1]}, "quantization_config must be a Mapping; got [1]."),
         ({"_attn_implementation": 2}, "_attn_implementation must be str or Mapping; got 2."),
         ({"num_labels": math.nan}, "num_labels must be a whole number; got nan."),
+        ({"num_labels": None}, "num_labels must be a whole number; got None."),
         ({"num_labels": 10**9}, "num_labels must be at most 262144; got 1000000000."),
     ],
     ids=str,
