@@ -9,19 +9,37 @@ from typing import Any
 
 import numpy as np
 
+from .regular_files import read_regular
+
+# Formats that files and bytes may have, told by their content and not by their name. Pillow knows many others; of
+# them, EPS starts another program (Ghostscript).
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+# The largest picture, in pixels. 64-megapixel photographs of telephones (9248 x 6944) and full-frame photographs of
+# 61 megapixels fit. Decoding one of this size takes up to 0.8 GB. Assign another number to change it.
+MAX_PIXELS = 2**26
+COSTLY = {"WEBP": 2}  # formats whose decoder takes more memory: MAX_PIXELS is divided by this number
+MAX_BYTES_PER_PIXEL = 4  # the largest file has this many bytes for each of MAX_PIXELS: colour without compression
 GREY_STEP = 257  # 65535 / 255: from 16 bits to 8
 CHANNELS = (1, 3, 4)
+TILE_SIDES = (322, 323)  # TIFF tags: width and length of a tile, whose memory libtiff allocates whole
 
 
 class UnreadablePictureError(ValueError):
-    """Where a picture should be there is none that can be read: a broken or empty file, a folder, nothing at all."""
+    """Where a picture should be there is none that can be read: a broken or empty file, a folder, nothing at all.
+
+    Also a file of another format than `FORMATS`, a picture of more than `MAX_PIXELS`, and one of float pixels.
+    """
 
 
 def read_picture(value: Any) -> Any:
     """Read a picture, turn it the way up that its EXIF data say, and make it RGB.
 
     Grey values of 16 bits are scaled to 8, where Pillow would cut them off at 255. Of several frames the first is
-    taken; where a picture is transparent, the colour underneath shows.
+    taken; where a picture is transparent, the colour underneath shows. Float pixels are refused, in pictures as in
+    arrays: nothing says whether they go from 0 to 1 or from 0 to 255.
+
+    Files must be regular files. Files and bytes must hold one of `FORMATS`. The size is checked before anything is
+    decoded; `hf_multisource.pictures.MAX_PIXELS` is the largest, and may be assigned.
 
     Args:
         value: A picture of Pillow; the path of a file, or the bytes of one; a dict with `bytes` or `path`, as an
@@ -44,7 +62,7 @@ def read_picture(value: Any) -> Any:
         (640, 480)
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise ImportError("a source that is given as pictures needs Pillow: pip install pillow") from error
     if isinstance(value, np.ndarray):
@@ -52,23 +70,38 @@ def read_picture(value: Any) -> Any:
     place, content = _content(value)
     try:
         if isinstance(content, Image.Image):
+            _check_decodable(content)
             return _rgb(ImageOps.exif_transpose(content), Image.fromarray)
-        with Image.open(content) as picture:
-            return _rgb(ImageOps.exif_transpose(picture), Image.fromarray)
+        if not isinstance(content, bytes):
+            content = read_regular(content, MAX_BYTES_PER_PIXEL * MAX_PIXELS)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            _check_decodable(picture)
+            ImageOps.exif_transpose(picture, in_place=True)  # a copy would double the memory
+            return _rgb(picture, Image.fromarray)
     except Exception as error:  # Pillow lets out whatever broken data run into, SyntaxError and struct.error included
-        raise UnreadablePictureError(f"{place} holds no readable picture ({type(error).__name__}: {error})") from error
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnreadablePictureError):
+            reason = str(error)
+        elif isinstance(error, UnidentifiedImageError):
+            reason = f"damaged, or none of {', '.join(FORMATS)}"
+        raise UnreadablePictureError(f"{place} holds no readable picture ({reason})") from error
 
 
 def _content(value: Any) -> tuple[str, Any]:
-    """What to call the picture in messages, and what holds it: a path, a stream, or a picture of Pillow."""
+    """What to call the picture in messages, and what holds it: a path, bytes, or a picture of Pillow."""
     if isinstance(value, Mapping):
         data, path = value.get("bytes"), value.get("path")
         if data is None and path is None:
             raise UnreadablePictureError("a dict with neither bytes nor a path holds no picture")
+        if not isinstance(data, bytes | None) or not isinstance(path, str | Path | None):
+            raise ValueError(
+                "a dict that holds a picture must have bytes, or a path; "
+                f"got {type(path if data is None else data).__name__}."
+            )
         place, content = _content(path if data is None else data)
         return str(path or place), content
     if isinstance(value, bytes):
-        return f"a string of {len(value)} bytes", io.BytesIO(value)
+        return f"a string of {len(value)} bytes", value
     if isinstance(value, str | Path):
         return str(value), value
     if hasattr(value, "getbands"):
@@ -86,7 +119,27 @@ def _checked(array: np.ndarray) -> np.ndarray:
             "a picture given as an array must be uint8 of shape (H, W) or (H, W, C) with 1, 3 or 4 channels; "
             f"got {array.dtype} of shape {array.shape}."
         )
+    _check_pixels(array.shape[1], array.shape[0])
     return array[:, :, 0] if array.ndim == 3 and channels == 1 else array
+
+
+def _check_decodable(picture: Any) -> None:
+    """Refuse an opened picture that would fill the memory, start a program or lose its values when it is decoded."""
+    _check_pixels(*picture.size, COSTLY.get(picture.format, 1))
+    tile = [getattr(picture, "tag_v2", {}).get(tag, 1) for tag in TILE_SIDES]
+    _check_pixels(*tile)
+    if picture.format == "EPS" and picture.tile:  # opened by the caller, and not loaded yet
+        raise UnreadablePictureError("EPS is not decoded: it needs Ghostscript")
+    if picture.mode == "F":
+        raise UnreadablePictureError("float pixels have no agreed range; convert the picture to 8 bits")
+
+
+def _check_pixels(width: int, height: int, cost: int = 1) -> None:
+    if width * height * cost > MAX_PIXELS:
+        share = f", and such a file may have 1/{cost} of that" if cost > 1 else ""
+        raise UnreadablePictureError(
+            f"{width} x {height} pixels are too many: hf_multisource.pictures.MAX_PIXELS is {MAX_PIXELS:,}{share}"
+        )
 
 
 def _rgb(picture: Any, from_array: Any) -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import struct
+import subprocess
 import sys
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hf_multisource import read_picture
+from hf_multisource import pictures, read_picture
 from hf_multisource.pictures import UnreadablePictureError
 from kinds import picture
 
@@ -57,7 +61,6 @@ def test_what_comes_back_is_another_picture_than_what_was_given() -> None:
         ("RGBX", (10, 20, 30, 0), (10, 20, 30)),
         ("CMYK", (0, 255, 255, 0), (255, 0, 0)),
         ("YCbCr", (100, 128, 128), (100, 100, 100)),
-        ("F", 100.0, (100, 100, 100)),
         ("I", 100 * 257, (100, 100, 100)),
         ("I", 70_000, (255, 255, 255)),
         ("I;16", 100 * 257, (100, 100, 100)),
@@ -175,9 +178,116 @@ def test_pictures_that_would_fill_the_memory_are_not_read(monkeypatch: pytest.Mo
         read_picture(data)
 
 
+# What files may be.
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\n%%EOF\n"
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "bmp", "tiff"])
+def test_the_usual_formats_are_read_whatever_the_name_of_the_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.eps"
+    path.write_bytes(saved(Image.new("RGB", (8, 8), (255, 255, 255)), kind))
+    assert pixels(read_picture(path)).min() > 250
+
+
+def test_no_picture_starts_ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "started"
+    monkeypatch.setattr(subprocess, "check_call", lambda *_, **__: started.touch())
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: started.touch())
+    (tmp_path / "a.png").write_bytes(EPS)
+    message = r"holds no readable picture \(damaged, or none of PNG, JPEG, WEBP, GIF, BMP, TIFF\)"
+    for value in (tmp_path / "a.png", EPS):
+        with pytest.raises(UnreadablePictureError, match=message):
+            read_picture(value)
+    with Image.open(io.BytesIO(EPS)) as opened, pytest.raises(UnreadablePictureError, match="EPS is not decoded"):
+        read_picture(opened)
+    assert not started.exists()
+
+
+def test_other_formats_are_not_read(tmp_path: Path) -> None:
+    for kind in ("ppm", "ico", "tga", "pcx"):
+        with pytest.raises(UnreadablePictureError, match="none of PNG"):
+            read_picture(saved(picture(0, 16), kind))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_regular_files_are_read_and_none_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(UnreadablePictureError, match=f"^{path} holds no readable picture .*is not a regular file"):
+            read_picture(path)
+
+
+def test_the_size_of_a_file_is_limited_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(2**40)  # takes no room on the disk
+    message = r"a\.png has 1,099,511,627,776 bytes; at most 268,435,456 are read"
+    with pytest.raises(UnreadablePictureError, match=message):
+        read_picture(tmp_path / "a.png")
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG whose header is whole, and the pixels of which are missing."""
+    data = bytearray(saved(Image.new("1", (1, 1))))
+    data[16:24] = struct.pack(">II", width, height)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    return bytes(data)
+
+
+def test_the_number_of_pixels_is_limited_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        message = r"\(8193 x 8192 pixels are too many: hf_multisource\.pictures\.MAX_PIXELS is 67,108,864\)"
+        with pytest.raises(UnreadablePictureError, match=message):
+            read_picture(png_header(8193, 8192))
+    assert before == Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 64)
+    for kind in ("png", "jpeg", "gif", "bmp", "tiff"):
+        assert read_picture(saved(picture(0, 8), kind)).size == (8, 8)
+    with pytest.raises(UnreadablePictureError, match=r"8 x 8 pixels are too many: .* may have 1/2 of that"):
+        read_picture(saved(picture(0, 8), "webp"))
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 63)
+    values = [saved(picture(0, 8), kind) for kind in ("png", "jpeg", "gif", "bmp", "tiff")]
+    for value in [*values, picture(0, 8), np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)]:
+        with pytest.raises(UnreadablePictureError, match="8 x 8 pixels are too many"):
+            read_picture(value)
+
+
+def test_a_tile_may_not_be_larger_than_a_picture() -> None:
+    # Width, height, bits of a pixel, deflate, grey, one channel; sides of a tile, its place and its bytes (TIFF 6.0)
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: 9984, 323: 9984, 324: 200, 325: 8}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    data = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(100)
+    with pytest.raises(UnreadablePictureError, match="9984 x 9984 pixels are too many"):
+        read_picture(data)
+
+
+@pytest.mark.parametrize("value", [0.5, 100.0])
+def test_float_pixels_are_refused_as_their_range_is_unknown(value: float) -> None:
+    image = Image.new("F", (3, 2), value)
+    for given in (image, saved(image, "tiff")):
+        with pytest.raises(UnreadablePictureError, match="float pixels have no agreed range; convert"):
+            read_picture(given)
+
+
+def test_the_memory_of_one_picture_is_limited() -> None:
+    import resource
+
+    data = saved(Image.new("1", (8192, 8192)))  # the most pixels that are allowed
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(data) < 20_000
+    assert read_picture(data).size == (8192, 8192)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600 * 1024  # KB
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
+        ({"bytes": {"bytes": b""}}, "must have bytes, or a path; got dict"),
+        ({"bytes": "a.png"}, "must have bytes, or a path; got str"),
+        ({"path": 3}, "must have bytes, or a path; got int"),
         (3, "got int"),
         ([1, 2], "got list"),
         (np.zeros((4, 4, 3)), r"must be uint8 of shape .*; got float64 of shape \(4, 4, 3\)"),

@@ -1,0 +1,58 @@
+"""Open and read regular files only, within a limit: no device without end, and no pipe that nobody writes to."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading. Folders, devices, sockets and named pipes are refused, and none is waited for.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: If the file cannot be opened, or is not a regular file; the message names it.
+        ValueError: If no file can have such a name.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """Read a regular file of bounded size.
+
+    Args:
+        path: The file.
+        limit: The largest size, in bytes; of a larger file, nothing is read.
+
+    Returns:
+        Its content.
+
+    Raises:
+        OSError: If the file cannot be read, or is not a regular file; the message names it.
+        ValueError: If the file is larger, or no file can have such a name; the message names it.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(limit + 1) if size <= limit else b""  # a file may grow, and those of /proc have size 0
+    if size > limit or len(content) > limit:
+        raise ValueError(f"{path} has {max(size, len(content)):,} bytes; at most {limit:,} are read")
+    return content
+
+
+__all__ = ["open_regular", "read_regular"]
