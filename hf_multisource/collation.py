@@ -60,6 +60,26 @@ def to_array(row: Any) -> np.ndarray:
     return np.asarray(row)
 
 
+def check_finite(array: np.ndarray, place: str) -> None:
+    """Check that all numbers are finite, also in single precision, which batches have.
+
+    Args:
+        array: The numbers.
+        place: What they are, for the message.
+
+    Raises:
+        ValueError: If one is not; the message gives it and its place in the array.
+    """
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array if array.itemsize <= 4 else array.astype(np.float32))
+    if not finite.all():
+        index = np.unravel_index(int(finite.argmin()), array.shape)
+        where = ", ".join(str(int(i)) for i in index)
+        raise ValueError(f"{place} holds {array[index]} at [{where}]; all numbers must be finite in single precision.")
+
+
 def pad_arrays(
     name: str, rows: Sequence[Any], *, value: float = 0.0, multiple_of: int = 1, same_shape: bool = False
 ) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.processing_utils import ProcessorMixin
 
-from .collation import LABEL_PADDING, pad_rows, pad_source, source_key, to_array
+from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
 from .pictures import UnreadablePictureError, read_picture
 
@@ -409,7 +410,7 @@ class MultiSourceProcessor(ProcessorMixin):
             raise ValueError(f"source {name!r} of example {row} is no array of numbers: {error}") from error
 
     def _encode_features(self, name: str, row: int, value: Any) -> Any:
-        """The array (S, F) itself, or a map's as a view of it: nothing is read from files yet."""
+        """The array (S, F) itself, or a map's as a view of it; it is read once, to check that it is finite."""
         if value is None:
             return None
         array = self._array(name, row, value)
@@ -419,8 +420,14 @@ class MultiSourceProcessor(ProcessorMixin):
                 f"got {array.dtype} of shape {array.shape}."
             )
         if array.ndim == 3:
-            array = array.reshape(len(array), -1).T
-        return array if len(array) else None
+            array = array.reshape(len(array), math.prod(array.shape[1:])).T
+        if not len(array):
+            return None
+        place = f"source {name!r} of example {row}"
+        if not array.shape[1]:
+            raise ValueError(f"{place} has {len(array)} vectors of no numbers.")
+        check_finite(array, place)
+        return array
 
     def _encode_speech(self, name: str, row: int, value: Any) -> tuple[Any, Any]:
         """What the feature extractor makes of one recording, and its mask."""
@@ -449,6 +456,7 @@ class MultiSourceProcessor(ProcessorMixin):
             )
         if not len(samples):
             return None, []
+        check_finite(samples, f"source {name!r} of example {row}")
         made = extractor([samples.astype(np.float32)], sampling_rate=rate, return_attention_mask=True)
         return to_array(made[self.main_input(name)][0]), to_array(made.get("attention_mask", [[1]])[0])
 

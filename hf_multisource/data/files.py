@@ -7,8 +7,38 @@ import json
 import os
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from hf_multisource.regular_files import open_regular, read_regular
+
+CHUNK = 2**20  # bytes that are read at once
+MAX_LINE = 2**26  # bytes of a line: a JSON line may hold a map of features written out in numbers
+MAX_JSON = 2**28  # bytes of a JSON file; the largest known tokenizers have 2**25
+# What is compressed may grow to this many bytes, or to this many times the bytes of its file if that is more. Text
+# grows 3 to 10 times, a bomb 1000 times.
+EXPANDED_FREELY, MAX_EXPANSION = 2**26, 50
+DAMAGED = (OSError, EOFError, zlib.error)  # what reading damaged gzip data raises
+
+
+def check_expansion(place: str | Path, expanded: int, size: int, remedy: str) -> None:
+    """Refuse compressed data that grow out of all proportion to the file that holds them.
+
+    Args:
+        place: The file.
+        expanded: Bytes that the data have without compression.
+        size: Bytes of the file.
+        remedy: What else the file could be, for the message.
+
+    Raises:
+        ValueError: If the data are larger than `EXPANDED_FREELY` and than `MAX_EXPANSION` times the file.
+    """
+    if expanded > max(EXPANDED_FREELY, MAX_EXPANSION * size):
+        raise ValueError(
+            f"{place} has {size:,} bytes and would grow to {expanded:,} or more; at most {EXPANDED_FREELY:,}, or "
+            f"{MAX_EXPANSION} times the file, are read: {remedy}"
+        )
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -24,15 +54,16 @@ def read_lines(path: str | Path) -> list[str]:
         The lines without their ends; none for an empty file.
 
     Raises:
-        ValueError: If the gzip data is damaged or a line is not UTF-8; the message gives file, line and byte.
+        OSError: If the file cannot be opened, or is not a regular file.
+        ValueError: If the gzip data is damaged or grows more than `check_expansion` allows, a line is longer than
+            `MAX_LINE` bytes, or is not UTF-8; the message gives the file, and line and byte.
     """
     name = "standard input" if str(path) == "-" else str(path)
-    content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
-    if name.endswith(".gz"):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{name}: damaged gzip file: {error}") from error
+    if str(path) == "-":
+        content = _join_lines(_chunks(sys.stdin.buffer), name)
+    else:
+        with open_regular(path) as file:
+            content = _join_lines(_gunzipped(file, name) if name.endswith(".gz") else _chunks(file), name)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -46,6 +77,98 @@ def read_lines(path: str | Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """The chunks of a gzipped file."""
+    size, expanded = os.fstat(file.fileno()).st_size, 0
+    with gzip.GzipFile(fileobj=file) as content:
+        while True:
+            try:
+                chunk = content.read(CHUNK)
+            except DAMAGED as error:
+                raise ValueError(f"{name}: damaged gzip file: {error}") from error
+            if not chunk:
+                return
+            expanded += len(chunk)
+            check_expansion(name, expanded, size, "unpack it")
+            yield chunk
+
+
+def _join_lines(chunks: Iterator[bytes], name: str) -> bytearray:
+    """Join the chunks of a text; a line that is too long ends the reading."""
+    content, begun = bytearray(), 0  # `begun`: bytes of the line that the chunks so far end in
+    for chunk in chunks:
+        end = chunk.find(b"\n")
+        if begun + (len(chunk) if end < 0 else end) > MAX_LINE:
+            line = content.count(b"\n") + 1
+            raise ValueError(f"{name}, line {line}: longer than {MAX_LINE:,} bytes")
+        begun = begun + len(chunk) if end < 0 else len(chunk) - chunk.rfind(b"\n") - 1
+        content += chunk
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Args:
+        text: The JSON.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: If it is not JSON, is nested too deeply for Python, or holds a whole number of more digits than
+            Python reads; the message says so in one line.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise ValueError(f"{error.msg} at {line}character {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def brief(value: Any) -> str:
+    """Write a value for a message.
+
+    Args:
+        value: What JSON or a table holds.
+
+    Returns:
+        The beginning of its representation; of what is nested deeply, its type.
+    """
+    try:
+        return f"{value!r:.40}"
+    except (RecursionError, ValueError):  # ValueError: a whole number of too many digits
+        return type(value).__name__
+
+
+def load_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        OSError: If the file cannot be read, or is not a regular file.
+        ValueError: If the file holds something else, for instance because it is cut off, or has more than `MAX_JSON`
+            bytes; the message gives the file.
+    """
+    content = read_regular(path, MAX_JSON)
+    try:
+        return parse_json(content)
+    except ValueError as error:  # also UnicodeDecodeError
+        raise ValueError(f"{path} holds no valid JSON: {error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
@@ -56,14 +179,11 @@ def read_json(path: Path) -> dict[str, Any]:
         The object.
 
     Raises:
-        ValueError: If the file holds something else, for instance because it is cut off; the message gives the file.
+        ValueError: If the file holds something else; the message gives the file.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:  # also UnicodeDecodeError
-        raise ValueError(f"{path} holds no valid JSON: {error}") from error
+    content = load_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, but holds {str(content)[:40]}")
+        raise ValueError(f"{path} must hold a JSON object, but holds {brief(content)}")
     return content
 
 

@@ -12,15 +12,32 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import wave
-from collections.abc import Mapping, Sequence
+import lzma
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from hf_multisource.collation import check_finite, to_array
+from hf_multisource.data.files import check_expansion
+from hf_multisource.regular_files import open_regular, read_regular
 
 FORMS = ("text", "picture", "sound", "features")
 SUFFIXES = (".npy", ".npz", "")  # of what holds features; none: a folder
 ROWS_PER_LOOK = 1024
+MAX_SAMPLES = 2**26  # samples of a recording, all channels together: 70 minutes at 16 kHz
+MAX_SOUND_BYTES = 2**28  # bytes of the file of a recording: 32 bits for each sample
+PCM, EXTENSIBLE = 1, 0xFFFE  # formats in a RIFF/WAVE file; the second names the true one further on
+# How files begin that soundfile reads; MP3 also begins with a frame, of which 11 bits are set.
+OTHER_SOUNDS = (b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"caff", b"RF64", b"RIFX", b"riff", b"wvpk", b"NIST")
+WAVE_FORMATS = (PCM, 2, 3, 6, 7, 0x11, 0x31, 0x55, EXTENSIBLE)  # also ADPCM, float, A-law, mu-law, GSM, MP3
+# What numpy and zipfile raise as they read damaged files.
+DAMAGED = (OSError, ValueError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 def is_absent(value: Any) -> bool:
@@ -106,7 +123,9 @@ def read_features(path: Path) -> list[Any]:
         One array for each row, (S, F) or (F, H, W); None for a row of nothing but zeros, which says absent.
 
     Raises:
-        ValueError: If there is no such array in it; the message gives the file.
+        OSError: If the file cannot be opened, or is not a regular file.
+        ValueError: If there is no such array in it, a dimension of its rows is empty, or an `.npz` grows more than
+            `files.check_expansion` allows; the message gives the file.
     """
     if path.is_dir():
         parts = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES[:2])
@@ -115,19 +134,13 @@ def read_features(path: Path) -> list[Any]:
         return list(chain.from_iterable(read_features(part) for part in parts))
     import numpy as np
 
-    try:
-        content: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: no array of numpy: {error}") from error
-    if path.suffix == ".npz":
-        if len(content.files) != 1:
-            raise ValueError(f"{path} must hold one array, but holds {', '.join(content.files) or 'none'}")
-        content = content[content.files[0]]
-    if content.ndim not in (3, 4) or content.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{path} must hold numbers (N, S, F) or maps (N, F, H, W), but holds {content.dtype} of shape "
-            f"{content.shape}"
-        )
+    with open_regular(path) as file:
+        if path.suffix == ".npz":
+            content = _unzip(path, file)
+        else:
+            _check_header(path, file, path.stat().st_size)
+            with _damage_named(path):
+                content = np.load(path, mmap_mode="r", allow_pickle=False)
     array = np.asarray(content)  # still the file; views of a plain array cost less than views of a memory map
     there = np.zeros(len(array), bool)
     for start in range(0, len(array), ROWS_PER_LOOK):
@@ -138,54 +151,144 @@ def read_features(path: Path) -> list[Any]:
     return [array[i] if present else None for i, present in enumerate(there)]
 
 
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Name the file in errors that its damaged data cause."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise ValueError(f"{path}: no array of numpy: {error}") from error
+
+
+def _check_header(path: Path, stream: Any, size: int) -> None:
+    """Check the header of an array of `size` bytes in all, before anything is allocated for it."""
+    from numpy.lib import format as npy
+
+    with _damage_named(path):
+        read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    if len(shape) not in (3, 4) or dtype.kind not in "fiu":
+        raise ValueError(f"{path} must hold numbers (N, S, F) or maps (N, F, H, W), but holds {dtype} of shape {shape}")
+    if shape[0] < 0 or min(shape[1:]) < 1:
+        raise ValueError(f"{path} has a dimension without numbers: its shape is {shape}; a row of zeros says absent")
+    needed = stream.tell() + math.prod(shape) * dtype.itemsize
+    if size < needed:
+        raise ValueError(f"{path} is not whole: an array of shape {shape} has {needed:,} bytes, not {size:,}")
+
+
+def _unzip(path: Path, file: BinaryIO) -> Any:
+    """Read the array of an `.npz` file; its size is checked before anything is unpacked."""
+    import numpy as np
+
+    with _damage_named(path):
+        archive = zipfile.ZipFile(file)
+    members = archive.infolist()
+    if len(members) != 1:
+        names = ", ".join(member.filename.removesuffix(".npy") for member in members[:10])
+        raise ValueError(f"{path} must hold one array, but holds {names or 'none'}")
+    check_expansion(path, members[0].file_size, path.stat().st_size, "save it as .npy")
+    with _damage_named(path):
+        stream = archive.open(members[0])
+    _check_header(path, stream, members[0].file_size)
+    with _damage_named(path), archive.open(members[0]) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
 def read_sound(value: Any) -> Any:
     """Read a recording.
 
     Args:
         value: A path, the bytes of a file, a dict of `bytes` and `path`, or one of `array` and `sampling_rate`, which
-            is returned as it is. PCM files (.wav) of 16 bits are read by Python itself, all others by soundfile.
+            is returned as it is. PCM files (.wav) of 16 bits are read by this function, all others by soundfile.
 
     Returns:
         A dict of `array`, samples (S,) from -1 to 1, channels averaged, and `sampling_rate`, in Hz.
 
     Raises:
-        ValueError: If it cannot be read, has no samples, or an array no sampling rate; the message gives the file.
-        ImportError: If soundfile is needed and not there.
+        ValueError: If it cannot be read, is cut off, has more than `MAX_SAMPLES`, none, or one that is not finite, or
+            an array has no sampling rate; the message gives the file.
+        ImportError: If it begins like a recording that needs soundfile, and that is not installed.
     """
-    import numpy as np
-
+    if isinstance(value, Mapping) and "array" in value:
+        samples = to_array(value["array"])
+        if not samples.size:
+            raise ValueError("the recording has no samples")
+        if value.get("sampling_rate") is None:
+            raise ValueError("the recording is an array without a sampling_rate")
+        check_finite(samples, "the recording")
+        return value
     if isinstance(value, Mapping):
-        if "array" in value:
-            if not len(value["array"]):
-                raise ValueError("the recording has no samples")
-            if value.get("sampling_rate") is None:
-                raise ValueError("the recording is an array without a sampling_rate")
-            return value
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    if not isinstance(value, str | Path | bytes):
+        raise ValueError(f"a recording must be a path, bytes, or a dict of them; got {type(value).__name__}")
     place = f"a string of {len(value)} bytes" if isinstance(value, bytes) else str(value)
     try:
-        content = value if isinstance(value, bytes) else Path(value).read_bytes()
-    except OSError as error:
+        content = value if isinstance(value, bytes) else read_regular(value, MAX_SOUND_BYTES)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{place} cannot be read: {error}") from error
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            if file.getsampwidth() != 2:
-                raise wave.Error
-            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, file.getnchannels())
-            rate = file.getframerate()
-        array = samples.astype(np.float32) / 32768
-    except (wave.Error, EOFError, ValueError):
-        try:
-            import soundfile
-        except ImportError as error:
-            raise ImportError(f"{place} is no .wav of 16 bits, and others need soundfile") from error
-        try:
-            array, rate = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
-        except RuntimeError as error:
-            raise ValueError(f"{place} holds no readable sound: {error}") from error
+    array, rate = _parse_wave(content, place) or _read_by_soundfile(content, place)
     if not len(array):
         raise ValueError(f"{place} has no samples")
+    check_finite(array, place)
     return {"array": array.mean(axis=1), "sampling_rate": rate}
+
+
+def _parse_wave(content: bytes, place: str) -> tuple[Any, int] | None:
+    """Read a WAV file of 16 bits: its samples (S, channels) and its rate; None: it is another kind of file."""
+    import numpy as np
+
+    if content[:4] != b"RIFF" or content[8:12] not in (b"WAVE", b""):
+        return None
+    broken = f"{place} holds no readable sound: "
+    form, at = None, 12
+    while True:  # chunk by chunk
+        if at + 8 > len(content):
+            raise ValueError(f"{broken}the WAV file ends before its samples")
+        chunk, size = struct.unpack_from("<4sI", content, at)
+        at += 8
+        if chunk == b"data":
+            break
+        if chunk == b"fmt " and size >= 16 and at + size <= len(content):
+            form = struct.unpack_from("<HHIIHH", content, at)
+            true = struct.unpack_from("<H", content, at + 24) if form[0] == EXTENSIBLE and size >= 26 else form[:1]
+            form = (*true, *form[1:])
+        at += size + size % 2
+    if form is None or form[0] not in WAVE_FORMATS:
+        raise ValueError(f"{broken}the WAV file does not say in which form its samples are")
+    kind, channels, rate, _, frame, bits = form
+    if (kind, bits) != (PCM, 16):
+        return None
+    if channels == 0 or rate == 0 or frame != 2 * channels:
+        raise ValueError(f"{broken}the WAV file has {channels} channels, {rate} Hz and {frame} bytes a frame")
+    there = len(content) - at
+    if there < size <= MAX_SOUND_BYTES:  # what is written as it is recorded has an unknown size, given as 2**32 - 1
+        raise ValueError(f"{broken}the WAV file is cut off: it has {there:,} of {size:,} bytes of samples")
+    frames = min(size, there) // frame
+    _check_samples(frames * channels, place)
+    samples = np.frombuffer(content, "<i2", frames * channels, at).reshape(-1, channels)
+    return samples.astype(np.float32) / 32768, rate
+
+
+def _read_by_soundfile(content: bytes, place: str) -> tuple[Any, int]:
+    """Read a recording with soundfile: its samples (S, channels) and its rate."""
+    try:
+        import soundfile
+    except ImportError as error:
+        is_mp3 = len(content) > 1 and content[0] == 0xFF and content[1] >= 0xE0
+        if content.startswith((b"RIFF", *OTHER_SOUNDS)) or is_mp3:
+            raise ImportError(f"{place} is no .wav of 16 bits, and others need soundfile") from error
+        raise ValueError(f"{place} holds no readable sound: it begins like no known kind of recording") from error
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            _check_samples(file.frames * file.channels, place)
+            return file.read(dtype="float32", always_2d=True), file.samplerate
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{place} holds no readable sound: {error}") from error
+
+
+def _check_samples(number: int, place: str) -> None:
+    if number > MAX_SAMPLES:
+        raise ValueError(f"{place} has {number:,} samples; at most {MAX_SAMPLES:,} are read")
 
 
 def find_unreadable(

@@ -16,7 +16,6 @@ when it starts) and, but for .npz, not kept in memory:
 An empty or white line, a null and a missing key all mean the same: that source is absent in this row.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import brief, parse_json, read_lines
 from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
 
 Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
@@ -283,9 +282,9 @@ def _parse_json(path: Path) -> Iterator[object]:
     """Parse one JSON value a line."""
     for number, line in enumerate(read_lines(path), 1):
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at character {error.colno}") from error
+            yield parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON: {error}") from error
 
 
 def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
@@ -331,16 +330,20 @@ def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there
         if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
             row = row["translation"]
         if not isinstance(row, Mapping):
-            raise ValueError(f"{place} {number}: must be an object of named text, but is {row!r:.40}")
+            raise ValueError(f"{place} {number}: must be an object of named text, but is {brief(row)}")
         found.update(dict.fromkeys(row))
         for name, column in columns.items():
             value = row.get(name)
             allowed, what = ALLOWED[forms[name]]
             if not isinstance(value, allowed):
-                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {value!r:.40}")
+                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {brief(value)}")
+            if isinstance(value, Mapping) and not _is_file(value):
+                raise ValueError(f"{place} {number}: {name!r} must have bytes or a path, but is {brief(dict(value))}")
             if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
                 raise ValueError(f"{place} {number}: {name!r} holds half a surrogate pair, which is no character")
-            column.append(_array(value) if forms[name] == "features" and value is not None else value)
+            if forms[name] == "features":
+                value = _array(value, f"{place} {number}: {name!r}")
+            column.append(value)
     if number == 0:
         raise ValueError(f"{place.rpartition(',')[0]} is empty")
     if unknown := [name for name in forms if name not in found]:
@@ -349,7 +352,24 @@ def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there
     return dict(columns)
 
 
-def _array(rows: Any) -> Any:
+def _is_file(value: Mapping[str, Any]) -> bool:
+    """Return whether a dict holds a file as `datasets` stores it: bytes, or a path."""
+    return isinstance(value.get("bytes"), bytes | None) and isinstance(value.get("path"), str | None)
+
+
+def _array(rows: list[Any] | None, place: str) -> Any:
+    """Features that are written out as lists; None: there are none."""
+    if not rows:
+        return None
     import numpy as np
 
-    return np.asarray(rows, np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.asarray(rows, np.float32)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{place} must be lists of numbers of one length, but is {brief(rows)}") from error
+    if array.ndim not in (2, 3) or not array.size:
+        raise ValueError(f"{place} must be (S, F) or a map (F, H, W), but has the shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{place} holds a number that is not finite, or too large for single precision")
+    return array

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import load_json, read_lines
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.bootstrap import paired_bootstrap
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
@@ -65,7 +65,7 @@ def read_json(path: Path) -> Any:
     if not path.exists():
         writer = WRITERS.get(path.parent.name, "train")
         raise FileNotFoundError(f"{path} is not there; `hf-multisource {writer}` writes it")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return load_json(path)
 
 
 def compare(

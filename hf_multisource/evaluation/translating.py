@@ -11,7 +11,6 @@ the current one on standard input). Features come from an array in a file of the
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import parse_json, read_lines
 from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import (
@@ -106,7 +105,7 @@ def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) ->
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
-            row: Any = json.loads(line)
+            row: Any = parse_json(line)
         except ValueError as error:
             raise ValueError(f"{place}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict) or not all(isinstance(text, str | None) for text in row.values()):

@@ -9,9 +9,54 @@ from typing import Any
 
 import yaml
 
+from hf_multisource.regular_files import read_regular
+
+# Bounds of a recipe. The shipped ones have 2 kB, 60 values, at most 4 levels.
+MAX_BYTES = 2**18
+MAX_VALUES = 10_000  # an alias counts as all that it stands for
+MAX_DEPTH = 32
+MAX_DIGITS = 30  # of a whole number: 64 bits have 20
+TAGS = {"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}  # of lists and mappings
+TEXT = "tag:yaml.org,2002:str"
+
 
 class Loader(yaml.SafeLoader):
-    """Loader with the scalars of YAML 1.2: `no` is text (a language code), 1e-4 a number, 010 ten, a date text."""
+    """Loader with the scalars of YAML 1.2: `no` is text (a language code), 1e-4 a number, 010 ten, a date text.
+
+    Args:
+        text: The YAML.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.values = self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Build a value and all that it holds; stop early where there are too many, or too many levels."""
+        line = self.peek_event().start_mark.line + 1
+        self.values += 1
+        self.depth += 1
+        check_bounds(line, self.values, self.depth)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def check_bounds(line: int, values: int, depth: int) -> None:
+    """Refuse YAML of too many values, or of too many levels.
+
+    Args:
+        line: Where it is, for the message.
+        values: How many values there are so far.
+        depth: Level of the one that is read.
+
+    Raises:
+        ValueError: If `MAX_VALUES` or `MAX_DEPTH` is exceeded.
+    """
+    if values > MAX_VALUES:
+        raise ValueError(f"line {line}: more than {MAX_VALUES:,} values, counting those that aliases stand for")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"line {line}: more than {MAX_DEPTH} levels of lists and mappings")
 
 
 REPLACED = (":bool", ":float", ":int", ":timestamp")
@@ -29,24 +74,65 @@ Loader.add_implicit_resolver(
 )
 
 
-def _check_keys(node: yaml.Node | None, place: str = "", above: tuple[yaml.Node, ...] = ()) -> None:
-    """Refuse a key that a mapping holds twice, of which YAML would keep the last, and an alias within itself."""
-    if node is None:
-        return
-    if any(node is other for other in above):
-        raise ValueError(f"{place.removesuffix('.')} contains itself")
-    above = (*above, node)
-    if isinstance(node, yaml.MappingNode):
+class _Check:
+    """Refuses a key that a mapping holds twice, of which YAML would keep the last, and what breaks the bounds.
+
+    Args:
+        loader: The loader of the text.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.values = 0
+
+    def __call__(self, node: yaml.Node, place: str = "", above: tuple[yaml.Node, ...] = ()) -> None:
+        """Check a value and all that it holds.
+
+        Args:
+            node: The value.
+            place: Its key, as messages write it.
+            above: The lists and mappings that it is in.
+
+        Raises:
+            ValueError: If something is wrong; the message names its key or its line.
+        """
+        line = node.start_mark.line + 1
+        self.values += 1
+        if any(node is other for other in above):
+            raise ValueError(f"{place} contains itself")
+        above = (*above, node)
+        check_bounds(line, self.values, len(above))
+        if isinstance(node, yaml.ScalarNode):
+            self.check_scalar(node, line)
+        elif node.tag not in TAGS:
+            raise ValueError(f"line {line}: unknown tag {node.tag}")
+        elif isinstance(node, yaml.SequenceNode):
+            for i, item in enumerate(node.value):
+                self(item, f"{place}[{i}]", above)
+        elif isinstance(node, yaml.MappingNode):
+            self.check_mapping(node, place, above)
+
+    def check_scalar(self, node: yaml.ScalarNode, line: int) -> None:
+        """Check that a value has the form of its tag, and that a whole number is not too long."""
+        plain = self.loader.resolve(yaml.ScalarNode, node.value, (True, False))
+        if node.tag not in (plain, TEXT):
+            raise ValueError(f"line {line}: {node.value[:40]!r} is not what its tag {node.tag} says")
+        if node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
+            raise ValueError(f"line {line}: a whole number of {len(node.value)} digits; at most {MAX_DIGITS} are read")
+
+    def check_mapping(self, node: yaml.MappingNode, place: str, above: tuple[yaml.Node, ...]) -> None:
+        """Check that every key is a text or number and there once, and check the values."""
         lines: dict[str, int] = {}
         for key, value in node.value:
-            name, line = f"{place}{key.value}", key.start_mark.line + 1
-            if name in lines:
-                raise ValueError(f"{name} is given twice, in lines {lines[name]} and {line}; give it once")
-            lines[name] = line
-            _check_keys(value, f"{name}.", above)
-    elif isinstance(node, yaml.SequenceNode):
-        for i, item in enumerate(node.value):
-            _check_keys(item, f"{place.removesuffix('.')}[{i}].", above)
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError(f"line {line}: a key must be a text")
+            self.check_scalar(key, line)
+            name = f"{place}.{key.value[:100]}" if place else key.value[:100]
+            if key.value in lines:
+                raise ValueError(f"{name} is given twice, in lines {lines[key.value]} and {line}; give it once")
+            lines[key.value] = line
+            self(value, name, above)
 
 
 def parse_yaml(text: str) -> Any:
@@ -59,13 +145,15 @@ def parse_yaml(text: str) -> Any:
         What it holds; None: nothing.
 
     Raises:
-        ValueError: If it is not YAML, or a key is given twice.
+        ValueError: If it is not YAML, a key is given twice, or a bound of this module is broken.
     """
     try:
         loader = Loader(text)
         node = loader.get_single_node()
-        _check_keys(node)
-        return None if node is None else loader.construct_document(node)
+        if node is None:
+            return None
+        _Check(loader)(node)
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
 
@@ -80,10 +168,13 @@ def read_yaml(path: Path) -> Any:
         What it holds; None: nothing.
 
     Raises:
-        ValueError: If it is not UTF-8 text or not YAML, or a key is given twice; the message names the file.
+        OSError: If the file cannot be read, or is not a regular file.
+        ValueError: If it has more than `MAX_BYTES`, is not UTF-8 text or not YAML, a key is given twice, or a bound of
+            this module is broken; the message names the file.
     """
+    content = read_regular(path, MAX_BYTES)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from error
     try:
@@ -123,6 +214,6 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         try:
             read = [parse_yaml(value) for value in values]
         except ValueError as error:
-            raise ValueError(f"--{key} {' '.join(values)}: {error}") from error
+            raise ValueError(f"--{key} {' '.join(values)[:100]}: {error}") from error
         parsed[key] = read if len(read) > 1 else read[0]
     return parsed

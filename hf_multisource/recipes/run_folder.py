@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainingArguments
 
+from hf_multisource.data.files import read_json
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.recipes.checkpoints import find_checkpoints
@@ -293,7 +294,7 @@ def read_fingerprint(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return {key: content[key] for key in ("data", "batch", "processor")}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: delete it to resume without comparing the data: {error}") from error

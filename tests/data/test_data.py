@@ -1,8 +1,10 @@
 import gzip
 import io
 import json
+import os
 import runpy
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_multisource.data import encoding, rows
+from hf_multisource.data import encoding, files, rows
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row, read_split
@@ -260,6 +262,72 @@ def test_a_damaged_gzip_file_is_named(damage: Any, tmp_path: Path) -> None:
         read_lines(path)
 
 
+def test_gzip_data_may_not_grow_out_of_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.en.gz"
+    path.write_bytes(gzip.compress(b"\n" * 2**21))
+    assert len(read_lines(path)) == 2**21, "small files may hold anything"
+    monkeypatch.setattr(files, "EXPANDED_FREELY", 2**20)
+    message = r"train\.en\.gz has 2,\d+ bytes and would grow to 2,097,152 or more; at most 1,048,576, or 50 times"
+    with pytest.raises(ValueError, match=message):
+        read_lines(path)
+
+
+def test_a_line_may_not_be_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = files.MAX_LINE
+    assert longest == 2**26
+    with (tmp_path / "text").open("wb") as file:
+        file.write(b"one\n")
+        file.truncate(2**40)  # zeros, which take no room on the disk
+    with pytest.raises(ValueError, match="text, line 2: longer than 67,108,864 bytes"):
+        read_lines(tmp_path / "text")
+    with Path("/dev/zero").open() as zeros, pytest.raises(ValueError, match="standard input, line 1: longer than"):
+        monkeypatch.setattr(sys, "stdin", zeros)
+        read_lines("-")
+    monkeypatch.setattr(files, "MAX_LINE", 5)
+    monkeypatch.setattr(files, "CHUNK", 3)
+    write(tmp_path / "text", "12345\n\n12345")
+    assert read_lines(tmp_path / "text") == ["12345", "", "12345"]
+    for text in ("123456", "12\n123456\n", "12\n3\n123456"):
+        write(tmp_path / "text", text)
+        with pytest.raises(ValueError, match=f"line {text.count(chr(10), 0, -1) + 1}: longer than 5 bytes"):
+            read_lines(tmp_path / "text")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_regular_files_are_read_and_none_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_lines, files.read_json):
+        for path in (tmp_path / "pipe", Path("/dev/zero")):
+            with pytest.raises(OSError, match=f"{path} is not a regular file"):
+                read(path)
+
+
+DEEP = "[" * 100_000
+DIGITS = "1" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (DEEP, "holds no valid JSON: nested too deeply"),
+        (f'{{"a": {DIGITS}}}', r"holds no valid JSON: .*4300"),
+        (f"{'[' * 900}{']' * 900}", "must hold a JSON object, but holds"),
+        ('{\n"a": }', "holds no valid JSON: Expecting value at line 2, character 6"),
+    ],
+)
+def test_json_that_python_cannot_hold_is_an_error_of_one_line(content: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path / "config.json", content)
+    with pytest.raises(ValueError, match=rf"config\.json {message}"):
+        files.read_json(tmp_path / "config.json")
+
+
+def test_the_size_of_a_json_file_is_limited(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match=r"a\.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"):
+        files.read_json(tmp_path / "a.json")
+
+
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", "this is no table")
     with pytest.raises(ValueError, match=r"train\.parquet: damaged Parquet file: "):
@@ -276,12 +344,47 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
         ('{"en": 2}', r"line 2: 'en' must be text or null, but is 2"),
         ('{"translation": {"en": false}}', r"line 2: 'en' must be text or null, but is False"),
         ('{"en": "\\ud83d"}', r"line 2: 'en' holds half a surrogate pair"),
+        (DEEP, "line 2: not JSON: nested too deeply"),
+        ("[" * 900 + "]" * 900, "line 2: must be an object of named text, but is"),
+        (f'{{"en": {"[" * 900}{"]" * 900}}}', "line 2: 'en' must be text or null, but is"),
+        (f'{{"en": {DIGITS}}}', "line 2: not JSON: .*4300"),
     ],
 )
 def test_a_bad_json_line_is_placed_by_file_and_number(line: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", f'{{"en": "One."}}\n{line}\n{{"en": "Three."}}\n')
     with pytest.raises(ValueError, match=rf"train\.jsonl, {message}"):
         read_split(str(tmp_path), "train", ["en"], None)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[[1, 2], [3]]", "must be lists of numbers of one length, but is"),
+        ('[["a"]]', "must be lists of numbers of one length, but is"),
+        (f"[[{'9' * 400}]]", "must be lists of numbers of one length, but is"),
+        ("[" * 90 + "1" + "]" * 90, "must be lists of numbers of one length, but is"),
+        ("[1, 2]", r"must be \(S, F\) or a map \(F, H, W\), but has the shape \(2,\)"),
+        ("[[], []]", r"must be \(S, F\) or a map \(F, H, W\), but has the shape \(2, 0\)"),
+        ("[[1, NaN]]", "holds a number that is not finite, or too large for single precision"),
+        ("[[1, -Infinity]]", "holds a number that is not finite, or too large for single precision"),
+        ("[[1, 1e300]]", "holds a number that is not finite, or too large for single precision"),
+    ],
+)
+def test_bad_features_in_a_table_are_placed_by_number(value: str, message: str) -> None:
+    given = [{"a": [[1]]}, {"a": []}, {"a": json.loads(value)}]
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=f"^org/name, row 3: 'a' {message}"):
+        warnings.simplefilter("error")
+        rows._columns(given, {"a": "features"}, "org/name, row")
+    column = rows._columns(given[:2], {"a": "features"}, "org/name, row")["a"]
+    assert column[0].tolist() == [[1]] and column[1] is None, "an array of no rows is absent"
+
+
+@pytest.mark.parametrize("value", ['{"path": 3}', '{"bytes": "a"}', '{"bytes": {"bytes": null}}'])
+def test_a_dict_that_holds_no_file_is_placed_by_file_and_number(value: str, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", f'{{"a": {value}}}\n')
+    for form in ("picture", "sound"):
+        with pytest.raises(ValueError, match=r"train\.jsonl, line 1: 'a' must have bytes or a path, but is"):
+            read_split(str(tmp_path), "train", ["a"], None, forms={"a": form})
 
 
 def test_a_parquet_column_of_numbers_is_an_error(tmp_path: Path) -> None:

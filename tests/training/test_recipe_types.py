@@ -1,5 +1,6 @@
 """Wrong values in recipes and on command lines are refused in one line, before anything is read or built."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 import yaml
 
 from hf_multisource.cli.train import main
+from hf_multisource.recipes.reading import parse_yaml, read_yaml
 from hf_multisource.recipes.recipe import Recipe, load_recipe, parse_overrides
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -230,6 +232,16 @@ def test_a_key_that_is_given_twice_is_refused(small: Path) -> None:
         ("data: {path: données}".encode("latin-1"), ": not UTF-8 text (byte 18); save it as UTF-8"),
         (b"data: &a [*a]\n", ": data[0] contains itself"),
         (b"data: \x00", ": not YAML: "),
+        (b"data: " + b"[" * 9999, ": line 1: more than 32 levels of lists and mappings"),
+        (b"\n\n- " + b"- " * 9999, ": line 3: more than 32 levels of lists and mappings"),
+        (b"a:\n  b: " + b"1" * 10_000, ": line 2: a whole number of 10000 digits; at most 30 are read"),
+        (b"- a\n" * 10_000, ": line 10000: more than 10,000 values, counting those that aliases stand for"),
+        (b"#" * 2**18 + b"\n", " has 262,145 bytes; at most 262,144 are read"),
+        (b"a: !!bool maybe", ": line 1: 'maybe' is not what its tag tag:yaml.org,2002:bool says"),
+        (b"a: !!float ''", ": line 1: '' is not what its tag tag:yaml.org,2002:float says"),
+        (b"a: !!timestamp x", ": line 1: 'x' is not what its tag tag:yaml.org,2002:timestamp says"),
+        (b"a: !!python/object:os.system {}", ": line 1: unknown tag tag:yaml.org,2002:python/object:os.system"),
+        (b"? [a]\n: b", ": line 1: a key must be a text"),
     ],
 )
 def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +249,48 @@ def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path, mo
     path = tmp_path / "recipe.yaml"
     path.write_bytes(content)
     assert refusal(path).startswith(f"{path}{reason}")
+
+
+def alias_bomb(levels: int) -> str:
+    """Lists of aliases of the list before; the last one stands for 9**(levels + 1) values."""
+    rows = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else 'x'] * 9)}]" for i in range(levels + 1)]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("levels", [4, 8, 20])
+def test_aliases_may_not_grow_into_more_than_a_recipe_can_hold(levels: int, small: Path) -> None:
+    for bomb in (alias_bomb(levels), f"{alias_bomb(levels)}\n? *l{levels}\n: 1"):
+        with pytest.raises(ValueError, match="more than 10,000 values, counting those that aliases stand for"):
+            parse_yaml(bomb)
+    with small.open("a", encoding="utf-8") as file:
+        file.write(alias_bomb(levels))
+    assert "more than 10,000 values" in refusal(small)
+    merged = "\n".join(
+        ["m0: &m0 {a: 1}"] + [f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, levels + 1)]
+    )
+    with pytest.raises(ValueError, match="more than 10,000 values, counting those that aliases stand for"):
+        parse_yaml(merged)
+
+
+def test_aliases_and_merged_mappings_are_read() -> None:
+    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]") == {
+        "a": {"x": 1},
+        "b": {"x": 1, "y": 2},
+        "c": [{"x": 1}, {"x": 1}],
+    }
+
+
+@pytest.mark.parametrize("value", ["[" * 9999, "1" * 9999, "{a: " * 9999, "!!bool x"])
+def test_a_value_on_the_command_line_has_the_same_bounds(value: str, small: Path) -> None:
+    assert refusal(small, "--limit", value).startswith("--limit ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_recipe_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path in (tmp_path / "pipe.yaml", Path("/dev/zero")):
+        with pytest.raises(OSError, match=f"{path} is not a regular file"):
+            read_yaml(path)
 
 
 def test_a_folder_is_no_recipe_unless_a_shipped_one_has_its_name(
