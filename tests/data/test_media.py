@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +21,7 @@ import torch
 
 import kinds
 from hf_multisource import DataCollatorForMultiSource
+from hf_multisource.data import media
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.media import (
     digest,
@@ -109,6 +113,101 @@ def test_bad_features_are_named(tmp_path: Path) -> None:
     (tmp_path / "dev.b").mkdir()
     with pytest.raises(ValueError, match=r"dev\.b holds no \.npy or \.npz"):
         read_features(tmp_path / "dev.b")
+
+
+def lying_header(shape: str, kind: str = "<f4") -> bytes:
+    """The header of an array, and four numbers."""
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117).encode() + b"\n" + bytes(16)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lying_header("(2, 1, 2)"), None),
+        (
+            lying_header("(5, 0, 3)"),
+            "has a dimension without numbers: its shape is (5, 0, 3); a row of zeros says absent",
+        ),
+        (lying_header("(5, 3, 0)"), "has a dimension without numbers: its shape is (5, 3, 0)"),
+        (lying_header("(5, 3, 0, 2)"), "has a dimension without numbers"),
+        (lying_header("(-1, 2, 2)"), "has a dimension without numbers"),
+        (lying_header("(1000000, 1000000, 1000)"), "is not whole: an array of shape (1000000, 1000000, 1000) has"),
+        (lying_header(f"({10**30}, 2, 2)"), "is not whole: "),
+        (lying_header("(2, 1, 2)", "|O"), "must hold numbers (N, S, F) or maps (N, F, H, W), but holds object"),
+        (lying_header("(2, 1, 2)", "<c8"), "must hold numbers (N, S, F) or maps (N, F, H, W), but holds complex64"),
+        (lying_header("(2, 1, 'a')"), ": no array of numpy: "),
+        (lying_header("(2, 1, 2)")[:50], ": no array of numpy: "),
+        (lying_header("(" * 60), ": no array of numpy: "),
+        (b"", ": no array of numpy: "),
+    ],
+)
+def test_the_header_of_an_array_is_checked_before_the_array_is_read(
+    name: str, content: bytes, message: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.npy", content)
+    else:
+        path.write_bytes(content)
+    if message is None:
+        assert read_features(path) == [None, None]
+        return
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path}')}.*{re.escape(message)}"):
+        read_features(path)
+
+
+def test_a_compressed_array_may_not_grow_out_of_proportion(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.npy", "w") as stream:
+        stream.write(lying_header("(17, 1024, 1024)")[:128])
+        for _ in range(17):
+            stream.write(bytes(2**22))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(
+        ValueError, match=r"a\.npz has 69,\d+ bytes and would grow to 71,303,296 or more; .*: save it as \.npy"
+    ):
+        read_features(path)
+
+
+def test_damaged_zip_files_are_named(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "whole.npz", np.arange(24.0).reshape(2, 3, 4))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    encrypted = bytearray(whole)
+    encrypted[6] |= 1
+    encrypted[whole.rindex(b"PK\x01\x02") + 8] |= 1
+    unknown = bytearray(whole)
+    unknown[whole.rindex(b"PK\x01\x02") + 10] = 77
+    damaged = whole[:60] + bytes(60) + whole[120:]
+    for content in (b"", whole[:50], whole[:-30], damaged, bytes(encrypted), bytes(unknown), b"PK\x05\x06" + bytes(18)):
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.npz(: no array of numpy: .|.* must hold one array, but holds none)"):
+            read_features(tmp_path / "a.npz")
+    np.save(tmp_path / "a.npy", np.ones((1, 1, 1)))
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npy").read_bytes())
+    (tmp_path / "a.npy").write_bytes(whole)
+    for name in ("a.npz", "a.npy"):  # each is of the other kind
+        with pytest.raises(ValueError, match=f"{name}: no array of numpy: "):
+            read_features(tmp_path / name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_features_are_regular_files(tmp_path: Path) -> None:
+    for name in ("pipe.npy", "pipe.npz"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(OSError, match=f"{name} is not a regular file"):
+            read_features(tmp_path / name)
+
+
+def test_features_without_numbers_are_absent_or_refused() -> None:
+    processor = mixed_processor("en", "regions")
+    for shape in ((0, 3), (0, 0), (3, 0, 2), (3, 2, 0)):
+        assert processor(en="a", regions=np.zeros(shape))["regions_input_features"] is None
+    for shape in ((3, 0), (0, 3, 2)):
+        with pytest.raises(ValueError, match=r"^source 'regions' of example 0 has \d vectors of no numbers\."):
+            processor(en="a", regions=np.zeros(shape))
 
 
 # Rows.
@@ -226,20 +325,131 @@ def test_pcm_files_become_samples_and_channels_are_averaged(tmp_path: Path) -> N
         read_sound(str(tmp_path / "nowhere.wav"))
 
 
-def test_other_files_are_read_by_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(stream: io.BytesIO, dtype: str, always_2d: bool) -> tuple[np.ndarray, int]:
-        if stream.read() != b"sound":
-            raise RuntimeError("Format not recognised")
-        return np.array([[0.5, 0.0], [1.0, 0.5]], dtype), 22_050
+class SoundFile:
+    """What soundfile gives for the one recording that is used here, in another format than WAV."""
 
-    monkeypatch.setitem(sys.modules, "soundfile", SimpleNamespace(read=read))
-    sound = read_sound(b"sound")
+    frames, channels, samplerate = 2, 2, 22_050
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        if stream.read() != b"fLaC sound":
+            raise RuntimeError("Format not recognised")
+
+    def __enter__(self) -> SoundFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, dtype: str, always_2d: bool) -> np.ndarray:
+        assert always_2d
+        return np.array([[0.5, 0.0], [1.0, 0.5]], dtype)
+
+
+def test_other_files_are_read_by_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", SimpleNamespace(SoundFile=SoundFile))
+    sound = read_sound(b"fLaC sound")
     assert (sound["array"].tolist(), sound["sampling_rate"]) == ([0.25, 0.75], 22_050)
     with pytest.raises(ValueError, match="a string of 5 bytes holds no readable sound: Format not recognised"):
         read_sound(b"noise")
+    monkeypatch.setattr(SoundFile, "frames", 2**25 + 1)
+    with pytest.raises(ValueError, match="a string of 10 bytes has 67,108,866 samples; at most 67,108,864 are read"):
+        read_sound(b"fLaC sound")
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(ImportError, match=r"is no \.wav of 16 bits, and others need soundfile"):
-        read_sound(b"sound")
+        read_sound(b"fLaC sound")
+
+
+WAV = kinds.wav_bytes([0, 16384, -32768])
+
+
+def changed(place: int, value: bytes) -> bytes:
+    """The recording with other bytes at a place of its header."""
+    return WAV[:place] + value + WAV[place + len(value) :]
+
+
+@pytest.mark.parametrize("soundfile", [None, SimpleNamespace(SoundFile=SoundFile)])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (WAV[:4], "the WAV file ends before its samples"),
+        (WAV[:10], "the WAV file ends before its samples"),
+        (WAV[:30], "the WAV file ends before its samples"),
+        (WAV[:43], "the WAV file ends before its samples"),
+        (WAV[:45], "the WAV file is cut off: it has 1 of 6 bytes of samples"),
+        (changed(12, b"junk"), "the WAV file does not say in which form its samples are"),
+        (changed(20, b"\xee\xee"), "the WAV file does not say in which form its samples are"),
+        (changed(22, b"\0\0"), "the WAV file has 0 channels, "),
+        (changed(24, b"\0\0\0\0"), "the WAV file has 1 channels, 0 Hz"),
+        (changed(32, b"\x07"), "the WAV file has 1 channels, .* and 7 bytes a frame"),
+        (b"<html>404</html>", "it begins like no known kind of recording|Format not recognised"),
+        (b"", "it begins like no known kind of recording|Format not recognised"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "it begins like no known kind of recording|Format not recognised"),
+    ],
+)
+def test_broken_recordings_are_unreadable_with_and_without_soundfile(
+    content: bytes, message: str, soundfile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", soundfile)
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.wav holds no readable sound: ({message})"):
+        read_sound(str(tmp_path / "a.wav"))
+    rows = [{"speech": content or b"-"}, {"speech": WAV}]
+    assert list(find_unreadable(rows, {"speech": "sound"})["speech"]) == [0]
+
+
+def test_a_wav_file_of_another_encoding_needs_soundfile_and_an_unknown_length_is_read_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert read_sound(changed(40, b"\xff\xff\xff\xff"))["array"].tolist() == [0.0, 0.5, -1.0]
+    extensible = WAV[:16] + b"\x28\0\0\0\xfe\xff" + WAV[22:36] + b"\x16\0\x10\0\0\0\0\0\x01\0" + bytes(14) + WAV[36:]
+    assert read_sound(extensible)["array"].tolist() == [0.0, 0.5, -1.0]
+    odd = WAV[:12] + b"note\x03\0\0\0abc\0" + WAV[12:]
+    assert read_sound(odd)["array"].tolist() == [0.0, 0.5, -1.0]
+    with pytest.raises(ValueError, match="has no samples"):
+        read_sound(changed(40, b"\0\0\0\0")[:44])
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    for other in (changed(20, b"\x03"), changed(34, b"\x18")):
+        with pytest.raises(ImportError, match="others need soundfile"):
+            read_sound(other)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_recordings_are_regular_files_of_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    with (tmp_path / "big.wav").open("wb") as file:
+        file.truncate(2**40)
+    for path in (tmp_path / "pipe.wav", "/dev/zero"):
+        with pytest.raises(ValueError, match=f"^{path} cannot be read: .* is not a regular file"):
+            read_sound(path)
+    with pytest.raises(ValueError, match=r"big\.wav cannot be read: .*; at most 268,435,456 are read"):
+        read_sound(tmp_path / "big.wav")
+    with pytest.raises(ValueError, match="cannot be read: embedded null byte"):
+        read_sound("a\0b")
+    monkeypatch.setattr(media, "MAX_SAMPLES", 2)
+    with pytest.raises(ValueError, match="a string of 50 bytes has 3 samples; at most 2 are read"):
+        read_sound(WAV)
+    for value in (3, {"path": 3}, {"x": 1}):
+        with pytest.raises(ValueError, match="a recording must be a path, bytes, or a dict of them; got"):
+            read_sound(value)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_numbers_that_are_not_finite_are_found_with_their_place(number: float) -> None:
+    processor = mixed_processor()
+    samples = np.zeros(processor.source_processors["speech"].sampling_rate)
+    samples[7] = number
+    array = regions(0, 5).astype(np.float64)
+    array[2, 1] = number
+    sound = {"array": samples, "sampling_rate": kinds.RATE}
+    for value in (samples, sound):
+        with pytest.raises(
+            ValueError, match=r"^source 'speech' of example 1 holds .* at \[7\]; all numbers must be finite"
+        ):
+            processor(en=["a", "b"], speech=[None, value])
+    with pytest.raises(ValueError, match=r"^source 'regions' of example 0 holds .* at \[2, 1\]; all numbers must be"):
+        processor(en=["a"], regions=[array])
+    found = find_unreadable([{"speech": sound}], {"speech": "sound"})
+    assert found["speech"][0].startswith("the recording holds ")
 
 
 # Examples.
