@@ -21,7 +21,7 @@ COSTLY = {"WEBP": 2}  # formats whose decoder takes more memory: MAX_PIXELS is d
 MAX_BYTES_PER_PIXEL = 4  # the largest file has this many bytes for each of MAX_PIXELS: colour without compression
 GREY_STEP = 257  # 65535 / 255: from 16 bits to 8
 CHANNELS = (1, 3, 4)
-TILE_SIDES = (322, 323)  # TIFF tags: width and length of a tile, whose memory libtiff allocates whole
+TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF; libtiff allocates the memory of a whole tile
 
 
 class UnreadablePictureError(ValueError):
@@ -126,8 +126,8 @@ def _checked(array: np.ndarray) -> np.ndarray:
 def _check_decodable(picture: Any) -> None:
     """Refuse an opened picture that would fill the memory, start a program or lose its values when it is decoded."""
     _check_pixels(*picture.size, COSTLY.get(picture.format, 1))
-    tile = [getattr(picture, "tag_v2", {}).get(tag, 1) for tag in TILE_SIDES]
-    _check_pixels(*tile)
+    tags = getattr(picture, "tag_v2", {})
+    _check_pixels(tags.get(TILE_WIDTH, 1), tags.get(TILE_LENGTH, 1))
     if picture.format == "EPS" and picture.tile:  # opened by the caller, and not loaded yet
         raise UnreadablePictureError("EPS is not decoded: it needs Ghostscript")
     if picture.mode == "F":
