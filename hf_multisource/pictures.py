@@ -125,7 +125,8 @@ def _checked(array: np.ndarray) -> np.ndarray:
 
 def _check_decodable(picture: Any) -> None:
     """Refuse an opened picture that would fill the memory, start a program or lose its values when it is decoded."""
-    _check_pixels(*picture.size, COSTLY.get(picture.format, 1))
+    width, height = picture.size
+    _check_pixels(width, height, COSTLY.get(picture.format, 1))
     tags = getattr(picture, "tag_v2", {})
     _check_pixels(tags.get(TILE_WIDTH, 1), tags.get(TILE_LENGTH, 1))
     if picture.format == "EPS" and picture.tile:  # opened by the caller, and not loaded yet

@@ -251,14 +251,14 @@ def _parse_wave(content: bytes, place: str) -> tuple[Any, int] | None:
         at += size + size % 2
     if form is None or form[0] not in WAVE_FORMATS:
         raise ValueError(f"{broken}the WAV file does not say in which form its samples are")
+    there = len(content) - at
+    if there < size <= MAX_SOUND_BYTES:  # what is written as it is recorded has an unknown size, given as 2**32 - 1
+        raise ValueError(f"{broken}the WAV file is cut off: it has {there:,} of {size:,} bytes of samples")
     kind, channels, rate, _, frame, bits = form
     if (kind, bits) != (PCM, 16):
         return None
     if channels == 0 or rate == 0 or frame != 2 * channels:
         raise ValueError(f"{broken}the WAV file has {channels} channels, {rate} Hz and {frame} bytes a frame")
-    there = len(content) - at
-    if there < size <= MAX_SOUND_BYTES:  # what is written as it is recorded has an unknown size, given as 2**32 - 1
-        raise ValueError(f"{broken}the WAV file is cut off: it has {there:,} of {size:,} bytes of samples")
     frames = min(size, there) // frame
     _check_samples(frames * channels, place)
     samples = np.frombuffer(content, "<i2", frames * channels, at).reshape(-1, channels)

@@ -376,6 +376,7 @@ def changed(place: int, value: bytes) -> bytes:
         (WAV[:30], "the WAV file ends before its samples"),
         (WAV[:43], "the WAV file ends before its samples"),
         (WAV[:45], "the WAV file is cut off: it has 1 of 6 bytes of samples"),
+        (changed(34, b"\x18")[:45], "the WAV file is cut off: it has 1 of 6 bytes of samples"),
         (changed(12, b"junk"), "the WAV file does not say in which form its samples are"),
         (changed(20, b"\xee\xee"), "the WAV file does not say in which form its samples are"),
         (changed(22, b"\0\0"), "the WAV file has 0 channels, "),
