@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +22,29 @@ NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
 MEASURED = 12  # layers of a shape, at most
 INT8_ENGINE = "onednn"
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
+# Held while any weight is packed: packing changes PyTorch's quantized engine and warning filters, which all threads
+# share, and restores them. A module-level lock is neither copied nor pickled with a layer.
+PACKING_LOCK = threading.Lock()
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
     """What is another one after the tensor has been changed, or put in another's place."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+class _PackedWeight(NamedTuple):
+    """A packed weight and what it was made from; never changed, so that threads may share it without a lock."""
+
+    #: What `pack` returned.
+    weight: Any
+    #: Fingerprints of the layer's weight and of the bias at that time.
+    made_from: tuple[Any, Any]
+    #: A view of one element of the weight, and its value at that time. The view also keeps the weight's memory from
+    #: being reused, so that no other tensor gets the same fingerprint.
+    probe: Tensor
+    number: float
+    #: The bias; kept for its memory only.
+    bias: Tensor | None
 
 
 class _OneCopyMore(nn.Linear, ABC):
@@ -35,6 +54,9 @@ class _OneCopyMore(nn.Linear, ABC):
     wanted it computes as before. The copy is made when it is needed, and anew after the weight has changed. A change
     through `weight.data`, as PEFT merges adapters, torch does not count: it is seen by one of the numbers. In 8 bits
     the copy holds the bias, too; a change in place through `bias.data`, and of nothing else, is not seen.
+
+    Any number of threads may call a layer at once, the first time too: the copy and all that belongs to it are stored
+    by one assignment, and read once in each call. Weights must not be changed while other threads compute.
     """
 
     #: What the report of `optimize_for_inference` calls it, and the numbers it computes with.
@@ -42,11 +64,7 @@ class _OneCopyMore(nn.Linear, ABC):
     numbers: str
     #: With how many rows, at least and at most, it computes so; with others as `nn.Linear` does.
     rows: tuple[float, float] = (0, math.inf)
-    _packed: Any = None
-    _packed_from: Any = None
-    _packed_probe: Any = None
-    _packed_number: Any = None
-    _packed_bias: Any = None
+    _packed: _PackedWeight | None = None
 
     @staticmethod
     @abstractmethod
@@ -59,7 +77,7 @@ class _OneCopyMore(nn.Linear, ABC):
 
     @abstractmethod
     def pack(self, bias: Tensor | None) -> Any:
-        """Make the copy.
+        """Make the copy. The caller holds `PACKING_LOCK`.
 
         Args:
             bias: What `compute` will be given.
@@ -109,13 +127,21 @@ class _OneCopyMore(nn.Linear, ABC):
             return output if bias is None else output + bias
         bias = own if bias is None else bias
         now = (_state(weight), None if bias is None else _state(bias))
-        if self._packed_from != now or self._packed_probe.item() != self._packed_number:
-            self._packed, self._packed_from = self.pack(bias), now
-            # Keeps the addresses taken, too.
-            self._packed_probe = weight.detach()[len(weight) // 2, weight.shape[1] // 2]
-            self._packed_bias = None if bias is None else bias.detach()
-            self._packed_number = self._packed_probe.item()
-        return self.compute(input, self._packed, bias)
+        packed = self._packed  # read once: another thread may store another one at any time
+        if packed is None or packed.made_from != now or packed.probe.item() != packed.number:
+            packed = self._pack_once(weight, bias, now)
+        return self.compute(input, packed.weight, bias)
+
+    def _pack_once(self, weight: Tensor, bias: Tensor | None, now: tuple[Any, Any]) -> _PackedWeight:
+        """Pack the weight, unless another thread has just done so, and store the result."""
+        with PACKING_LOCK:
+            packed = self._packed
+            if packed is None or packed.made_from != now or packed.probe.item() != packed.number:
+                probe = weight.detach()[len(weight) // 2, weight.shape[1] // 2]
+                kept = None if bias is None else bias.detach()
+                packed = _PackedWeight(self.pack(bias), now, probe, probe.item(), kept)
+                self._packed = packed
+            return packed
 
     def _takes(self, states: Tensor, weight: Tensor) -> bool:
         least, most = self.rows
