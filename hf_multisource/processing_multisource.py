@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from transformers.processing_utils import ProcessorMixin
 from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
 from .pictures import UnreadablePictureError, read_picture
+from .text_encoding import encode_texts
 
 PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
 UNREADABLE = ("error", "absent")
@@ -31,6 +33,7 @@ PROCESSOR_INPUTS = {  # what an image processor, or a feature extractor, may mak
     "AutoImageProcessor": ("pixel_values",),
     "AutoFeatureExtractor": ("input_values", "input_features"),
 }
+COUNT_LOCK = threading.Lock()  # held while `unreadable` is counted; an attribute could be neither copied nor pickled
 logger = logging.getLogger(__name__)
 
 
@@ -291,7 +294,7 @@ class MultiSourceProcessor(ProcessorMixin):
         if self.null_token is not None:
             for name in (name for name in self.source_names if self.main_input(name) == "input_ids"):
                 # "Split" is for sentences that quote a special token; this one is meant.
-                null = self.get_tokenizer(name)(self.null_token, split_special_tokens=False)["input_ids"]
+                [null] = self._token_ids(self.get_tokenizer(name), [self.null_token], split_special_tokens=False)
                 rows[name] = [row or null for row in rows[name]]
                 masks[name] = [[1] * len(row) for row in rows[name]]
 
@@ -379,12 +382,18 @@ class MultiSourceProcessor(ProcessorMixin):
         present = [i for i, text in enumerate(texts) if is_target or (text and text.strip())]
         rows: list[list[int]] = [[] for _ in texts]
         if present:
-            kwargs: dict[str, Any] = {"truncation": True, "max_length": max_length} if truncation else {}
-            chosen = [texts[i] for i in present]
-            encoded = tokenizer(text_target=chosen, **kwargs) if is_target else tokenizer(chosen, **kwargs)
-            for i, ids in zip(present, encoded["input_ids"], strict=True):
+            chosen: Any = [texts[i] for i in present]
+            encoded = self._token_ids(
+                tokenizer, chosen, is_target=is_target, truncation=truncation, max_length=max_length
+            )
+            for i, ids in zip(present, encoded, strict=True):
                 rows[i] = ids
         return rows
+
+    def _token_ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> list[list[int]]:
+        # The null token is encoded with another `split_special_tokens` than texts.
+        exclusive = self.null_token is not None and tokenizer.split_special_tokens
+        return encode_texts(tokenizer, texts, exclusive=exclusive, **options)
 
     def _encode_picture(self, name: str, row: int, value: Any, unreadable: str) -> Any:
         """The picture's pixels; None if there is none."""
@@ -397,7 +406,8 @@ class MultiSourceProcessor(ProcessorMixin):
             if unreadable == "error":
                 raise ValueError(f"{place}: {error}.") from error
             logger.warning(f"{place}: {error}; it counts as absent.")
-            self.unreadable[name] = self.unreadable.get(name, 0) + 1
+            with COUNT_LOCK:
+                self.unreadable[name] = self.unreadable.get(name, 0) + 1
             return None
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
