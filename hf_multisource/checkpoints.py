@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from .configuration_multisource import RESERVED_NAMES
@@ -28,20 +29,26 @@ PIPELINES = {
     TASK: {"impl": f"pipeline_multisource.{MultiSourcePipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"]},
 }
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+FEW = 3  # names that an error gives as examples
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types that sum; those of 8 bits do not
 SOURCE_OF_KEY = re.compile(r"(?:sources|cross_attn)\.(\w+)\.")
 
 
 def add_code_references(model: Any) -> None:
     """Write into a model's configuration where its code lies, if the model is one of this package itself.
 
+    References to any other code are removed. Transformers adds those of a user's own class when it is saved.
+
     Args:
         model: The model, about to be saved.
     """
+    for stale in ("auto_map", "custom_pipelines"):  # of the checkpoint that the configuration was loaded from
+        vars(model.config).pop(stale, None)
     kind = type(model)
     name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
     for places in AUTO_MAPS:
         if name in places.values():
-            model.config.auto_map = {**(getattr(model.config, "auto_map", None) or {}), **places}
+            model.config.auto_map = dict(places)
             model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` writes into it
 
 
@@ -73,6 +80,66 @@ def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -
             f"{'; '.join(said)}. If that is meant, ignore_mismatched_sizes=True draws new weights for sources that "
             "lack them and drops those of the others."
         )
+
+
+def check_weights(model: Any, report: Mapping[str, Iterable[Any]], place: Any) -> None:
+    """Make sure that a checkpoint had all weights that its configuration needs, in their shapes.
+
+    The head (`lm_head`, `final_logits_bias`) may be missing from a checkpoint that was saved from a model without it.
+
+    Args:
+        model: The loaded model.
+        report: What `from_pretrained` tells with `output_loading_info`.
+        place: Where it was loaded from.
+
+    Raises:
+        ValueError: If weights are missing or have other shapes; the message counts them and names a few.
+    """
+    missing = set(report["missing_keys"])
+    if type(model).__name__ not in (model.config.architectures or ()):
+        missing = {key for key in missing if key.startswith(f"{model.base_model_prefix}.") or not _has_head(model)}
+    wrong = sorted(report["mismatched_keys"])
+    said = [f"{len(missing)} weights are missing ({_some(sorted(missing))})"] if missing else []
+    if wrong:
+        shapes = [f"{key} {list(there)} in place of {list(wanted)}" for key, there, wanted in wrong]
+        said.append(f"{len(wrong)} weights have other shapes ({_some(shapes)})")
+    if said:
+        raise ValueError(
+            f"{place}: its weights are not those of its configuration: {'; '.join(said)}. If that is meant, "
+            "ignore_mismatched_sizes=True draws them anew."
+        )
+
+
+def _has_head(model: Any) -> bool:
+    return hasattr(model, model.base_model_prefix)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:FEW], "…"] if len(names) > FEW else names)
+
+
+def check_finite_weights(model: Any, place: Any) -> None:
+    """Make sure that no weight of a loaded model is NaN or infinite.
+
+    Tensors without data (on the meta device) and those of quantised or distributed layers are not read.
+
+    Args:
+        model: The loaded model.
+        place: Where it was loaded from.
+
+    Raises:
+        ValueError: If there is such a weight; the message names the tensor.
+    """
+    saved = model.state_dict().keys()
+    buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+    for name, tensor in (*model.named_parameters(), *buffers):
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not plain or tensor.is_meta or tensor.dtype not in FLOATS:
+            continue
+        # The sum is finite only if all terms are; it is quicker than looking at each, which is done where it is not.
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        if not tensor.detach().sum(dtype=wide).isfinite() and not tensor.detach().isfinite().all():
+            raise ValueError(f"{place}: its weight {name} holds NaN or infinite values; the checkpoint is damaged.")
 
 
 def _sources(keys: Iterable[str]) -> set[str]:
@@ -117,4 +184,12 @@ def holds_pickles_only(place: Any) -> bool:
     return any((folder / name).exists() for name in PICKLES) and not any(folder.glob("*.safetensors"))
 
 
-__all__ = ["SafetensorError", "add_code_references", "check_sources", "damaged_weights", "holds_pickles_only"]
+__all__ = [
+    "SafetensorError",
+    "add_code_references",
+    "check_finite_weights",
+    "check_sources",
+    "check_weights",
+    "damaged_weights",
+    "holds_pickles_only",
+]

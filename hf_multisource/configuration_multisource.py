@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
+from .foreign import check_settings, without_references, wrapped_config
 from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range, shown
 
 # What a source of each kind can be given as; bare for source 0, with the source's name in front for the others.
@@ -140,14 +140,9 @@ class SourceConfig:
     def __post_init__(self) -> None:
         if isinstance(self.encoder, Mapping):
             check_encoder_settings(self.encoder, f"sources[{self.name}].encoder")
-            settings = dict(self.encoder)
-            kind = settings.pop("model_type", None)
-            if kind not in CONFIG_MAPPING:
-                raise ValueError(
-                    f"sources[{self.name}].encoder.model_type must be one that Transformers has; got {kind!r}."
-                )
-            self.encoder = CONFIG_MAPPING[kind].from_dict(settings)
-        elif self.encoder is not None and not isinstance(self.encoder, PreTrainedConfig):
+        if isinstance(self.encoder, Mapping | PreTrainedConfig):
+            self.encoder = wrapped_config(self.encoder, f"sources[{self.name}].encoder")
+        elif self.encoder is not None:
             raise ValueError(
                 f"sources[{self.name}].encoder must be the configuration of a Transformers model, or its dict; got "
                 f"{shown(self.encoder)}."
@@ -161,8 +156,8 @@ class SourceConfig:
         """
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         if self.encoder is not None:
-            given["encoder"] = self.encoder.to_dict()
-            for about_the_file in ("transformers_version", "dtype", "_name_or_path"):
+            given["encoder"] = without_references(self.encoder.to_dict())
+            for about_the_file in ("transformers_version", "dtype"):
                 given["encoder"].pop(about_the_file, None)
         return {key: value for key, value in given.items() if value is not None}
 
@@ -287,7 +282,8 @@ class SourcesConfig(PreTrainedConfig):
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
-            # Where the package is imported, so is its pipeline: one named here would ask for trust_remote_code.
+            # Where the package is imported, so are its classes; what a checkpoint names in their place is left out.
+            kwargs.pop("auto_map", None)
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
 
@@ -346,6 +342,23 @@ class SourcesConfig(PreTrainedConfig):
                 "it with AutoConfig, or AutoModelForSeq2SeqLM, which choose the class by model_type."
             )
         return fields, unused
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build the configuration from what a `config.json` holds, as [`PreTrainedConfig.from_dict`] does.
+
+        Args:
+            config_dict: What the file holds.
+            **kwargs: As [`PreTrainedConfig.from_dict`].
+
+        Returns:
+            As [`PreTrainedConfig.from_dict`].
+
+        Raises:
+            ValueError: If a setting would have code run, a pickle read or the Hub contacted; the message names it.
+        """
+        check_settings(config_dict)
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def setting_names(cls) -> set[str]:

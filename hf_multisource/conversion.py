@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig
 from .encoders import output_width
+from .foreign import load_auto
 
 logger = logging.get_logger(__name__)
 
@@ -290,10 +291,10 @@ def load(model_class: Any, value: str | Path | PreTrainedModel) -> PreTrainedMod
     if isinstance(value, PreTrainedModel):
         return value
     kind = PreTrainedConfig.get_config_dict(value)[0].get("model_type")
-    loader: Any = AutoModelForSeq2SeqLM if kind in FAMILIES else AutoModel
     if kind == MultiSourceConfig.model_type:
-        loader = model_class
-    model: PreTrainedModel = loader.from_pretrained(value, use_safetensors=True)
+        ours: PreTrainedModel = model_class.from_pretrained(value)
+        return ours
+    model: PreTrainedModel = load_auto("AutoModelForSeq2SeqLM" if kind in FAMILIES else "AutoModel", value)
     return model
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
@@ -18,6 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import KEYS_OF_KIND, EncoderSettings, MultiSourceConfig
+from .foreign import build_wrapped_model
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, build_positions, dropout
 
 
@@ -370,7 +371,7 @@ class PretrainedEncoder(SourceEncoder):
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
         super().__init__(config, name)
-        model = AutoModel.from_config(self.source.encoder, dtype=torch.get_default_dtype())
+        model = build_wrapped_model(self.source.encoder, f"sources[{name}].encoder", dtype=torch.get_default_dtype())
         if self.source.encoder.is_encoder_decoder:
             model = model.get_encoder()
         elif "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:

@@ -15,14 +15,14 @@ from transformers.utils import cached_file
 from .checkpoints import (
     SafetensorError,
     add_code_references,
+    check_finite_weights,
     check_sources,
+    check_weights,
     damaged_weights,
     holds_pickles_only,
 )
 from .configuration_multisource import MultiSourceConfig
-
-# What says where a file is looked for; Transformers' own `load_adapter` takes these within another argument only.
-DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+from .foreign import DOWNLOAD_OPTIONS
 
 
 def dropout(states: Tensor, p: float, training: bool) -> Tensor:
@@ -280,14 +280,17 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         use_safetensors: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a model; never from a pickle, and never one that silently lacks a source.
+        """Load a model; never from a pickle, and never one that silently lacks weights.
+
+        A model with a head may be loaded from a checkpoint that was saved without one: a warning says that the head is
+        new. With None as place and a `state_dict`, weights may be missing, too.
 
         Args:
-            pretrained_model_name_or_path: Folder or Hub id.
+            pretrained_model_name_or_path: Folder or Hub id; or None, with a `config` and a `state_dict`.
             *model_args: As [`PreTrainedModel.from_pretrained`].
             output_loading_info: Whether to return what was missing and unexpected, too.
-            ignore_mismatched_sizes: Take the weights that fit the configuration and draw the others anew: also those of
-                whole sources that were added to it or removed.
+            ignore_mismatched_sizes: Take the weights that fit the configuration and draw the others anew: those that
+                are missing, those of other shapes, and those of whole sources that were added to it or removed.
             use_safetensors: None and True mean the same.
             **kwargs: As [`PreTrainedModel.from_pretrained`].
 
@@ -295,13 +298,16 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
             The model, in evaluation mode; a pair with the loading info if that was asked for.
 
         Raises:
-            ValueError: If weights and configuration differ in their sources, or `use_safetensors` is False.
+            ValueError: If weights and configuration differ in their sources, weights are missing, have other shapes, or
+                are NaN or infinite, or `use_safetensors` is False.
             OSError: If the weights are missing, damaged, or in a pickle only; the message names the file.
         """
         place = pretrained_model_name_or_path
         if use_safetensors is False:
             raise ValueError("use_safetensors must not be False: weights are never loaded from a pickle.")
-        kwargs["ignore_mismatched_sizes"] = ignore_mismatched_sizes
+        # Transformers would raise an error that names no weight; `check_weights` names them.
+        kwargs["ignore_mismatched_sizes"] = True
+        kwargs["trust_remote_code"] = kwargs.get("trust_remote_code") is True
         try:
             loaded: Any = super().from_pretrained(
                 place, *model_args, output_loading_info=True, use_safetensors=True, **kwargs
@@ -318,6 +324,9 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         model, report = loaded
         if not ignore_mismatched_sizes:
             check_sources(model, report, place)
+            if place is not None:
+                check_weights(model, report, place)
+        check_finite_weights(model, "state_dict" if place is None else place)
         for module in model.modules():
             if isinstance(module, MultiSourcePreTrainedModel):
                 module.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import threading
@@ -10,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 from transformers import (
-    AutoConfig,
     BatchFeature,
     FeatureExtractionMixin,
     ImageProcessingMixin,
@@ -24,7 +23,9 @@ from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
+from .foreign import DOWNLOAD_OPTIONS, forget_references, load_auto
 from .pictures import UnreadablePictureError, read_picture
+from .processor_files import check_names, check_processor_files
 from .text_encoding import encode_texts
 
 PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
@@ -58,8 +59,8 @@ class MultiSourceProcessor(ProcessorMixin):
             worker of a DataLoader counts its own.
 
     Raises:
-        ValueError: If `source_names` is empty, a part belongs to no source or a source has two, a part is of an unknown
-            sort, or a tokenizer does not know `null_token` as one token.
+        ValueError: If `source_names` is empty or holds what cannot be the name of a source, a part belongs to no source
+            or a source has two, a part is of an unknown sort, or a tokenizer does not know `null_token` as one token.
 
     Example:
         >>> from hf_multisource import MultiSourceProcessor
@@ -77,6 +78,7 @@ class MultiSourceProcessor(ProcessorMixin):
         feature_sources: Sequence[str] = (),
         null_token: str | None = None,
     ) -> None:
+        check_names(source_names)
         super().__init__(tokenizer)
         self.source_names = list(source_names)
         self.source_tokenizers = dict(source_tokenizers or {})
@@ -84,9 +86,9 @@ class MultiSourceProcessor(ProcessorMixin):
         self.feature_sources = list(feature_sources)
         self.null_token = null_token
         self.unreadable: dict[str, int] = {}
-        if not self.source_names:
-            raise ValueError("source_names must name at least one source; got none.")
         self._check_parts()
+        for part in (tokenizer, *self.source_tokenizers.values(), *self.source_processors.values()):
+            forget_references(part)
         if null_token is not None:
             self._check_null_token(null_token)
 
@@ -496,6 +498,8 @@ class MultiSourceProcessor(ProcessorMixin):
         Returns:
             As [`ProcessorMixin.save_pretrained`].
         """
+        check_names(self.source_names)  # parts are saved in folders of these names
+        self._check_parts()
         saved = super().save_pretrained(save_directory)
         for name, tokenizer in self.source_tokenizers.items():
             tokenizer.save_pretrained(f"{save_directory}/{name}_tokenizer")
@@ -510,21 +514,39 @@ class MultiSourceProcessor(ProcessorMixin):
         cls, pretrained_model_name_or_path: Any, processor_dict: dict[str, Any] | None = None, **kwargs: Any
     ) -> Any:
         path = pretrained_model_name_or_path
-        arguments = super()._get_arguments_from_pretrained(path, processor_dict, **kwargs)
         processor_dict = processor_dict if processor_dict is not None else {}
-        names = processor_dict.pop("source_tokenizers", [])
         subfolder = kwargs.pop("subfolder", "")
+        inside = f"{subfolder}/" if subfolder else ""
+        tokenizer = load_auto("AutoTokenizer", path, subfolder=subfolder, **kwargs)
         own = {
-            name: cls._load_tokenizer_from_pretrained(f"{name}_tokenizer", path, subfolder=subfolder, **kwargs)
-            for name in names
+            name: load_auto("AutoTokenizer", path, subfolder=f"{inside}{name}_tokenizer", **kwargs)
+            for name in processor_dict.pop("source_tokenizers", [])
         }
         parts = {}
         for name, how in processor_dict.pop("source_processors", {}).items():
-            place = f"{subfolder}/{name}_processor" if subfolder else f"{name}_processor"
-            backend = {} if how["backend"] is None else {"backend": how["backend"]}
-            loader = getattr(transformers, how["auto_class"])
-            parts[name] = loader.from_pretrained(path, subfolder=place, **backend, **kwargs)
-        return [*arguments, processor_dict.pop("source_names", []), own, parts]
+            backend = {} if how.get("backend") is None else {"backend": how["backend"]}
+            place = f"{inside}{name}_processor"
+            parts[name] = load_auto(how["auto_class"], path, subfolder=place, **backend, **kwargs)
+        return [tokenizer, processor_dict.pop("source_names", []), own, parts]
+
+    @classmethod
+    def get_processor_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
+        """Read the `processor_config.json`, as [`ProcessorMixin.get_processor_dict`] does, and check it first.
+
+        Args:
+            pretrained_model_name_or_path: Folder, file or Hub id.
+            **kwargs: As [`ProcessorMixin.get_processor_dict`].
+
+        Returns:
+            As [`ProcessorMixin.get_processor_dict`].
+
+        Raises:
+            ValueError: If a file says what is not allowed; the message names file and key.
+        """
+        where = {key: kwargs[key] for key in DOWNLOAD_OPTIONS if key in kwargs}
+        arguments = inspect.signature(cls.__init__).parameters
+        check_processor_files(pretrained_model_name_or_path, arguments, **where)
+        return super().get_processor_dict(pretrained_model_name_or_path, **kwargs)
 
 
 def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:
@@ -536,12 +558,18 @@ def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) ->
 
     Returns:
         One of our processors, an image processor, a feature extractor or a tokenizer.
+
+    Raises:
+        ValueError: If `AutoModel` loads no such checkpoint.
     """
     if PreTrainedConfig.get_config_dict(place)[0].get("model_type") == MultiSourceConfig.model_type:
         return processor_class.from_pretrained(place)
-    model_class: Any = MODEL_MAPPING[type(AutoConfig.from_pretrained(place))]
+    config = load_auto("AutoConfig", place)
+    if type(config) not in MODEL_MAPPING:
+        raise ValueError(f"{place}: a checkpoint of type {config.model_type!r} is none that AutoModel loads.")
+    model_class: Any = MODEL_MAPPING[type(config)]
     kinds = [kind for kind, inputs in PROCESSOR_INPUTS.items() if model_class.main_input_name in inputs]
-    return getattr(transformers, kinds[0] if kinds else "AutoTokenizer").from_pretrained(place)
+    return load_auto(kinds[0] if kinds else "AutoTokenizer", place)
 
 
 def auto_class(part: Any) -> str | None:

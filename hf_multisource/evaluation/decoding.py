@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 from tqdm import tqdm
-from transformers import AutoModelForSeq2SeqLM
 
 from hf_multisource import DataCollatorForMultiSource
 from hf_multisource.data.checks import check_at_least, check_choice, check_finite
@@ -23,7 +22,8 @@ from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.files import check_folder, read_json, write_json
 from hf_multisource.data.media import digest, is_absent
 from hf_multisource.data.rows import Row
-from hf_multisource.recipes.pretrained import first_line, load_config, load_processor
+from hf_multisource.foreign import first_line, load_auto
+from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
 
 logger = logging.getLogger(__name__)
@@ -132,12 +132,9 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
     if settings.is_file():
         read_json(settings)
     try:
-        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, output_loading_info=True)
+        model: Any = load_auto("AutoModelForSeq2SeqLM", name, config=config)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
-    model, report = loaded
-    if wrong := sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])}):
-        raise ValueError(f"{name}: its weights are those of another config.json: {len(wrong)} lack, such as {wrong[0]}")
     model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
     model.generation_config.length_normalization = None  # the search says which rule holds
     model.to(place).eval()

@@ -15,9 +15,9 @@ from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
+from hf_multisource.foreign import load_auto
 
 CARD = "README.md"
 
@@ -39,15 +39,12 @@ def load(folder: Path) -> tuple[Any, Any]:
         raise ValueError(f"{folder} is no folder of a model: it has no config.json")
     if (folder / "recipe.yaml").exists() and not (folder / "train_summary.json").exists():
         raise ValueError(f"{folder} holds a run that is not finished: it has no train_summary.json")
-    config = AutoConfig.from_pretrained(folder)
+    config = load_auto("AutoConfig", folder)
     if not isinstance(config, MultiSourceConfig | MultiSourceRNNConfig):
         raise ValueError(
             f"{folder} holds a model of model_type {config.model_type!r}, which is none of several sources"
         )
-    loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, config=config, output_loading_info=True)
-    model, report = loaded
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}")
+    model = load_auto("AutoModelForSeq2SeqLM", folder, config=config)
     try:
         processor = MultiSourceProcessor.from_pretrained(folder)
     except (OSError, ValueError) as error:

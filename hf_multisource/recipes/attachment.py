@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, attach_encoder
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.files import check_new_folder
+from hf_multisource.foreign import first_line
 from hf_multisource.recipes.pretrained import (
-    first_line,
     form_of,
     load_config,
     load_encoder,

@@ -9,29 +9,17 @@ from typing import Any
 
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import PreTrainedConfig
 from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.files import read_json
+from hf_multisource.foreign import build_part, first_line, load_auto, wrapped_config
 
 PROCESSOR_FILES = ("processor_config.json", "tokenizer_config.json")  # `save_pretrained` always writes these
 VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # one of these lies beside every tokenizer_config.json
 TYPE_KEYS = ("image_processor_type", "feature_extractor_type")  # as in preprocessor_config.json
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message.
-
-    Args:
-        error: The error; those of Transformers explain themselves in many lines.
-
-    Returns:
-        The line; the name of the error's class if there is no message.
-    """
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def load_config(name: str) -> Any:
@@ -52,7 +40,7 @@ def load_config(name: str) -> Any:
             raise ValueError(f"{name} is no folder of a model: it has no config.json")
         read_json(folder / "config.json")
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = load_auto("AutoConfig", name)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} is no folder of a model, and cannot be loaded from the Hub: {first_line(error)}"
@@ -105,13 +93,10 @@ def encoder_config(encoder: Any) -> PreTrainedConfig:
         ValueError: If there is no such model.
     """
     if isinstance(encoder, Mapping):
-        settings = dict(encoder)
-        kind = settings.pop("model_type", None)
-        if kind not in CONFIG_MAPPING:
-            raise ValueError(f"model_type of an encoder must be one that Transformers has; got {kind!r}")
-        return CONFIG_MAPPING[kind].from_dict(settings)
+        return wrapped_config(encoder, "encoder")
     try:
-        return AutoConfig.from_pretrained(encoder)
+        config: PreTrainedConfig = load_auto("AutoConfig", encoder)
+        return config
     except (OSError, ValueError) as error:
         raise ValueError(f"encoder {encoder!r} is no checkpoint that AutoConfig loads: {first_line(error)}") from error
 
@@ -147,16 +132,12 @@ def load_part(processor: Any, form: str) -> Any:
     if isinstance(processor, Mapping):
         settings = dict(processor)
         kind = next((settings.pop(key) for key in TYPE_KEYS if key in settings), None)
-        if not isinstance(kind, str) or not hasattr(transformers, kind):
-            raise ValueError(f"processor must name a class of Transformers as {' or '.join(TYPE_KEYS)}; got {kind!r}")
-        return getattr(transformers, kind)(**settings)
-    loader: Any = AutoImageProcessor if form == "picture" else AutoFeatureExtractor
+        return build_part(kind, settings)
+    loader = "AutoImageProcessor" if form == "picture" else "AutoFeatureExtractor"
     try:
-        part = loader.from_pretrained(processor)
+        part = load_auto(loader, processor)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{processor!r} has no preprocessing that {loader.__name__} loads: {first_line(error)}"
-        ) from error
+        raise ValueError(f"{processor!r} has no preprocessing that {loader} loads: {first_line(error)}") from error
     return plain_image_processor(part.data_config) if hasattr(part, "val_transforms") else part
 
 
@@ -173,7 +154,7 @@ def load_encoder(name: str) -> Any:
         ValueError: If there is no such model, or its weights are missing or damaged.
     """
     try:
-        return AutoModel.from_pretrained(name, use_safetensors=True)
+        return load_auto("AutoModel", name)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ValueError(f"encoder {name!r} is no checkpoint that AutoModel loads: {first_line(error)}") from error
 

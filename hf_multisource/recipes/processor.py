@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from hf_multisource import MultiSourceProcessor
+from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_part
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
@@ -35,7 +34,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
             continue
         if "processor" not in origin and not isinstance(place, str):
             raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
-        parts[name] = AutoTokenizer.from_pretrained(place) if form == "text" else load_part(place, form)
+        parts[name] = load_auto("AutoTokenizer", place) if form == "text" else load_part(place, form)
     return parts
 
 
@@ -71,8 +70,8 @@ def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, 
     if settings.load is not None:
         folder = Path(settings.load)
         if not (folder / "target").is_dir():
-            return build(AutoTokenizer.from_pretrained(folder), {})
-        loaded = {name: AutoTokenizer.from_pretrained(folder / name) for name in (*sources, "target")}
+            return build(load_auto("AutoTokenizer", folder), {})
+        loaded = {name: load_auto("AutoTokenizer", folder / name) for name in (*sources, "target")}
         return build(loaded.pop("target"), loaded)
     if not settings.separate:
         return build(train_on(*sources, target), {})

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
-    AutoModelForSeq2SeqLM,
     EvalPrediction,
     Seq2SeqTrainingArguments,
     TrainerCallback,
@@ -32,6 +31,7 @@ from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_json, write_json
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
+from hf_multisource.foreign import build_auto
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoints import RunTrainer, check_best, find_change, find_checkpoints
 from hf_multisource.recipes.pretrained import pour_encoder
@@ -143,7 +143,7 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
         except RuntimeError as error:
             raise ValueError(f"training.torch_compile_mode, training.torch_compile_backend: {error}") from error
     with torch.device("meta"):
-        AutoModelForSeq2SeqLM.from_config(recipe.draft_config())
+        build_auto("AutoModelForSeq2SeqLM", recipe.draft_config())
     return begun
 
 
@@ -262,7 +262,7 @@ def build_model(recipe: Recipe, processor: MultiSourceProcessor, args: Seq2SeqTr
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    model: Any = AutoModelForSeq2SeqLM.from_config(config)
+    model = build_auto("AutoModelForSeq2SeqLM", config)
     for name, entry in recipe.source_entries().items():
         if isinstance(entry.get("encoder"), str):
             pour_encoder(model, name, entry["encoder"])

@@ -66,7 +66,8 @@ SETTINGS: dict[str, Any] = {
 
 def without_notes(config: MultiSourceConfig) -> dict[str, Any]:
     """The settings without what Transformers notes down beside them."""
-    return {key: value for key, value in config.to_dict().items() if key not in {"_name_or_path", "architectures"}}
+    notes = {"_name_or_path", "architectures", "auto_map"}
+    return {key: value for key, value in config.to_dict().items() if key not in notes}
 
 
 def test_json_brings_back_every_setting_and_the_order_of_the_sources(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ SCRIPTS = sorted((ROOT / "training").glob("**/*.py"))
 
 # Module -> the siblings it may import. Imports only go down; `__init__` may import every one and is imported by none.
 FLOORS = {
+    "foreign": set[str](),
     "limits": set[str](),
-    "configuration_multisource": {"limits"},
+    "configuration_multisource": {"foreign", "limits"},
     "configuration_multisource_rnn": {"configuration_multisource"},
     "attention": set[str](),
     "beam_cache": set[str](),
@@ -30,14 +31,17 @@ FLOORS = {
     "loss": set[str](),
     "pipeline_multisource": {"collation"},
     "checkpoints": {"configuration_multisource", "pipeline_multisource"},
-    "layers": {"configuration_multisource", "checkpoints"},
+    "layers": {"configuration_multisource", "checkpoints", "foreign"},
     "combiners": {"configuration_multisource", "attention", "layers"},
-    "encoders": {"configuration_multisource", "attention", "layers"},
-    "processing_multisource": {"configuration_multisource", "collation", "pictures", "text_encoding"},
+    "encoders": {"configuration_multisource", "attention", "foreign", "layers"},
+    "processor_files": {"configuration_multisource", "foreign"},
+    "processing_multisource": {
+        *("configuration_multisource", "collation", "foreign", "pictures", "processor_files", "text_encoding"),
+    },
     "inference": set[str](),
     "vocabulary": {"inference"},
     "generation": {"beam_cache", "configuration_multisource", "inference", "limits", "vocabulary"},
-    "conversion": {"configuration_multisource", "encoders"},
+    "conversion": {"configuration_multisource", "encoders", "foreign"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
         *("beam_cache", "conversion", "inference", "vocabulary"),

@@ -1,0 +1,106 @@
+"""Check the files of a processor before anything is loaded by what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .configuration_multisource import MultiSourceConfig
+from .foreign import PART_LOADERS, read_settings
+
+PROCESSOR_FILE = "processor_config.json"
+# An `audio_tokenizer` is a model in a place that the file names; processors of this package have none.
+AUDIO_TOKENIZER_FILE = "audio_tokenizer_config.json"
+BACKENDS = (None, "torchvision", "pil")
+# What Transformers writes beside the arguments of a processor.
+KEYS_OF_TRANSFORMERS = ("auto_map", "chat_template", "processor_class", "transformers_version")
+LISTS_OF_NAMES = ("source_names", "source_tokenizers", "feature_sources")
+
+
+def check_names(names: Any, place: str = "source_names") -> None:
+    """Check that sources have names that a model's sources may have; such names are also safe names of folders.
+
+    Args:
+        names: The names.
+        place: What the message calls them.
+
+    Raises:
+        ValueError: If these are no names of sources, or there is none; the message names the place.
+    """
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{place} must be a list of names; got {names!r}.")
+    if not names:
+        raise ValueError(f"{place} must name at least one source; got none.")
+    try:
+        MultiSourceConfig.check_source_names(names)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def check_processor(settings: Mapping[str, Any], file: str, arguments: Iterable[str]) -> None:
+    """Check what a `processor_config.json` holds.
+
+    Args:
+        settings: What it holds.
+        file: Its name, for the message.
+        arguments: Names of the arguments of the processor's class.
+
+    Raises:
+        ValueError: If a key is unknown or its value is not allowed; the message names file and key.
+    """
+    allowed = {*arguments, *KEYS_OF_TRANSFORMERS} - {"self", "tokenizer", "args", "kwargs"}
+    if unknown := sorted(settings.keys() - allowed):
+        raise ValueError(f"{file}: {unknown[0]!r} is no key of a processor; it can have {', '.join(sorted(allowed))}.")
+    for key in LISTS_OF_NAMES:
+        names = settings.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{file}: {key} must be a list of names; got {str(names)[:80]!r}.")
+    names = settings.get("source_names", [])
+    check_names(names, f"{file}: source_names")
+    parts = settings.get("source_processors", {})
+    if not isinstance(parts, dict):
+        raise ValueError(f"{file}: source_processors must be an object; got {str(parts)[:80]!r}.")
+    for key in ("source_tokenizers", "feature_sources", "source_processors"):
+        if unknown := [name for name in settings.get(key, ()) if name not in names]:
+            raise ValueError(f"{file}: {key} must name sources ({', '.join(names)}); got {unknown[0]!r}.")
+    for name, how in parts.items():
+        _check_part(how, f"{file}: source_processors.{name}")
+    null_token = settings.get("null_token")
+    if not isinstance(null_token, str | None):
+        raise ValueError(f"{file}: null_token must be a text; got {null_token!r}.")
+    template = settings.get("chat_template")
+    if not isinstance(template, str | dict | None):
+        raise ValueError(f"{file}: chat_template must be a text or an object of texts; got {str(template)[:80]!r}.")
+
+
+def _check_part(how: Any, place: str) -> None:
+    if not isinstance(how, dict) or how.keys() - {"auto_class", "backend"}:
+        raise ValueError(f"{place} must be an object with auto_class and backend; got {str(how)[:80]!r}.")
+    for key, value, allowed in (
+        ("auto_class", how.get("auto_class"), PART_LOADERS),
+        ("backend", how.get("backend"), BACKENDS),
+    ):
+        if value not in allowed:
+            known = ", ".join(map(repr, allowed))
+            raise ValueError(f"{place}.{key} must be one of {known}; got {str(value)[:80]!r}.")
+
+
+def check_processor_files(place: Any, arguments: Iterable[str], **where: Any) -> None:
+    """Check the files of a processor of this package.
+
+    Args:
+        place: Folder or Hub id; or the `processor_config.json` itself.
+        arguments: Names of the arguments of the processor's class.
+        **where: Some of `DOWNLOAD_OPTIONS`.
+
+    Raises:
+        ValueError: If a file says what is not allowed; the message names file and key.
+    """
+    settings = read_settings(place, PROCESSOR_FILE, **where)
+    if settings is not None:
+        check_processor(settings, f"{place}/{PROCESSOR_FILE}", arguments)
+    if read_settings(place, AUDIO_TOKENIZER_FILE, **where) not in (None, settings):
+        raise ValueError(f"{place}/{AUDIO_TOKENIZER_FILE}: a processor of several sources has no audio tokenizer.")
+
+
+__all__ = ["check_names", "check_processor_files"]
