@@ -243,7 +243,7 @@ def build_part(kind: Any, settings: Mapping[str, Any]) -> Any:
         return found(**without_references(settings))
 
 
-def load_auto(loader: str, place: str | Path, *, trust_remote_code: bool | None = False, **kwargs: Any) -> Any:
+def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False, **kwargs: Any) -> Any:
     """Load something from a folder or the Hub; weights from .safetensors files only.
 
     Args:

@@ -371,5 +371,5 @@ def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
     MultiSourceForConditionalGeneration(tiny_config("serial")).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "combiner": "flat"}))
-    with pytest.raises(ValueError, match=r"weights are not those of its configuration: \d+ weights are missing \(.*cross_attn"):
+    with pytest.raises(ValueError, match=r"\d+ weights are missing \(.*cross_attn"):
         load_weights(str(tmp_path))

@@ -440,7 +440,7 @@ def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(combiner: str, in
     for lost in (*({key} for key in one_by_one), combined):
         kept = {key: value for key, value in weights.items() if key not in lost}
         save_file(kept, tmp_path / "model.safetensors")
-        with pytest.raises(ValueError, match="are missing|the weights lack"):
+        with pytest.raises(ValueError, match=r"are missing|the weights lack"):
             MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
         loaded = MultiSourceForConditionalGeneration.from_pretrained(
             tmp_path, ignore_mismatched_sizes=True

@@ -1,6 +1,7 @@
 """Which module may import which, what the Hub can ship, and what scripts may import."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -298,3 +299,48 @@ def test_a_circle_of_imports_is_found() -> None:
 
 def test_a_script_that_hides_a_package_is_found() -> None:
     assert shadowed({"evaluate", "accelerate", "profile", "train"}) == {"evaluate", "accelerate", "profile"}
+
+
+# What loads or builds what is not of this package; `foreign` alone may do so.
+LOADER = re.compile(
+    r"Auto(Config|Model\w*|Tokenizer|Processor|ImageProcessor|FeatureExtractor|VideoProcessor|Backbone)"
+)
+
+
+def foreign_loads(source: str) -> list[str]:
+    """Uses of a loader of Transformers, and of its lists of classes by name; registering a class is none."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name), attr=attr) if LOADER.fullmatch(name):
+                found += [] if attr == "register" else [ast.unparse(node)]
+            case ast.Call(func=ast.Name(id="getattr"), args=[ast.Name(id="transformers"), *_]):
+                found.append(ast.unparse(node))
+            case ast.Call(
+                func=ast.Name(id="pipeline") | ast.Attribute(value=ast.Name(id="transformers"), attr="pipeline")
+            ):
+                found.append(ast.unparse(node))
+            case ast.Subscript(value=ast.Name(id="CONFIG_MAPPING")):
+                found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from transformers import AutoModel\nAutoModel.from_config(config)",
+        "import transformers\ntransformers.AutoTokenizer.from_pretrained(place)",
+        "import transformers\ngetattr(transformers, name)",
+        "CONFIG_MAPPING[kind]",
+        "from transformers import AutoModelForSeq2SeqLM\nload = AutoModelForSeq2SeqLM.from_pretrained",
+    ],
+)
+def test_a_loader_of_transformers_is_found(source: str) -> None:
+    assert foreign_loads(source)
+    assert not foreign_loads("from transformers import AutoModel\nAutoModel.register(config, model)")
+
+
+def test_one_module_loads_what_is_not_of_the_package() -> None:
+    paths = [path for path in (*FLAT, *SUBPACKAGES) if path.stem != "foreign"]
+    assert {path.name: found for path in paths if (found := foreign_loads(path.read_text("utf-8")))} == {}
+    assert foreign_loads((INIT.parent / "foreign.py").read_text("utf-8"))

@@ -26,7 +26,7 @@ def test_an_encoder_is_a_checkpoint_or_settings(tmp_path: Path) -> None:
     for encoder in (str(tmp_path), {"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [4, 6]}):
         config = encoder_config(encoder)
         assert isinstance(config, ResNetConfig) and config.hidden_sizes == [4, 6]
-    with pytest.raises(ValueError, match="encoder\.model_type must be one that Transformers has; got None"):
+    with pytest.raises(ValueError, match=r"encoder\.model_type must be one that Transformers has; got None"):
         encoder_config({"depths": [1]})
     with pytest.raises(ValueError, match=r"encoder '.*nowhere' is no checkpoint that AutoConfig loads"):
         encoder_config(str(tmp_path / "nowhere"))
@@ -52,7 +52,7 @@ def test_preprocessing_is_from_a_checkpoint_or_settings(tmp_path: Path) -> None:
     assert load_part(str(tmp_path), "picture").size["height"] == 8
     part = load_part({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}, "sound")
     assert part.sampling_rate == 8000
-    with pytest.raises(ValueError, match=r"must name an image processor or feature extractor of Transformers; got 'Nothing'"):
+    with pytest.raises(ValueError, match=r"must name an image processor or feature extractor .*; got 'Nothing'"):
         load_part({"image_processor_type": "Nothing"}, "picture")
     with pytest.raises(ValueError, match=r"nowhere' has no preprocessing that AutoImageProcessor loads"):
         load_part(str(tmp_path / "nowhere"), "picture")
