@@ -8,13 +8,16 @@ that look for keys and values in the cache do not fit the LSTM family.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import types
 import unittest
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers.models.auto import modeling_auto
@@ -110,6 +113,14 @@ class SharedTests:
     def give(self, sources: tuple[str, ...], **fields: Any) -> None:
         """Test with these sources, and these fields of the configuration besides the model's own."""
         self.model_tester = Tester(self.config_class, {**self.fields, **fields}, sources)
+
+    def test_model_weights_reload_no_missing_tied_weights(self) -> None:
+        """It takes all weights away, which only those who say so may do."""
+        with ExitStack() as patches:
+            for model in self.all_model_classes:  # type: ignore[attr-defined]
+                load = functools.partial(model.from_pretrained, ignore_mismatched_sizes=True)
+                patches.enter_context(mock.patch.object(model, "from_pretrained", load))
+            super().test_model_weights_reload_no_missing_tied_weights()  # type: ignore[misc]
 
 
 class TransformerTests(SharedTests):
