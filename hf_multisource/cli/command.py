@@ -16,6 +16,8 @@ import typer
 from huggingface_hub.errors import StrictDataclassError
 from typer.core import TyperCommand
 
+from hf_multisource.data.privacy import mask_secrets, mask_words
+
 PROGRAM = "hf-multisource"
 ARGUMENTS = "hf_multisource.arguments"  # key of the command line, as it was given, in `typer.Context.meta`
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -100,7 +102,8 @@ def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = No
             except Exception as error:
                 if (param := getattr(error, "param", None)) is None or getattr(error, "exit_code", 0) != 2:
                     raise
-                print(f"{ctx.command_path}: {describe_usage(param, arguments, str(error))}", file=sys.stderr)
+                usage = mask_secrets(describe_usage(param, arguments, str(error)))
+                print(f"{ctx.command_path}: {usage}", file=sys.stderr)
                 raise SystemExit(2) from error
 
         def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -141,6 +144,7 @@ def one_line_errors(name: str) -> Iterator[None]:
 
     Ctrl-C and SIGTERM end in one line, too, with the exit statuses 130 and 143 that shells give to them. Of several
     processes of one training, only the main process (the one whose environment variable RANK is 0) prints the line.
+    Secrets in the line are masked.
 
     Args:
         name: The command.
@@ -158,13 +162,13 @@ def one_line_errors(name: str) -> Iterator[None]:
     except EXPECTED as error:
         if silent:
             raise SystemExit(1) from error
-        raise SystemExit(f"{PROGRAM} {name}: {' '.join(str(error).split())}") from error
+        raise SystemExit(f"{PROGRAM} {name}: {mask_secrets(' '.join(str(error).split()))}") from error
     except KeyboardInterrupt as error:
         what, status = (
             ("terminated", signal.SIGTERM) if isinstance(error, Terminated) else ("interrupted", signal.SIGINT)
         )
         if not silent:
-            print(f"{PROGRAM} {name}: {'; '.join([what, *map(str, error.args)])}", file=sys.stderr)
+            print(f"{PROGRAM} {name}: {mask_secrets('; '.join([what, *map(str, error.args)]))}", file=sys.stderr)
         raise SystemExit(128 + status) from error
 
 
@@ -264,6 +268,6 @@ def command_line(ctx: typer.Context, name: str) -> str:
         name: The command.
 
     Returns:
-        Such as "hf-multisource train recipe.yaml --seed 2".
+        Such as "hf-multisource train recipe.yaml --seed 2"; secrets are masked.
     """
-    return shlex.join([PROGRAM, name, *ctx.meta[ARGUMENTS]])
+    return shlex.join([PROGRAM, name, *mask_words(ctx.meta[ARGUMENTS])])

@@ -21,6 +21,7 @@ from typing import Any
 
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import load_json, read_lines
+from hf_multisource.data.privacy import publishable, publishable_command
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.bootstrap import paired_bootstrap
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
@@ -217,7 +218,7 @@ def make_row(
         dedicated: Run folders to compare with in the conditions that leave just their sources.
 
     Returns:
-        The row, as it is committed.
+        The row, as it is committed: in its commands, secrets are masked and absolute paths shortened.
 
     Raises:
         FileNotFoundError: If a file of the run is not there.
@@ -258,12 +259,12 @@ def make_row(
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
         "baseline": compare(run, baseline, split, metrics=comparable) if baseline else None,
-        "commands": [training["command"], *scores["commands"]],
+        "commands": [publishable_command(command) for command in (training["command"], *scores["commands"])],
         "date": scores["date"],
         "versions": scores["versions"],
     }
     if encoders := wrapped_encoders(config):
-        row["encoders"] = encoders
+        row["encoders"] = publishable(encoders)
     if dedicated:
         row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]), comparable)
     return row
@@ -485,7 +486,8 @@ def write_row(
     content = make_row(run, table, name, split, baseline, dedicated)
     plots = [plot] if plot else attention_plots(run, content["split"])
     if plots:
-        content["commands"] = list(dict.fromkeys([*content["commands"], *plot_commands(plots[0])]))
+        plotted = map(publishable_command, plot_commands(plots[0]))
+        content["commands"] = list(dict.fromkeys([*content["commands"], *plotted]))
     path = results / table / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

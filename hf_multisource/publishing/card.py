@@ -21,6 +21,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
+from hf_multisource.data.privacy import publishable, publishable_command, shorten_path
 from hf_multisource.evaluation.results import (
     SPREAD,
     attention_plots,
@@ -35,8 +36,26 @@ from hf_multisource.evaluation.results import (
 )
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.table import METRICS, metrics_of
+from hf_multisource.publishing.markdown import (
+    URL,
+    cell,
+    code_block,
+    code_span,
+    comment,
+    escape,
+    link_target,
+    one_line,
+)
 from hf_multisource.recipes.catalogue import recorded_recipe
-from hf_multisource.recipes.recipe import FAMILIES, SEPARATOR, Recipe, load_recipe, parse_overrides
+from hf_multisource.recipes.recipe import (
+    FAMILIES,
+    SEPARATOR,
+    DataRecipe,
+    Recipe,
+    TokenizerRecipe,
+    load_recipe,
+    parse_overrides,
+)
 
 PROGRAM = "hf-multisource"
 CARDS = Path("model_cards")
@@ -115,7 +134,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     Args:
         run: The run folder.
         split: Test split; None: the only one that was scored.
-        address: Hub id that the model is to have; None: the folder.
+        address: Hub id that the model is to have; None: the folder, as `shorten_path` has it.
 
     Returns:
         The card's subject.
@@ -132,7 +151,8 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
         **{"name": run.name, "run": run.name, "combiner": joined, "sources": data.sources, "target": data.target},
         **{"commands": [], "curve": [], "versions": {}},
     }
-    subject = Subject(row, recipe, address or run.as_posix(), None, True, (run / "modeling_multisource.py").exists())
+    address = address or shorten_path(run.as_posix())
+    subject = Subject(row, recipe, address, None, True, (run / "modeling_multisource.py").exists())
     if (run / "config.json").exists():
         row["encoders"] = wrapped_encoders(read_json(run / "config.json"))
     if len(data.model_sources) > 1:
@@ -190,7 +210,8 @@ def recipe_of_command(command: str) -> Recipe:
     ]
     if not starts or starts[0] == len(words):
         raise ValueError(f"no `{PROGRAM} train RECIPE` in the command {command!r}")
-    return load_recipe(recorded_recipe(words[starts[0]]), parse_overrides(words[starts[0] + 1 :]))
+    name = os.path.expanduser(words[starts[0]])  # recorded with `~` for the home
+    return load_recipe(recorded_recipe(name), parse_overrides(words[starts[0] + 1 :]))
 
 
 def strategy_text(strategy: str) -> str:
@@ -250,7 +271,7 @@ def worth_table(row: dict[str, Any]) -> str:
     columns = [(condition, metric) for metric in metrics_of(scores.get("all", {})) for condition in asked]
     lines = []
     for name in row["sources"]:
-        line = [name]
+        line = [escape(name)]
         for condition, metric in columns:
             entry = scores.get(f"{condition}-{name}")
             if not entry or metric not in entry:
@@ -276,7 +297,7 @@ def metadata(subject: Subject) -> ModelCardData:
     # Named by the code of a language, a source is taken to be in it; others ("draft") say nothing of theirs.
     languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
     hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
-    dataset = origin.split(",")[0].strip() if origin else Path(subject.recipe.data.path).name
+    dataset = origin.split(",")[0].strip() if origin else Path(subject.recipe.data.path).name or "data"
     results = [
         EvalResult(
             task_type="translation",
@@ -315,8 +336,8 @@ def best_of(row: dict[str, Any]) -> float | None:
 
 def terms(recipe: Recipe) -> str | None:
     """Where the terms of the data are found: the first address in `origin`."""
-    found = re.search(r"https?://[^\s,;()<>]+", recipe.data.origin or "")
-    return found.group().rstrip(".") if found else None
+    found = URL.search(recipe.data.origin or "")
+    return re.split("[,;]", found.group())[0].rstrip(".") if found else None
 
 
 def settings(recipe: Recipe) -> str:
@@ -330,8 +351,28 @@ def settings(recipe: Recipe) -> str:
     return yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).strip()
 
 
+def publishable_subject(subject: Subject) -> Subject:
+    """Return a subject without secrets and without paths of this machine.
+
+    Args:
+        subject: The card's subject.
+
+    Returns:
+        The subject, with secrets masked and absolute paths shortened in its row and its recipe.
+    """
+    commands = [publishable_command(command) for command in subject.row["commands"]]
+    sections = publishable(asdict(subject.recipe))
+    recipe = Recipe(
+        DataRecipe(**sections["data"]),
+        TokenizerRecipe(**sections["tokenizer"]),
+        sections["model"],
+        sections["training"],
+    )
+    return replace(subject, row={**publishable(subject.row), "commands": commands}, recipe=recipe)
+
+
 def render(subject: Subject, out: Path, command: str) -> str:
-    """Fill in the template.
+    """Fill in the template. Every text is escaped; secrets are masked and absolute paths shortened.
 
     Args:
         subject: The card's subject.
@@ -345,23 +386,30 @@ def render(subject: Subject, out: Path, command: str) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {
-        "line": lambda text: " ".join(str(text).split()),
-        "cell": lambda text: str(text).replace("|", "\\|"),
+        "line": one_line,
+        "text": escape,
+        "code": code_span,
+        "block": code_block,
+        "comment": comment,
+        "cell": cell,
+        "target": link_target,
         "thousands": lambda number: f"{number:,}",
         "length_rule": length_rule,
     }
+    example = snippet(subject)  # of the recipe as it is: it may name the checkpoint of a wrapped encoder
+    subject = publishable_subject(subject)
     row = subject.row
     plain = len(subject.recipe.data.model_sources) == 1
     card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         row=row,
         recipe=subject.recipe,
         metadata=metadata(subject).to_yaml(),
-        command=command,
+        command=publishable_command(command),
         joined=subject.recipe.data.concatenate,
         separator=SEPARATOR,
         combiner="" if plain else strategy_text(row["combiner"]),
         transformer=family_of(subject.recipe) is MultiSourceConfig,
-        snippet=snippet(subject),
+        snippet=example,
         published=subject.published,
         ships_code=subject.ships_code,
         metrics={name: METRICS[name] for name in metrics_of((row["scores"] or {}).get("all", {}))},

@@ -1,8 +1,9 @@
 """Publish a finished model on the Hub: weights, processor, model card, and the code that loads them anywhere.
 
 Model and processor are loaded first, so nothing that cannot be loaded is published, and saved afresh: checkpoints,
-optimizer states, scores and logs are left out. README.md, the model card, is included if the folder has one. All files
-appear in one commit: after an upload that broke off nothing has changed, and a second call completes it.
+optimizer states, scores and logs are left out. README.md, the model card, is included if the folder has one. The files
+are searched for secrets, local paths, training state, training text and foreign code before they are shown or uploaded.
+All files appear in one commit: after an upload that broke off nothing has changed, and a second call completes it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
 from hf_multisource.foreign import load_auto
+from hf_multisource.publishing.scan import check_publishable
 
 CARD = "README.md"
 
@@ -107,7 +109,7 @@ def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) 
         The listing of the files, and what became of them.
 
     Raises:
-        ValueError: If `repo` is no Hub id, or the run cannot be published.
+        ValueError: If `repo` is no Hub id, the run cannot be published, or its files hold what must not be published.
     """
     validate_repo_id(repo)
     if "/" not in repo:
@@ -121,5 +123,6 @@ def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) 
             shutil.copy(run / CARD, folder / CARD)
         else:
             print(f"{run} has no {CARD}: the model would have no card", file=sys.stderr)
+        check_publishable(folder, run)
         print(f"{repo}{' (private)' if private else ''}:\n{listing(folder)}", flush=True)
         return f"uploaded: {upload(folder, repo, private)}" if push else "Nothing was uploaded; --push does it."

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from hf_multisource.data.privacy import refuse_secret_key
 from hf_multisource.regular_files import read_regular
 
 # Bounds of a recipe. The shipped ones have 2 kB, 60 values, at most 4 levels.
@@ -193,13 +194,15 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         Values by key; each value is read as YAML.
 
     Raises:
-        ValueError: If a value stands without a key, a key without a value or twice, or a value is not YAML.
+        ValueError: If a value stands without a key, a key without a value or twice, a key is of a secret, or a value is
+            not YAML.
     """
     groups: dict[str, list[str]] = {}
     key = None
     for argument in arguments:
         if argument.startswith("--"):
             key, given, value = argument[2:].partition("=")
+            refuse_secret_key(key)
             if key in groups:
                 raise ValueError(f"--{key} is given twice; give it once (a list is written --{key} one two)")
             groups[key] = [value] if given else []

@@ -27,6 +27,7 @@ from transformers.integrations import get_available_reporting_integrations
 
 from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
 from hf_multisource.data.files import write_text
+from hf_multisource.data.privacy import refuse_secret_key, refuse_secrets
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
@@ -93,7 +94,11 @@ class Recipe:
 
         Args:
             path: The YAML file.
+
+        Raises:
+            ValueError: If the recipe holds a secret, such as `hub_token`; the message names the key.
         """
+        refuse_secrets(asdict(self))
         write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))
 
     def source_entries(self) -> dict[str, dict[str, Any]]:
@@ -221,8 +226,10 @@ class Recipe:
             The arguments; with `noam_scale`, the inverse-square-root schedule whose peak is Noam's.
 
         Raises:
-            ValueError: If a value is not allowed, or this machine lacks what it asks for; the message names the key.
+            ValueError: If a value is not allowed, a key or value is a secret, or this machine lacks what is asked for;
+                the message names the key.
         """
+        refuse_secrets(asdict(self))
         settings = dict(self.training)
         scale = settings.get("noam_scale")
         if scale is not None:
@@ -296,6 +303,7 @@ INSTEAD = {
 
 def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
     """The section and bare name of a key given as `key` or `section.key`."""
+    refuse_secret_key(key)
     section, _, name = key.rpartition(".")
     if section:
         if name in known.get(section, ()):
@@ -459,7 +467,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
     Raises:
         ValueError: If a section or key is unknown, or a value is not allowed; the message names the key, the value and
-            what is allowed.
+            what is allowed. Also if a key or a value is a secret, which the message does not repeat.
     """
     path, known = find_recipe(path), known_keys()
     sections = _read_sections(path, known)
@@ -473,6 +481,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         sections["data"]["origin"] = None  # `origin` describes the recipe's own data
     for (section, name), value in changed.items():
         sections[section][name] = value
+    refuse_secrets(sections)
     _drop_replaced(sections["training"], {name for section, name in changed if section == "training"})
     for section, names in {"data": ("path", "sources", "target"), "training": ("output_dir",)}.items():
         if missing := [name for name in names if name not in sections[section]]:

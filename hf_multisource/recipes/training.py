@@ -30,6 +30,7 @@ from transformers.trainer_callback import TrainerState
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_json, write_json
+from hf_multisource.data.privacy import mask_words
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
 from hf_multisource.foreign import build_auto
 from hf_multisource.metrics.table import METRICS
@@ -95,7 +96,7 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         trainer.check_weights()
         trainer.save_model(str(folder))
         trainer.save_state()
-        return summarise(trainer, parameters, command or shlex.join(["python", *sys.argv]), resume)
+        return summarise(trainer, parameters, command or shlex.join(["python", *mask_words(sys.argv)]), resume)
 
 
 class Beginning(TrainerCallback):

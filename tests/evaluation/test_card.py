@@ -8,6 +8,7 @@ import runpy
 import shlex
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
@@ -34,6 +36,11 @@ from scored import OPTIONS, figures, made_up_row, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = sorted((ROOT / RESULTS).glob("*/*.json"))
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+SECTIONS = [
+    *("How it combines its sources", "Use it", "Scores", "What each source is worth", "Data", "Training", "Limits"),
+    "Licence",
+]
 feature = pytest.mark.feature("Hub", "Model card")
 
 
@@ -64,6 +71,13 @@ def made_up_card(tmp_path: Path, name: str = "x", **fields: Any) -> ModelCard:
     out = tmp_path / "card.md"
     card.main(["--row", str(path), "--out", str(out)])
     return ModelCard.load(out)
+
+
+def headings(text: str) -> list[str]:
+    """The headings of a card, as a reader of the rendered page sees them."""
+    tokens = MARKDOWN.parse(text)
+    inline = [after for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return ["".join(part.content for part in line.children or []) for line in inline]
 
 
 def code(text: str, language: str) -> str:
@@ -111,7 +125,10 @@ def test_a_scored_run_gives_a_card_that_the_hub_reads(run: Path) -> None:
 
 @feature
 @pytest.mark.parametrize("concatenate", [False, True])
-def test_the_example_of_a_card_runs(run: Path, tmp_path: Path, concatenate: bool) -> None:
+def test_the_example_of_a_card_runs(
+    run: Path, tmp_path: Path, concatenate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the card does not tell where on this machine the run is
     if concatenate:
         run = make_run(tmp_path / "joined", tmp_path, concatenate=True)
     names: dict[str, Any] = {}
@@ -196,7 +213,112 @@ def test_no_name_breaks_the_front_matter(tmp_path: Path, name: str) -> None:
     assert data["model-index"][0]["name"] == f"multi30k-{name}"
     assert data["model-index"][0]["results"][0]["dataset"]["split"] == name
     assert (data["license"], data["language"]) == ("other", ["en", "de", "no"])
-    assert f"# multi30k-{' '.join(name.split())}\n" in found.text
+    assert headings(found.text)[0] == f"multi30k-{' '.join(name.split())}"
+    assert headings(found.text)[1:] == SECTIONS
+
+
+HOSTILE = [
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "--> <h1>free</h1> <!--",
+    "```\n# free\n```bash\nrm\n```",
+    "~~~\nx\n~~~ ~~gone~~ **fat** __fat__ _slant_",
+    "`````x````` ` `",
+    "[link](https://evil.org) ![picture](https://evil.org/x.png) <https://evil.org>",
+    "# free",
+    "- item",
+    "1. item",
+    "> quoted",
+    "===\n---\n---\nlicense: mit",
+    "a|b|c\\|d `|` &lt;b&gt; &#60;b>",
+    "{{ 7 * 7 }}{% raw %} {# x #} $$x$$ \\(y\\)",
+    "https://evil.org/<b>x</b>`y`[z](https://evil.org)",
+]
+
+
+@feature
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_a_recipe_or_a_command_is_markup_in_a_card(run: Path, text: str) -> None:
+    path = run / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text("utf-8"))
+    recipe["data"] |= {"origin": text, "train": text, "dev": text, "test": text, "target": text}
+    recipe["training"]["run_name"] = text
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    summary = json.loads((run / "train_summary.json").read_text("utf-8"))
+    command = shlex.join(["hf-multisource", "train", "x", "--origin", text])
+    (run / "train_summary.json").write_text(json.dumps({**summary, "command": command, "hardware": text}), "utf-8")
+    (run / "versions.json").write_text(json.dumps({"python": text}), "utf-8")
+    found = written(run, f"--address={text}")
+    assert headings(found.text) == ["run", *SECTIONS]
+    tokens = MARKDOWN.parse(found.text)
+    fences = {token.info: token.content for token in tokens if token.type == "fence"}
+    assert fences.keys() == {"text", "python", "bash", "yaml"}
+    assert fences["bash"] == f"{' '.join(command.split())}\n"
+    assert yaml.safe_load(fences["yaml"])["training"]["run_name"] == text
+    assert json.loads(fences["python"].split("address = ")[1].splitlines()[0]) == text
+    kinds = {token.type for token in tokens}
+    assert not kinds & {"table_open", "blockquote_open", "hr", "code_block"}
+    assert [token.content for token in tokens if token.type == "html_block"] == [tokens[0].content]
+    assert tokens[0].content.strip().endswith("Do not edit. -->")
+    parts = [part for token in tokens for part in token.children or []]
+    assert not {part.type for part in parts} & {"html_inline", "link_open", "image", "strong_open", "em_open", "s_open"}
+    line = " ".join(text.split())
+    shown = ["".join(part.content for part in token.children or []) for token in tokens if token.type == "inline"]
+    assert f"{line}." in " ".join(shown).replace("  ", " "), "origin is shown as it is"
+    assert [part.content for part in parts if part.type == "code_inline"].count(line) == 3, "the names of the splits"
+    data = found.data.to_dict()
+    assert data["license"] in ("other", "unknown")
+    assert not {"<", "`", "["} & set(data.get("license_link", ""))
+
+
+@feature
+def test_no_name_of_a_row_ends_the_comment_or_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "a) --><b>x"
+    folder.mkdir()
+    row = made_up_row("x", "en de", table="multi30k")
+    row["commands"][0] = "hf-multisource train multi30k_en_de_fr_cs --sources en de"
+    (folder / "x.json").write_text(json.dumps(row))
+    (folder / "x.png").write_bytes(b"")
+    card.main(["--row", f"{folder.name}/x.json", "--out", "card.md"])
+    tokens = MARKDOWN.parse(ModelCard.load(tmp_path / "card.md").text)
+    assert tokens[0].content.strip().endswith("Do not edit. -->")
+    images = [part for token in tokens for part in token.children or [] if part.type == "image"]
+    assert [image.attrs["src"] for image in images] == ["a%29%20--%3E%3Cb%3Ex/x.png"]
+    assert not [part for token in tokens for part in token.children or [] if part.type == "html_inline"]
+
+
+@feature
+def test_no_secret_and_no_place_of_this_machine_gets_into_a_card(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "hf_" + "aB3d" * 8
+    monkeypatch.chdir(tmp_path)
+    summary = json.loads((run / "train_summary.json").read_text("utf-8"))
+    command = (
+        f"hf-multisource train {tmp_path}/x.yaml --hub_token {token} --load=/home/me/a/tokenizer --output_dir {run}"
+    )
+    (run / "train_summary.json").write_text(json.dumps({**summary, "command": command}), "utf-8")
+    with_origin(run, "my texts in /home/me/private/texts")
+    text = (written(run).text) + str(written(run).data)
+    for private in (token, "aB3d", "/home/me", str(tmp_path), str(Path.home())):
+        assert private not in text
+    words = "hf-multisource train x.yaml --hub_token '***' --load=a/tokenizer --output_dir run"
+    assert words in code(text, "bash")
+    assert 'address = "run"\n' in text
+
+
+@feature
+def test_no_secret_and_no_place_of_this_machine_gets_into_a_row(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    summary = json.loads((run / "train_summary.json").read_text("utf-8"))
+    command = f"hf-multisource train {tmp_path}/x.yaml --hub_token short --load /home/me/a/tokenizer"
+    (run / "train_summary.json").write_text(json.dumps({**summary, "command": command}), "utf-8")
+    score.main([str(run), *OPTIONS])
+    commands = make_row(run, "", "x")["commands"]
+    assert commands[0] == "hf-multisource train x.yaml --hub_token '***' --load a/tokenizer"
+    assert commands[1].startswith("hf-multisource score run --num_beams 2")
 
 
 def test_only_names_that_are_codes_of_languages_are_given_as_languages(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ PARTS = {
     "metrics": {"data"},
     "recipes": {"", "data", "metrics"},
     "evaluation": {"", "data", "metrics", "recipes"},
-    "publishing": {"", "evaluation", "metrics", "recipes"},
+    "publishing": {"", "data", "evaluation", "metrics", "recipes"},
     "cli": {"data", "evaluation", "metrics", "publishing", "recipes"},
 }
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports

@@ -1,0 +1,278 @@
+"""Search a folder that is to be published for secrets, local paths, training state, training text and foreign code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import hf_multisource
+from hf_multisource.data.files import read_lines
+from hf_multisource.data.privacy import find_local_paths, find_secrets, is_secret_key, mask_secrets
+from hf_multisource.recipes.catalogue import RUN_RECIPE
+from hf_multisource.recipes.reading import read_yaml
+
+SHOWN = 10  # findings that an error lists
+SHOWN_OF_LINE = 20  # characters of a line of the training text that an error shows
+# Names of files that hold the state of a training, and of formats that can hold a pickle, which runs code when read.
+STATE = re.compile(
+    r"(?:optimizer|scheduler|rng_state|scaler|trainer_state|training_args|fingerprint|train_summary)\b.*"
+    r"|(?:optimizer|rng_state|scheduler)[-_].*|.*\.(?:bin|pt|pth|pkl|pickle|ckpt|joblib|dill)",
+    re.IGNORECASE,
+)
+DATA = re.compile(
+    r".*\.(?:jsonl|ndjson|csv|tsv|parquet|arrow|npy|npz)(?:\.gz)?|(?:train|dev|valid|test)\..*", re.IGNORECASE
+)
+# Beginnings of paths in a binary file: the byte before one may be a letter, as the length of the path in a protobuf.
+PATH_IN_BYTES = re.compile("/(?=(?:home|Users|root|tmp|mnt)/)")
+CODE_KEYS = ("auto_map", "custom_pipelines")
+# Training text is searched for in files up to this size, in bytes: larger ones are vocabularies.
+LARGEST_PROSE = 200_000
+LONG_LINE = 40  # characters; shorter lines, such as a name or a greeting, may stand in a card by chance
+TRAINING_LINES = 1_000_000  # of each file of the training data that are compared
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that must not be published.
+
+    Attributes:
+        file: The file's path within the folder.
+        line: Line, counted from 1; None: the file's name, or a file that has no lines.
+        what: What was found; secrets are masked.
+    """
+
+    file: str
+    line: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.what}"
+
+
+def check_publishable(folder: Path, run: Path) -> None:
+    """Make sure that a folder holds nothing that must not be published.
+
+    Args:
+        folder: The folder, as it would be published.
+        run: The folder of the run that is published. If it has a `recipe.yaml` whose data lie on this machine, the
+            training text is searched for.
+
+    Raises:
+        ValueError: If something was found; the message names file and line of each finding, and masks secrets.
+    """
+    found: list[Finding] = []
+    prose: dict[str, str] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        text, numbered = text_of(path)
+        found += scan_name(name)
+        found += scan_text(name, text, numbered, str(run.resolve()))
+        if path.suffix == ".json":
+            found += scan_json(name, text, path.parent)
+        if numbered and path.suffix != ".py" and len(text) < LARGEST_PROSE:
+            prose[name] = text
+    if (run / RUN_RECIPE).exists():
+        found += scan_for_training_text(prose, training_lines(run / RUN_RECIPE))
+    if found:
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise ValueError(f"{run} cannot be published: {'; '.join(map(str, found[:SHOWN]))}{more}")
+
+
+def scan_name(name: str) -> Iterator[Finding]:
+    """Search the name of a file.
+
+    Args:
+        name: The file's path within the folder.
+
+    Yields:
+        The findings.
+    """
+    masked = mask_secrets(name)
+    for _, what in find_secrets(name):
+        yield Finding(masked, None, f"{what} in the name of the file")
+    if STATE.fullmatch(Path(name).name):
+        yield Finding(masked, None, "a file of the state of a training, or a pickle")
+    if DATA.fullmatch(Path(name).name):
+        yield Finding(masked, None, "a file of data")
+
+
+def scan_text(name: str, text: str, numbered: bool, *folders: str) -> Iterator[Finding]:
+    """Search a text for secrets and for paths of this machine.
+
+    Args:
+        name: The file's name in the findings.
+        text: Its text.
+        numbered: Whether the lines of the text are those of the file.
+        *folders: Folders that are searched for in addition to the usual places.
+
+    Yields:
+        The findings, in the order of the text.
+    """
+    paths = ((position, f"a path of this machine ({path})") for position, path in find_local_paths(text, *folders))
+    for position, what in sorted([*find_secrets(text), *paths]):
+        yield Finding(name, text.count("\n", 0, position) + 1 if numbered else None, what)
+
+
+def scan_json(name: str, text: str, folder: Path) -> Iterator[Finding]:
+    """Search a JSON file for short values of secret keys, and for references to code that is not of this package.
+
+    Args:
+        name: The file's name in the findings.
+        text: Its text.
+        folder: The file's folder, beside or below the code.
+
+    Yields:
+        The findings.
+    """
+    try:
+        stack = [json.loads(text)]
+    except ValueError:
+        return
+    while stack:
+        value = stack.pop()
+        for key, item in value.items() if isinstance(value, dict) else ():
+            entry = f"{json.dumps(key)}: {json.dumps(item)}"
+            if is_secret_key(key) and isinstance(item, str) and item and not list(find_secrets(entry)):
+                yield Finding(name, _line_of(text, entry, json.dumps(key)), f"the value of the secret key {key!r}")
+            if key in CODE_KEYS and item:
+                for reference, what in _foreign_code(key, item, folder):
+                    yield Finding(name, _line_of(text, json.dumps(reference), json.dumps(key)), what)
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        stack += [item for item in items if isinstance(item, dict | list)]
+
+
+def _line_of(text: str, *wanted: str) -> int | None:
+    """The line at which the first of some texts stands, of those that are there."""
+    positions = [position for position in map(text.find, wanted) if position >= 0]
+    return text.count("\n", 0, positions[0]) + 1 if positions else None
+
+
+def scan_for_training_text(texts: Mapping[str, str], lines: Iterable[str]) -> Iterator[Finding]:
+    """Search texts for lines of the training text.
+
+    Args:
+        texts: Texts by the name of their file.
+        lines: Long lines with single blanks between their words. Most are looked up by three of their words, so a
+            million lines take seconds.
+
+    Yields:
+        The findings, each line once.
+    """
+    words = {name: text.split() for name, text in texts.items()}
+    joined = {name: " ".join(parts) for name, parts in words.items()}
+    known = {triple for parts in words.values() for triple in zip(parts, parts[1:], parts[2:], strict=False)}
+    done = set()
+    for line in lines:
+        parts = line.split()
+        # Words at the edge may stand beside a quotation mark or another sign.
+        if line in done or (len(parts) >= 5 and (parts[1], parts[2], parts[3]) not in known):
+            continue
+        for name, text in joined.items():
+            if line in text:
+                done.add(line)
+                found = re.search(r"\s+".join(map(re.escape, parts)), texts[name])
+                number = texts[name].count("\n", 0, found.start()) + 1 if found else None
+                yield Finding(name, number, f"a line of the training text ({line[:SHOWN_OF_LINE]}...)")
+
+
+def text_of(path: Path) -> tuple[str, bool]:
+    """Read what of a file is text.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The text, and whether its lines are those of the file: a whole UTF-8 file, the header of a safetensors file
+        (names and metadata), or what is ASCII in another file.
+    """
+    if path.suffix == ".safetensors":
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return file.read(min(size, path.stat().st_size)).decode("utf-8", "replace"), False
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8"), b"\0" not in content
+    except UnicodeDecodeError:
+        return PATH_IN_BYTES.sub(" /", content.decode("ascii", "replace")), False
+
+
+def _foreign_code(key: str, value: Any, folder: Path) -> Iterator[tuple[str, str]]:
+    """The entries of `auto_map` or `custom_pipelines` that are not code of this package, and what each of them is."""
+    entries = value.items() if isinstance(value, Mapping) else [("", value)]
+    for name, entry in entries:
+        if key == "custom_pipelines":
+            entry = entry.get("impl") if isinstance(entry, Mapping) else entry
+        for reference in entry if isinstance(entry, list | tuple) else [entry]:
+            if reference is None:
+                continue
+            place = f"{key}.{name}" if name else key
+            if not isinstance(reference, str):
+                yield key, f"{place} names no class"
+            elif "--" in reference:
+                yield reference, f"{place} refers to code in another repository ({reference})"
+            elif not _is_ours(reference, folder):
+                yield reference, f"{place} refers to code that is not of hf_multisource ({reference})"
+
+
+def _is_ours(reference: str, folder: Path) -> bool:
+    """Whether a reference `module.Class` names a class of this package, unchanged beside the file that names it."""
+    module, _, name = reference.partition(".")
+    own = Path(hf_multisource.__file__).with_name(f"{module}.py")
+    if not (module.isidentifier() and name.isidentifier() and own.is_file()):
+        return False
+    copies = [place / own.name for place in (folder, folder.parent) if (place / own.name).is_file()]
+    return bool(copies) and copies[0].read_bytes() == own.read_bytes()
+
+
+def training_lines(recipe: Path) -> Iterator[str]:
+    """Read the long lines of a run's training text, as far as it lies in text files on this machine.
+
+    Args:
+        recipe: The run's `recipe.yaml`; of any version, so its keys are not checked.
+
+    Yields:
+        Lines of at least `LONG_LINE` characters, with single blanks between their words.
+    """
+    content = read_yaml(recipe)
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("path"), str):
+        return
+    folder, split = Path(data["path"]), str(data.get("train", "train"))
+    for name in (*_names(data.get("sources")), *_names(data.get("target"))):
+        for path in (folder / f"{split}.{name}", folder / f"{split}.{name}.gz"):
+            if path.is_file():
+                yield from _long(islice(read_lines(path), TRAINING_LINES))
+    for path in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz"):
+        if path.is_file():
+            for line in islice(read_lines(path), TRAINING_LINES):
+                yield from _long(_texts(line))
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
+
+
+def _texts(line: str) -> Iterator[str]:
+    """The texts in a line of JSON, at any depth."""
+    try:
+        stack = [json.loads(line)]
+    except ValueError:
+        return
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            stack += list(value.values() if isinstance(value, dict) else value)
+
+
+def _long(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        text = " ".join(line.split())
+        if len(text) >= LONG_LINE:
+            yield text
