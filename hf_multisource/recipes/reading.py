@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hf_multisource.data.privacy import refuse_secret_key
+from hf_multisource.data.privacy import mask_secrets, refuse_secret_key
 from hf_multisource.regular_files import read_regular
 
 # Bounds of a recipe. The shipped ones have 2 kB, 60 values, at most 4 levels.
@@ -156,6 +156,9 @@ def parse_yaml(text: str) -> Any:
         _Check(loader)(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
+        if mask_secrets(text) != text:  # the part of the text that the error would show may begin within a secret
+            for mark in (getattr(error, name, None) for name in ("context_mark", "problem_mark")):
+                vars(mark or error)["buffer"] = None
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
