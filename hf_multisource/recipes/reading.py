@@ -157,8 +157,9 @@ def parse_yaml(text: str) -> Any:
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         if mask_secrets(text) != text:  # the part of the text that the error would show may begin within a secret
-            for mark in (getattr(error, name, None) for name in ("context_mark", "problem_mark")):
-                vars(mark or error)["buffer"] = None
+            for mark in (getattr(error, "context_mark", None), getattr(error, "problem_mark", None)):
+                if mark is not None:
+                    mark.buffer = None
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
