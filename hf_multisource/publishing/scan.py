@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_multisource
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import parse_json, read_lines
 from hf_multisource.data.privacy import find_local_paths, find_secrets, is_secret_key, mask_secrets
 from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
@@ -130,8 +130,9 @@ def scan_json(name: str, text: str, folder: Path) -> Iterator[Finding]:
         The findings.
     """
     try:
-        stack = [json.loads(text)]
-    except ValueError:
+        stack = [parse_json(text)]
+    except ValueError as error:
+        yield Finding(name, None, f"JSON that cannot be searched: {error}")
         return
     while stack:
         value = stack.pop()
@@ -260,7 +261,7 @@ def _names(value: Any) -> list[str]:
 def _texts(line: str) -> Iterator[str]:
     """The texts in a line of JSON, at any depth."""
     try:
-        stack = [json.loads(line)]
+        stack = [parse_json(line)]
     except ValueError:
         return
     while stack:

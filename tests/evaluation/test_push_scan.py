@@ -184,6 +184,7 @@ STATE = "a file of the state of a training, or a pickle"
         (field("processor_config.json", list=[{"auto_map": {"AutoProcessor": ELSEWHERE}}]), [FOREIGN]),
         (field("config.json", custom_pipelines={"x": {"impl": ELSEWHERE}}), [f"custom_pipelines.x {FOREIGN}"]),
         (field("config.json", auto_map={"AutoModel": 5}), ["auto_map.AutoModel names no class"]),
+        (plant("x.json", b"[" * 100_000), ["x.json: JSON that cannot be searched: "]),
         (plant("modeling_multisource.py", b"import os\n"), ["modeling_multisource.MultiSourceModel)"]),
     ],
 )
