@@ -7,6 +7,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
@@ -23,7 +24,7 @@ POOL_BATCHES = 50
 LENGTH_KEYS = ("input_ids", "input_features", "input_values")
 
 
-def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int]]:
+def length_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
     """Return the sort keys for length grouping: the longest source, then source 0.
 
     Args:
@@ -33,17 +34,19 @@ def length_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, in
         source_names: The model's sources, in order.
 
     Returns:
-        One pair of lengths per example, in tokens, vectors or samples; pictures, all of one size, have length 0.
+        (N, 2) lengths of the N examples, in tokens, vectors or samples; pictures, all of one size, have length 0.
     """
     known = getattr(dataset, "text_lengths", None)
-    if known is not None:
-        return [(max(row, default=0), next(iter(row), 0)) for row in known]
-    keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
-    lengths = [[_length(example, of_source) for of_source in keys] for example in dataset]
-    return [(max(row), row[0]) for row in lengths]
+    if known is None:
+        keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
+        known = [[_length(example, of_source) for of_source in keys] for example in dataset]
+    if not isinstance(known, np.ndarray):
+        known = [(max(row, default=0), next(iter(row), 0)) for row in known]
+        return np.array(known, dtype=np.int32).reshape(-1, 2)
+    return np.stack([known.max(axis=1, initial=0), known[:, 0] if known.shape[1] else np.zeros(len(known))], axis=1)
 
 
-def token_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int, int]]:
+def token_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
     """Return the sort keys for batches by tokens: the longest sequence, then the keys of `length_keys`.
 
     Args:
@@ -52,13 +55,34 @@ def token_keys(dataset: Any, source_names: Sequence[str]) -> list[tuple[int, int
         source_names: The model's sources, in order.
 
     Returns:
-        Per example, the lengths of its longest sequence, sources and labels, of its longest source, and of source 0.
+        (N, 3): of each example, the lengths of its longest sequence, sources and labels, of its longest source, and of
+        source 0.
     """
     labels = getattr(dataset, "label_lengths", None)
     if labels is None:
         labels = [_length(example, ["labels"]) for example in dataset]
     keys = length_keys(dataset, source_names)
-    return [(max(longest, label), longest, first) for (longest, first), label in zip(keys, labels, strict=True)]
+    return np.concatenate([np.maximum(keys[:, :1], np.asarray(labels, dtype=np.int32)[:, None]), keys], axis=1)
+
+
+def _as_keys(lengths: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
+    """Sort keys as an array (N, K), also of no example at all."""
+    return np.asarray(lengths) if len(lengths) else np.zeros((0, 1), np.int32)
+
+
+def sort_by_length(indices: np.ndarray, lengths: np.ndarray, *, longest_first: bool = False) -> np.ndarray:
+    """Sort examples by their keys; those with equal keys stay in their order.
+
+    Args:
+        indices: Numbers of examples.
+        lengths: (N, K) keys of all examples, the most important first.
+        longest_first: Whether the longest comes first.
+
+    Returns:
+        The numbers, sorted.
+    """
+    keys = lengths[indices] * (-1 if longest_first else 1)
+    return indices[np.lexsort(keys.T[::-1])]
 
 
 def _length(example: Mapping[str, Any], keys: Sequence[str]) -> int:
@@ -77,8 +101,8 @@ class LengthBucketSampler(Sampler[int]):
         seed: Of the shuffling.
     """
 
-    def __init__(self, lengths: Sequence[tuple[int, ...]], batch_size: int, seed: int = 0) -> None:
-        self.lengths = lengths
+    def __init__(self, lengths: Sequence[Sequence[int]] | np.ndarray, batch_size: int, seed: int = 0) -> None:
+        self.lengths = _as_keys(lengths)
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
@@ -96,11 +120,11 @@ class LengthBucketSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        order = torch.randperm(len(self.lengths), generator=generator).numpy()
         pool = self.batch_size * POOL_BATCHES
         batches = []
         for start in range(0, len(order), pool):
-            part = sorted(order[start : start + pool], key=self.lengths.__getitem__)
+            part = sort_by_length(order[start : start + pool], self.lengths).tolist()
             batches += [part[i : i + self.batch_size] for i in range(0, len(part), self.batch_size)]
         whole = [batch for batch in batches if len(batch) == self.batch_size]
         rest = [batch for batch in batches if len(batch) < self.batch_size]
@@ -132,21 +156,24 @@ class TokenBatchSampler(Sampler[list[int]]):
         ValueError: If an example alone is larger than `max_tokens`.
     """
 
-    def __init__(self, lengths: Sequence[tuple[int, ...]], max_tokens: int, processes: int = 1, seed: int = 0) -> None:
-        self.lengths = lengths
+    def __init__(
+        self, lengths: Sequence[Sequence[int]] | np.ndarray, max_tokens: int, processes: int = 1, seed: int = 0
+    ) -> None:
+        self.lengths = _as_keys(lengths)
         self.processes = processes
         self.seed = seed
         self.epoch = 0
-        longest = max(range(len(lengths)), key=lambda i: lengths[i][0], default=None)
-        if longest is not None and lengths[longest][0] > max_tokens:
+        first = self.lengths[:, 0]
+        if len(lengths) and first.max() > max_tokens:
+            longest = int(first.argmax())
             raise ValueError(
-                f"max_tokens_per_batch is {max_tokens}, but example {longest} has a sequence of {lengths[longest][0]}."
+                f"max_tokens_per_batch is {max_tokens}, but example {longest} has a sequence of {first[longest]}."
             )
-        counted = sorted((max(1, key[0]) for key in lengths), reverse=True)
+        counted = np.sort(np.maximum(first, 1))[::-1]
         self.together: list[int] = []  # examples that the processes take together, from the longest to the shortest
         start = 0
         while start < len(counted):
-            self.together.append(min(processes * (max_tokens // counted[start]), len(counted) - start))
+            self.together.append(min(processes * (max_tokens // int(counted[start])), len(counted) - start))
             start += self.together[-1]
         if len(self.together) > 1 and self.together[-1] < self.together[-2]:  # the rest, maybe too few for all
             both = sum(self.together[-2:])
@@ -165,8 +192,8 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator).tolist()
-        order.sort(key=self.lengths.__getitem__, reverse=True)
+        order = torch.randperm(len(self.lengths), generator=generator).numpy()
+        order = sort_by_length(order, self.lengths, longest_first=True).tolist()
         ends = list(accumulate(self.together))
         for k in torch.randperm(len(ends), generator=generator).tolist():
             part = order[ends[k] - self.together[k] : ends[k]]

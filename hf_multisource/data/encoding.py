@@ -47,9 +47,11 @@ class MixedExamples(Sequence[dict[str, Any]]):
         self.rows = rows
         self.encoded = encoded
         self.forms = {name: form for name, form in forms_of(processor).items() if form != "text"}
-        texts = [key for name, key in _input_keys(processor).items() if name not in self.forms]
-        self.text_lengths = [[len(example.get(key, ())) for key in texts] for example in encoded]
-        self.label_lengths = [len(example.get("labels", ())) for example in encoded]
+        texts = [key for name, key in input_keys(processor).items() if name not in self.forms]
+        known = getattr(encoded, "text_lengths", None)
+        self.text_lengths = [[len(one.get(key, ())) for key in texts] for one in encoded] if known is None else known
+        known = getattr(encoded, "label_lengths", None)
+        self.label_lengths = [len(one.get("labels", ())) for one in encoded] if known is None else known
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,7 +62,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
         row, encoded = self.rows[index], self.encoded[index]
         values = {name: None if is_absent(row.get(name)) else row[name] for name in self.forms}
         if all(value is None for value in values.values()):  # the processor would see no source at all
-            keys = [key for name, key in _input_keys(self.processor).items() if name in self.forms]
+            keys = [key for name, key in input_keys(self.processor).items() if name in self.forms]
             return {**dict.fromkeys(keys), **encoded}
         for name, form in self.forms.items():
             if form == "sound" and values[name] is not None:
@@ -71,10 +73,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
 def encode_rows(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
 ) -> tuple[Sequence[dict[str, Any]], dict[str, int]]:
-    """Encode the texts of rows as token ids; truncate long sequences and count them.
-
-    A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
-    the sentence, stays.
+    """Encode the texts of rows as token ids, in memory; truncate long sequences and count them.
 
     Args:
         processor: Encodes the sources and the target.
@@ -90,36 +89,74 @@ def encode_rows(
     Raises:
         ValueError: If `max_length` leaves no room for a token and the end of the sentence.
     """
+    examples: list[dict[str, list[int]]] = []
+    report: dict[str, int] = {}
+    for start in range(0, max(len(rows), 1), ROWS_PER_CALL):
+        encoded, counts = encode_batch(processor, rows[start : start + ROWS_PER_CALL], target, max_length)
+        examples += encoded
+        report = {name: report.get(name, 0) + count for name, count in counts.items()}
+    mixed = len(text_sources(processor)) < len(processor.source_names)
+    return (MixedExamples(processor, rows, examples) if mixed else examples), report
+
+
+def encode_batch(
+    processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
+) -> tuple[list[dict[str, list[int]]], dict[str, int]]:
+    """Encode the texts of a few rows by one call of each tokenizer.
+
+    A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
+    the sentence, stays.
+
+    Args:
+        processor: As `encode_rows` has it.
+        rows: As `encode_rows` has it.
+        target: As `encode_rows` has it.
+        max_length: As `encode_rows` has it.
+
+    Returns:
+        One dict per row with the ids and masks of its texts and its labels; where some sources are no text, a row
+        without any text has its labels alone. And the counts, as `encode_rows` has them.
+
+    Raises:
+        ValueError: If `max_length` leaves no room for a token and the end of the sentence.
+    """
     if max_length < 2:
         raise ValueError(f"max_length is {max_length}, but must be at least 2 (a token and the end of the sentence)")
-    keys = _input_keys(processor)
-    texts = [name for name in keys if processor.main_input(name) == "input_ids"]
-    key_names = {keys[name]: name for name in texts}
+    keys, texts = input_keys(processor), text_sources(processor)
+    key_names = {keys[name]: name for name in texts} | ({} if target is None else {"labels": target})
     mixed = len(texts) < len(processor.source_names)
-    if target is not None:
-        key_names["labels"] = target
-    report = {f"truncated.{name}": 0 for name in key_names.values()}
     examples: list[dict[str, list[int]]] = [{} for _ in rows]
-    for start in range(0, len(rows), ROWS_PER_CALL):
-        places = range(start, min(start + ROWS_PER_CALL, len(rows)))
-        # Rows without any text are encoded whole when they are asked for.
-        spoken = [i for i in places if not mixed or any(not is_absent(rows[i].get(name)) for name in texts)]
-        if spoken:
-            encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
-            for key in (key for name in texts for key in (keys[name], mask_key(keys[name]))):
-                for i, values in zip(spoken, encoded[key], strict=True):
-                    examples[i][key] = list(values)
-        if target is not None:
-            labels = processor.tokenizer(text_target=[rows[i][target] for i in places])["input_ids"]
-            for i, values in zip(places, labels, strict=True):
-                examples[i]["labels"] = list(values)
+    # Rows without any text are encoded whole when they are asked for.
+    spoken = [i for i, row in enumerate(rows) if not mixed or any(not is_absent(row.get(name)) for name in texts)]
+    if spoken:
+        encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
+        for key in (key for name in texts for key in (keys[name], mask_key(keys[name]))):
+            for i, values in zip(spoken, encoded[key], strict=True):
+                examples[i][key] = list(values)
+    if target is not None and rows:
+        labels = processor.tokenizer(text_target=[row[target] for row in rows])["input_ids"]
+        for example, values in zip(examples, labels, strict=True):
+            example["labels"] = list(values)
+    report = {f"truncated.{name}": 0 for name in key_names.values()}
     for example in examples:
         for key, values in example.items():
             if len(values) > max_length:
                 example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
                 if key in key_names:
                     report[f"truncated.{key_names[key]}"] += 1
-    return (MixedExamples(processor, rows, examples) if mixed else examples), report
+    return examples, report
+
+
+def text_sources(processor: Processor) -> list[str]:
+    """Return the sources that are text.
+
+    Args:
+        processor: Encodes the sources.
+
+    Returns:
+        Their names, in order.
+    """
+    return [name for name in processor.source_names if processor.main_input(name) == "input_ids"]
 
 
 def mask_key(key: str) -> str:
@@ -134,8 +171,15 @@ def mask_key(key: str) -> str:
     return key.removesuffix("input_ids") + "attention_mask"
 
 
-def _input_keys(processor: Processor) -> dict[str, str]:
-    """What each source is given to the model as: bare for source 0, with its name in front for the others."""
+def input_keys(processor: Processor) -> dict[str, str]:
+    """Return the keyword with which each source is given to the model.
+
+    Args:
+        processor: Encodes the sources.
+
+    Returns:
+        By source: bare for source 0, with the source's name in front for the others.
+    """
     return {
         name: f"{name}_{processor.main_input(name)}" if i else processor.main_input(name)
         for i, name in enumerate(processor.source_names)

@@ -290,7 +290,7 @@ def _parse_json(path: Path) -> Iterator[object]:
 def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
     """Read the columns that are wanted from a Parquet file."""
     try:
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+        import pyarrow.parquet as parquet
     except ImportError as error:
         raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from error
     try:

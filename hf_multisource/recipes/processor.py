@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.media import digest
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_part
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
+
+ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
 
 
 def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
@@ -93,6 +97,26 @@ def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:
     paths = [folder / name for name in ("processor_config.json", "tokenizer.json", "tokenizer_config.json")]
     paths += [path for part in parts for path in sorted((folder / part).iterdir())]
     return [str(path.relative_to(folder)) for path in paths if path.is_file()]
+
+
+def contents_of(folder: Path, processor: MultiSourceProcessor) -> dict[str, str]:
+    """Return digests of the files of a processor that has been saved.
+
+    Args:
+        folder: The folder.
+        processor: The processor.
+
+    Returns:
+        By name of the file. They stay the same when the processor is loaded and saved again.
+    """
+    contents = {}
+    for name in files_of(folder, processor):
+        content = (folder / name).read_bytes()
+        if name.endswith("tokenizer_config.json"):
+            settings = json.loads(content)
+            content = json.dumps({key: settings[key] for key in sorted(settings.keys() - ABOUT_THE_FILE)}).encode()
+        contents[name] = digest(content)
+    return contents
 
 
 def load_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:

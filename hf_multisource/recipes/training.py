@@ -28,16 +28,17 @@ from transformers import (
 from transformers.trainer_callback import TrainerState
 
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
-from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.encoding import MixedExamples, text_sources
 from hf_multisource.data.files import read_json, write_json
 from hf_multisource.data.privacy import mask_words
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
+from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
 from hf_multisource.foreign import build_auto
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoints import RunTrainer, check_best, find_change, find_checkpoints
 from hf_multisource.recipes.pretrained import pour_encoder
 from hf_multisource.recipes.processes import together
-from hf_multisource.recipes.processor import files_of, load_processor, make_processor, wrapped_parts
+from hf_multisource.recipes.processor import contents_of, files_of, load_processor, make_processor, wrapped_parts
 from hf_multisource.recipes.provenance import hardware
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import (
@@ -87,10 +88,11 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         if not begun:
             together(args, lambda: parts.update(wrapped_parts(recipe)))
         rows, data = read_data(recipe, args, parts, begun)
-        processor = prepare_processor(recipe, args, rows["train"], parts, begun)
+        processor = prepare_processor(recipe, args, rows.get("train", []), parts, begun)
         model = together(args, lambda: build_model(recipe, processor, args), everywhere=True)
         parameters = count_parameters(model)
-        encoded = encode_data(recipe, args, rows, processor)
+        encoded = encode_data(recipe, args, rows, data, processor)
+        del rows  # texts are read from the files of their encoding
         trainer = build_trainer(args, model, processor, encoded, recipe.data.metrics)
         run_updates(trainer, checkpoint, lambda: together(args, lambda: record_start(recipe, args, data, processor)))
         trainer.check_weights()
@@ -153,6 +155,8 @@ def read_data(
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
     """Read the training and dev splits, and compare them with those that the run began with.
 
+    Where all sources are text, one process on each machine reads them: the others read the encoded rows.
+
     Args:
         recipe: The run's recipe.
         args: The run's arguments.
@@ -160,7 +164,8 @@ def read_data(
         begun: Whether the output folder holds the run already.
 
     Returns:
-        By role, "train" and "dev": rows of the model's sources; and the fingerprints of the data.
+        By role, "train" and "dev": rows of the model's sources, nothing on processes that do not need them; and the
+        fingerprints of the data.
     """
     folder, forms, data = Path(str(args.output_dir)), recipe.forms(), recipe.data
     names = {"train": data.train, "dev": data.dev}
@@ -173,7 +178,8 @@ def read_data(
             for role, name in names.items()
         }
 
-    splits = together(args, read, everywhere=True)
+    needed = args.local_process_index == 0 or set(forms.values()) != {"text"}
+    splits = together(args, lambda: read() if needed else {}, everywhere=True)
 
     def compare() -> dict[str, Any]:
         now = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
@@ -219,28 +225,40 @@ def encode_data(
     recipe: Recipe,
     args: Seq2SeqTrainingArguments,
     rows: Mapping[str, list[dict[str, Any]]],
+    fingerprints: Mapping[str, Any],
     processor: MultiSourceProcessor,
 ) -> dict[str, Any]:
-    """Encode the rows, and print how many were truncated.
+    """Encode the texts of the rows, unless an earlier run has done it, and print how many were truncated.
 
     Args:
         recipe: The run's recipe.
         args: The run's arguments.
         rows: By role, rows of the model's sources.
-        processor: The run's processor.
+        fingerprints: By role, the fingerprint of the data.
+        processor: The run's processor, which has been saved in the run's folder.
 
     Returns:
         By role, examples for the collator.
     """
-    data = recipe.data
+    data, folder = recipe.data, Path(str(args.output_dir))
+    parts = contents_of(folder, processor)
+    places = {
+        role: place_of([now, parts, data.sources, data.target, data.concatenate, data.max_length])
+        for role, now in fingerprints.items()
+    }
 
-    def encode() -> dict[str, Any]:
-        return {role: encode_rows(processor, values, data.target, data.max_length) for role, values in rows.items()}
+    def encode() -> None:
+        for role, place in places.items():
+            store_rows(place, processor, rows[role], data.target, data.max_length)
 
-    encoded = together(args, encode, everywhere=True)
-    for role, (_, report) in encoded.items():
-        say(args, f"{role}, tokens", report)
-    return {role: examples for role, (examples, _) in encoded.items()}
+    together(args, lambda: encode() if args.local_process_index == 0 else None, everywhere=True)
+    examples: dict[str, Any] = {}
+    for role, place in places.items():
+        say(args, f"{role}, tokens", read_report(place) or {})
+        stored = stored_rows(processor, place)
+        mixed = len(text_sources(processor)) < len(processor.source_names)
+        examples[role] = MixedExamples(processor, rows[role], stored) if mixed else stored
+    return examples
 
 
 def build_model(recipe: Recipe, processor: MultiSourceProcessor, args: Seq2SeqTrainingArguments) -> Any:

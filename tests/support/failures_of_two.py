@@ -10,7 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from transformers import TrainingArguments
 
 from hf_multisource import MultiSourceTrainer
 from hf_multisource.cli.train import main
@@ -41,10 +43,10 @@ def interrupt(*args: Any, **kwargs: Any) -> Any:
     raise KeyboardInterrupt
 
 
-ends = {
-    "refused": end("--output_dir", "stranger"),
-    "no data": end("--output_dir", "no_data", "--path", ("text", "nowhere")[RANK]),
-}
+ends = {"refused": end("--output_dir", "stranger")}
+with pytest.MonkeyPatch.context() as patch:  # as if each process were the first one on a machine of its own
+    patch.setattr(TrainingArguments, "local_process_index", 0)
+    ends["no data"] = end("--output_dir", "no_data", "--path", ("text", "nowhere")[RANK])
 MultiSourceTrainer.compute_loss = compute  # type: ignore[method-assign]
 ends["diverged"] = end("--output_dir", "diverged")
 MultiSourceTrainer.compute_loss = interrupt  # type: ignore[method-assign]

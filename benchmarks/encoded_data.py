@@ -1,0 +1,137 @@
+"""Memory and start-up time of encoded training data, in memory and in a file that processes share.
+
+    python benchmarks/encoded_data.py DATA [--copies 4] [--processes 1 4]
+
+DATA is a folder of Multi30k's text files (train.en, train.de, train.fr, train.cs). The lines are repeated `--copies`
+times, made different by a number. The page prints, for each number of processes, the memory that one process holds in
+addition to its imports (private, so that what processes share counts once, in the column `shared`), and the time until
+the examples are there: in memory, stored at the first start, and stored at a later one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NAMES = ("en", "de", "fr")
+WAYS = ("in memory", "stored, first start", "stored, later start")
+
+
+def kilobytes() -> dict[str, int]:
+    """Private and shared memory of this process, in kB."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    sizes = {name.rstrip(":"): int(size) for name, size, *_ in map(str.split, lines)}
+    return {
+        "private": sizes["Private_Clean"] + sizes["Private_Dirty"],
+        "shared": sizes["Shared_Clean"] + sizes["Shared_Dirty"],
+    }
+
+
+def worker(way: str, first: bool, folder: Path) -> None:
+    """Hold the examples in one process, and print what that takes.
+
+    Args:
+        way: One of `WAYS`.
+        first: Whether this process reads the rows, where they are stored.
+        folder: Holds the data and the processor.
+    """
+    from datasets import Dataset  # noqa: F401  # imports are not counted
+
+    from hf_multisource import MultiSourceProcessor
+    from hf_multisource.data.encoding import encode_rows
+    from hf_multisource.data.rows import read_split
+    from hf_multisource.data.store import place_of, store_rows, stored_rows
+
+    processor = MultiSourceProcessor.from_pretrained(folder / "processor")
+    before, start = kilobytes(), time.perf_counter()
+    place = place_of(str(folder))
+    if way == WAYS[0]:
+        examples = encode_rows(processor, read_split(str(folder), "train", NAMES, "cs").rows, "cs", 128)[0]
+    else:
+        if first:
+            rows = read_split(str(folder), "train", NAMES, "cs").rows
+            store_rows(place, processor, rows, "cs", 128)
+            del rows
+        examples = stored_rows(processor, place)
+    seconds = time.perf_counter() - start
+    touched = sum(len(examples[i]["labels"]) for i in range(0, len(examples), 7))
+    print(json.dumps({"seconds": seconds, "touched": touched}), flush=True)
+    sys.stdin.readline()  # all are there
+    after = kilobytes()
+    print(json.dumps({key: after[key] - before[key] for key in after}), flush=True)
+    sys.stdin.readline()
+
+
+def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float]:
+    """Start processes that hold the examples at the same time.
+
+    Args:
+        way: One of `WAYS`.
+        processes: How many.
+        folder: Holds the data and the processor.
+
+    Returns:
+        Seconds until the last of them has its examples; and, of one that did not read the rows, private and shared
+        memory, in MB.
+    """
+    environment = {**os.environ, "HF_HOME": str(folder / "cache"), "TOKENIZERS_PARALLELISM": "false"}
+    running, seconds = [], []
+    for number in range(processes):
+        command = [sys.executable, __file__, "--worker", way, str(number), str(folder)]
+        running.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        )
+        if way != WAYS[0] and number == 0:  # the others wait for it
+            seconds.append(json.loads(running[0].stdout.readline())["seconds"])  # type: ignore[union-attr]
+    for process in running[len(seconds) :]:
+        seconds.append(json.loads(process.stdout.readline())["seconds"])  # type: ignore[union-attr]
+    for process in running:
+        process.stdin.write("\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+    sizes = [json.loads(process.stdout.readline()) for process in running]  # type: ignore[union-attr]
+    for process in running:
+        process.communicate("\n")
+    return max(seconds), sizes[-1]["private"] / 1000, sizes[-1]["shared"] / 1000
+
+
+def main() -> None:
+    """Print the table."""
+    if sys.argv[1:2] == ["--worker"]:
+        worker(sys.argv[2], sys.argv[3] == "0", Path(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 4])
+    args = parser.parse_args()
+
+    from hf_multisource import MultiSourceProcessor
+    from hf_multisource.data.files import read_lines
+    from hf_multisource.recipes.tokenization import train_tokenizer
+
+    with tempfile.TemporaryDirectory() as name:
+        folder, texts = Path(name), []
+        for column in (*NAMES, "cs"):
+            lines = read_lines(next(args.data.glob(f"train.{column}*")))
+            texts += lines
+            copied = [f"{line} {copy}" for copy in range(args.copies) for line in lines]
+            (folder / f"train.{column}").write_text("".join(f"{line}\n" for line in copied), encoding="utf-8")
+        MultiSourceProcessor(train_tokenizer(texts, "bpe", 8000), NAMES).save_pretrained(folder / "processor")
+        print(f"{len(copied):,} rows, {len(NAMES)} sources\n")
+        print("| processes | way | seconds | private, MB | shared, MB |\n|---|---|---|---|---|")
+        for processes in args.processes:
+            for file in folder.glob("cache/datasets/hf_multisource/*"):
+                file.unlink()
+            for way in WAYS:
+                seconds, private, shared = measure(way, processes, folder)
+                print(f"| {processes} | {way} | {seconds:.1f} | {private:.0f} | {shared:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
