@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as arrow  # type: ignore[import-untyped]
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -14,8 +14,8 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow as arrow  # type: ignore[import-untyped]
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
