@@ -16,7 +16,7 @@ SOURCES := $(shell find hf_multisource training benchmarks tests -type f -not -n
 	pyproject.toml MANIFEST.in README.md LICENSE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-matrix test-shared lint install clean
+.PHONY: help demo test test-matrix test-shared fuzz lint install clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -61,6 +61,11 @@ build/transformers/tests: $(INSTALLED)
 		--dest build/transformers transformers==$$($(PYTHON) -c 'import transformers; print(transformers.__version__)')
 	tar -xzf build/transformers/*.tar.gz -C build/transformers --strip-components=1 --wildcards '*/tests'
 	touch $@
+
+# Of each target; as many as fit into an hour on one core. A repeated run takes the same inputs with FUZZ=--seed=NUMBER.
+EXAMPLES ?= 3000
+fuzz: $(WHEEL)  ## broken input of every kind, thousands of each; writes docs/fuzzing.md (an hour)
+	$(TESTED) OMP_NUM_THREADS=1 $(PYTHON) tests/fuzz/campaign.py --examples $(EXAMPLES) --page docs/fuzzing.md $(FUZZ)
 
 lint: $(INSTALLED)  ## ruff, mypy and pydoclint
 	$(PYTHON) -m ruff check .

@@ -1,0 +1,465 @@
+"""What is fuzzed: for each kind of input a strategy of broken ones, and the call that must survive them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from hypothesis import strategies as st
+from PIL import Image
+from transformers import AutoModelForSeq2SeqLM
+
+from builders import three_source_batch, three_source_lstm, three_source_model, tiny_config
+from hf_multisource import (
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourceProcessor,
+    MultiSourceRNNConfig,
+    read_picture,
+)
+from hf_multisource.data.media import read_features, read_sound
+from hf_multisource.data.rows import read_split
+from hf_multisource.recipes.reading import parse_overrides
+from hf_multisource.recipes.recipe import load_recipe
+from kinds import mixed_processor, wav_bytes
+from mutations import DEEP, DIGITS, HOSTILE, JUNK, damaged, json_text, mutated, safetensors, to_json, weighted
+from runs import RECIPE
+
+WRAPPED = {"model_type": "bert", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+WRAPPED |= {"intermediate_size": 8, "max_position_embeddings": 16, "pad_token_id": 0}
+PICTURE = {"model_type": "vit", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+PICTURE |= {"intermediate_size": 8, "image_size": 8, "patch_size": 4}
+SIDE = 8  # of pictures, in pixels
+EVIL = 'open("went off", "w")\nclass Evil: pass\n'
+LARGEST = 2**26  # pixels that an accepted picture may have
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of input.
+
+    Args:
+        name: Its name on the page of results.
+        good: Unbroken inputs, which the call must accept.
+        examples: Strategy of broken inputs.
+        call: What reads one of them.
+        short: Number of examples in the run of `make test`.
+        foreign: Whether the content of the file is Transformers' own (such as `generation_config.json`): then any
+            exception of Transformers may end the call. Everything else is as for the others.
+    """
+
+    name: str
+    good: list[Any]
+    examples: st.SearchStrategy[Any]
+    call: Callable[[Any], object]
+    short: int
+    foreign: bool = False
+
+
+def own_settings(config: Any) -> dict[str, Any]:
+    """What `config.json` holds of a configuration's own settings; those of Transformers are not ours to validate."""
+    kept = {*config.setting_names(), "model_type", "pad_token_id", "bos_token_id", "eos_token_id", "is_encoder_decoder"}
+    return {key: value for key, value in config.to_dict().items() if key in kept}
+
+
+def save_evil(folder: Path) -> Path:
+    """Put beside a checkpoint what its configuration may name: code, and a file that looks like a pickle."""
+    (folder / "evil.py").write_text(EVIL, "utf-8")
+    (folder / "evil.bin").write_bytes(b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.")
+    return folder
+
+
+def generate(model: Any) -> Any:
+    """Generate two tokens from what every source of text is given; sources of other kinds stay absent."""
+    texts = [source.name for source in model.config.sources if source.kind == "text"]
+    prefixed = {name: "" if name == model.config.source_names[0] else f"{name}_" for name in texts}
+    inputs = {f"{prefix}input_ids": torch.tensor([[3, 1]]) for prefix in prefixed.values()}
+    return model.generate(**inputs, num_beams=2, max_new_tokens=2) if inputs else None
+
+
+def model_folders(folder: Path) -> dict[str, Path]:
+    """Good checkpoints of both families, and one that wraps models of Transformers."""
+    text, picture = ({"name": name, "kind": "pretrained"} for name in ("bert", "image"))
+    wrapping = MultiSourceForConditionalGeneration(
+        tiny_config(sources=["en", {**text, "encoder": WRAPPED}, {**picture, "encoder": PICTURE}])
+    )
+    models = {"own": three_source_model(), "lstm": three_source_lstm(), "wrapping": wrapping}
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        save_evil(folder / name)
+    return {name: folder / name for name in models}
+
+
+def checkpoint_targets(folder: Path) -> list[Target]:
+    """`config.json`, weights and `generation_config.json`; the other files are good."""
+    folders = model_folders(folder)
+
+    def load(place: Path) -> None:
+        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(place, output_loading_info=True)
+        model, report = loaded
+        assert not report["missing_keys"], "weights are drawn anew"
+        assert all(weight.isfinite().all() for weight in model.state_dict().values()), "weights that are no numbers"
+        generate(model)
+
+    def load_from(files: dict[Path, bytes]) -> None:
+        for path, content in files.items():
+            path.write_bytes(content)
+        load(next(iter(files)).parent)
+
+    def configuration(given: tuple[Any, Any]) -> None:
+        family, fields = given
+        if isinstance(fields, dict) and DEEP not in (text := json.dumps(fields)) and DIGITS not in text:
+            config = family.from_dict(json.loads(to_json(fields)))
+            config.to_json_string()
+            with torch.device("meta"):
+                AutoModelForSeq2SeqLM.from_config(config)
+
+    def good(name: str) -> Any:
+        return own_settings(
+            (MultiSourceRNNConfig if name == "lstm" else MultiSourceConfig).from_pretrained(folders[name])
+        )
+
+    def broken(name: str, file: str, content: st.SearchStrategy[bytes]) -> st.SearchStrategy[dict[Path, bytes]]:
+        place = folder / f"{name}-{file}"
+        if not place.exists():
+            shutil.copytree(folders[name], place)
+        return content.map(lambda data: {place / file: data})
+
+    def unbroken(name: str, file: str) -> dict[Path, bytes]:
+        return {folder / f"{name}-{file}" / file: (folders[name] / file).read_bytes()}
+
+    def written(name: str) -> dict[Path, bytes]:
+        return {folder / f"{name}-config.json" / "config.json": to_json(good(name)).encode()}
+
+    config_json = [broken(name, "config.json", json_text(good(name))) for name in folders]
+    weights = {name: (place / "model.safetensors").read_bytes() for name, place in folders.items()}
+    generation = json.loads((folders["own"] / "generation_config.json").read_bytes())
+    generation |= {"num_beams": 2, "max_length": 8, "length_penalty": 1.0, "do_sample": False, "temperature": 1.0}
+    generation |= {"no_repeat_ngram_size": 2, "early_stopping": True, "num_return_sequences": 1, "top_k": 5}
+    generation |= {"forced_eos_token_id": 1, "suppress_tokens": [3], "bad_words_ids": [[4]], "use_cache": True}
+    families = {"own": MultiSourceConfig, "wrapping": MultiSourceConfig, "lstm": MultiSourceRNNConfig}
+    fields = [st.tuples(st.just(family), mutated(good(name))) for name, family in families.items()]
+    return [
+        Target(
+            "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 400
+        ),
+        Target("config.json of a checkpoint", list(map(written, folders)), st.one_of(config_json), load_from, 120),
+        Target(
+            "safetensors files",
+            [unbroken(name, "model.safetensors") for name in folders],
+            st.one_of([broken(name, "model.safetensors", safetensors(data)) for name, data in weights.items()]),
+            load_from,
+            60,
+        ),
+        Target(
+            "generation_config.json",
+            [unbroken("own", "generation_config.json")],
+            broken("own", "generation_config.json", json_text(generation)),
+            load_from,
+            40,
+            foreign=True,
+        ),
+    ]
+
+
+def processor_targets(folder: Path) -> list[Target]:
+    """`processor_config.json`, which is ours, and the files of tokenizers and feature extractors, which are not."""
+    good = folder / "processor"
+    mixed_processor("en", "image", "speech", "regions").save_pretrained(good)
+    save_evil(good)
+
+    def load_from(files: dict[Path, bytes]) -> None:
+        for path, content in files.items():
+            path.write_bytes(content)
+        processor = MultiSourceProcessor.from_pretrained(
+            next(iter(files)).parents[len(next(iter(files)).parts) - depth]
+        )
+        name = next(name for name in processor.source_names if processor.main_input(name) == "input_ids")
+        processor(**{name: "a dog"}, text_target="a cat", return_tensors="pt")
+        processor.save_pretrained(folder / "saved")
+
+    depth = len(folder.parts) + 2  # parts of the path of a file that lies at the top of a checkpoint
+
+    def broken(file: str) -> st.SearchStrategy[dict[Path, bytes]]:
+        place = folder / file.replace("/", "-")
+        shutil.copytree(good, place, dirs_exist_ok=True)
+        return json_text(json.loads((place / file).read_bytes())).map(lambda data: {place / file: data})
+
+    def unbroken(file: str) -> dict[Path, bytes]:
+        return {folder / file.replace("/", "-") / file: (good / file).read_bytes()}
+
+    own = "processor_config.json"
+    parts = ["tokenizer_config.json", *(f"{name}_processor/preprocessor_config.json" for name in ("image", "speech"))]
+    return [
+        Target("processor_config.json", [unbroken(own)], broken(own), load_from, 120),
+        Target(
+            "files of tokenizers and extractors",
+            list(map(unbroken, parts)),
+            st.one_of(list(map(broken, parts))),
+            load_from,
+            60,
+            foreign=True,
+        ),
+    ]
+
+
+YAML = [
+    "&a [*a]",
+    "{a: &a {x: 1}, b: *a}",
+    "[" * 5000 + "]" * 5000,
+    "- " * 3000,
+    "\t- x",
+    "!!python/object/apply:os.system [exit]",
+    "!!binary '%'",
+    "!unknown x",
+    "x: 1\nx: 2",
+    "? [a, b]\n: c",
+    "<<: {data: {}}",
+    "%YAML 9.9\n---\n",
+    "--- 1\n--- 2",
+    "\ufeffdata: {}",
+    "data: \x00",
+    "9" * 10_000,
+    "0o7777",
+    "1:30:00",
+    "2020-13-45",
+    ".nan",
+    "~",
+    "'",
+    "data: |\n  x",
+    "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else 'lol'] * 9)}]\n" for i in range(12)),
+]
+
+
+def recipe_targets(folder: Path) -> list[Target]:
+    """Recipes as text and as values, and command lines that change them."""
+    path = folder / "recipe.yaml"
+    valid = json.loads(json.dumps(RECIPE))
+    sources = ["en", {"name": "de", "layers": 1}, {"name": "image", "kind": "features", "feature_size": 4}]
+    valid["data"] |= {"sources": ["en", "de", "image", "bert"], "origin": "a corpus"}
+    valid["model"]["sources"] = [*sources, {"name": "bert", "kind": "pretrained", "encoder": WRAPPED}]
+    valid["training"] |= {"source_learning_rates": {"bert": 1e-4}, "seed": 1}
+    keys = [f"{section}.{key}" for section, values in valid.items() for key in values]
+    texts = [junk if isinstance(junk, str) else json.dumps(junk) for junk in JUNK if junk not in (DEEP, DIGITS)]
+
+    def load(text: bytes) -> None:
+        path.write_bytes(text)
+        recipe = load_recipe(path)
+        recipe.save(folder / "saved.yaml")
+        assert load_recipe(folder / "saved.yaml") == recipe, "a saved recipe is another one"
+
+    def override(arguments: list[str]) -> None:
+        path.write_text(yaml.safe_dump(valid), encoding="utf-8")
+        load_recipe(path, parse_overrides(arguments)).save(folder / "saved.yaml")
+
+    @st.composite
+    def written(draw: st.DrawFn) -> bytes:
+        text = yaml.safe_dump(draw(mutated(valid, hostile=["to_dict", "auto_map"], most=2)), sort_keys=False)
+        return text.replace(DEEP, "[" * 5000 + "]" * 5000).replace(DIGITS, "9" * 10_000).encode(errors="replace")
+
+    @st.composite
+    def patched(draw: st.DrawFn) -> bytes:
+        lines = yaml.safe_dump(valid, sort_keys=False).splitlines()
+        at, new = draw(st.integers(0, len(lines) - 1)), draw(st.sampled_from(YAML))
+        line = lines[at]
+        lines[at] = draw(st.sampled_from([new, f"{line}\n{new}", f"{line.partition(':')[0]}: {new}"]))
+        return draw(st.sampled_from(["\n".join(lines), new])).encode()
+
+    value = st.sampled_from([*texts, *YAML, "1", "1", "2", "1e-4", "0.1", "true", "no", "en", "steps", "serial"])
+    values = weighted({value.map(lambda one: [one]): 8, st.lists(value, max_size=3): 2})
+    key = weighted({st.sampled_from(keys): 9, st.sampled_from([*HOSTILE, "x", ""]): 1})
+    option = st.tuples(key, values)
+    lines = st.lists(option, min_size=1, max_size=2, unique_by=lambda option: option[0]).map(
+        lambda options: [word for name, given in options for word in (f"--{name}", *given)]
+    )
+    good = yaml.safe_dump(valid, sort_keys=False).encode()
+    return [
+        Target("recipes", [good], weighted({written(): 6, patched(): 3, damaged(good): 1}), load, 120),
+        Target("overrides of recipes", [["--model.d_model", "32", "--seed", "2"]], lines, override, 60),
+    ]
+
+
+def picture_files() -> dict[str, bytes]:
+    """Small good pictures, and files of formats that nobody asked for."""
+    picture = Image.fromarray(np.arange(SIDE * SIDE * 3, dtype=np.uint8).reshape(SIDE, SIDE, 3))
+    files = {}
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO", "TGA", "PDF", "EPS"):
+        stream = io.BytesIO()
+        picture.save(stream, kind)
+        files[kind] = stream.getvalue()
+    stream = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000).save(stream, "PNG")
+    files["PNG of 16 bits"] = stream.getvalue()
+    stream = io.BytesIO()
+    picture.quantize(4).save(stream, "PNG", transparency=0, bits=2)
+    files["PNG with a palette"] = stream.getvalue()
+    return files
+
+
+@st.composite
+def arrays(draw: st.DrawFn, most: int = 4) -> np.ndarray:
+    """An array of any type and shape, with numbers that are none."""
+    kind = draw(st.sampled_from(["u1", "i2", "i8", "f2", "f4", "f8", "c8", "?", "U3", "M8[s]", ">f4"]))
+    shape = draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 5]), max_size=most))
+    seed = draw(st.integers(0, 99))
+    array = np.random.default_rng(seed).normal(size=shape) * draw(st.sampled_from([0.5, 100.0]))
+    with np.errstate(all="ignore"):
+        array = abs(array).astype("i8").astype(kind) if kind == "M8[s]" else array.astype(kind)
+    if array.dtype.kind == "f" and array.size:
+        array.flat[0] = draw(st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1.0]))
+    return array
+
+
+def media_targets(folder: Path) -> list[Target]:
+    """Pictures, sound and feature arrays, as files and as values."""
+
+    def see(value: Any) -> None:
+        if isinstance(value, tuple):
+            suffix, content = value
+            path = folder / f"picture{suffix}"
+            path.write_bytes(content)
+            value = {"bytes": None, "path": str(path)}
+        picture = read_picture(value)
+        assert picture.mode == "RGB", picture.mode
+        assert picture.width * picture.height <= LARGEST, picture.size
+
+    def hear(value: Any) -> None:
+        if isinstance(value, tuple):
+            (folder / "sound.wav").write_bytes(value[1])
+            value = str(folder / "sound.wav")
+        sound = read_sound(value)
+        assert np.isfinite(np.asarray(sound["array"], dtype=float)).all(), "samples that are no numbers"
+
+    def measure(value: tuple[str, bytes]) -> None:
+        path = folder / f"features{value[0]}"
+        path.write_bytes(value[1])
+        for row in read_features(path):
+            assert row is None or np.isfinite(row).all(), "features that are no numbers"
+
+    def npy(array: np.ndarray) -> bytes:
+        stream = io.BytesIO()
+        np.save(stream, array)
+        return stream.getvalue()
+
+    def npz(given: list[np.ndarray]) -> bytes:
+        stream = io.BytesIO()
+        np.savez_compressed(stream, **{f"x{i}": array for i, array in enumerate(given)})
+        return stream.getvalue()
+
+    def objects() -> bytes:
+        stream = io.BytesIO()
+        np.save(stream, np.array([{}, None], dtype=object), allow_pickle=True)
+        return stream.getvalue()
+
+    pictures = [st.one_of(st.just(content), damaged(content)) for content in picture_files().values()]
+    suffixes = st.sampled_from([".png", ".jpg", ".eps", "", ".tiff"])
+    sounds = [wav_bytes(list(range(-4, 8)), channels=channels) for channels in (1, 2)]
+    sound = st.one_of(*map(damaged, sounds), st.just(b""), st.just(b"RIFF"), st.just(b"OggS" + b"\0" * 60))
+    rates = st.sampled_from([None, 8000, 0, -1, float("nan"), "8000"])
+    samples = st.one_of(arrays(2), st.lists(st.sampled_from([0.0, 1, None, "x", float("nan")]), max_size=3))
+    decoded = st.fixed_dictionaries({"array": samples, "sampling_rate": rates})
+    good = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    files = st.one_of(
+        st.tuples(st.just(".npy"), arrays(5).map(npy)),
+        st.tuples(st.just(".npy"), damaged(npy(good))),
+        st.tuples(st.just(".npy"), st.just(objects())),
+        st.tuples(st.just(".npz"), st.lists(arrays(5), max_size=2).map(npz)),
+        st.tuples(st.just(".npz"), damaged(npz([good]))),
+        st.tuples(st.just(".npz"), st.just(npy(good))),
+        st.tuples(st.just(".npy"), st.just(npz([good]))),
+    )
+    return [
+        Target(
+            "pictures",
+            list(picture_files().values())[:6],
+            st.one_of(*pictures, st.tuples(suffixes, st.one_of(pictures)), arrays()),
+            see,
+            250,
+        ),
+        Target(
+            "sounds",
+            [*sounds, {"array": np.zeros(3), "sampling_rate": 8000}],
+            st.one_of(sound, st.tuples(st.just(".wav"), sound), decoded, st.just({"bytes": None, "path": None})),
+            hear,
+            150,
+        ),
+        Target("arrays of features", [(".npy", npy(good)), (".npz", npz([good]))], files, measure, 150),
+    ]
+
+
+def row_targets(folder: Path) -> list[Target]:
+    """Text, gzipped text and JSON lines."""
+    row = {"en": "a dog", "de": None, "cs": "pes"}
+    nested = {"translation": row}
+
+    def read(files: dict[str, bytes]) -> None:
+        place = folder / "data"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        for name, content in files.items():
+            (place / name).write_bytes(content)
+        split = read_split(str(place), "train", ["en", "de"], "cs")
+        assert all(value is None or isinstance(value, str) for found in split.rows for value in found.values())
+
+    def encode(text: str) -> bytes:
+        return text.encode("utf-8", "surrogatepass")
+
+    text = st.one_of(st.text(max_size=20).map(encode), st.binary(max_size=20), st.just(b"a\nb\n"), st.just(b"a\nb\r\n"))
+    columns = st.fixed_dictionaries({f"train.{name}": text for name in row})
+    zipped = text.map(lambda content: gzip.compress(content, mtime=0))
+    gz = st.fixed_dictionaries({f"train.{name}.gz": st.one_of(zipped, zipped.flatmap(damaged)) for name in row})
+    line = st.one_of(mutated(row), mutated(nested), st.just(row)).map(lambda value: to_json(value).encode())
+    lines = st.lists(st.one_of(line, line, text), max_size=3).map(b"\n".join)
+    tables = lines.map(lambda content: {"train.jsonl": content})
+    gz_tables = lines.map(lambda content: {"train.jsonl.gz": gzip.compress(content, mtime=0)})
+    good = [{f"train.{name}": b"a b\n" for name in row}, {"train.jsonl": to_json(row).encode()}]
+    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables), read, 200)]
+
+
+def generation_targets(folder: Path) -> list[Target]:
+    """Arguments of `generate` that only this package has: shortlists, with any end tokens and numbers of beams."""
+    model, batch = three_source_model(), three_source_batch()
+
+    def call(given: dict[str, Any]) -> None:
+        given = {**given, "shortlist": torch.tensor(given["shortlist"], dtype=torch.long)}
+        found = model.generate(**batch, **given, max_new_tokens=3)
+        assert found.max() < model.config.vocab_size
+
+    ids = st.integers(0, 15)
+    lists = st.lists(ids, min_size=1, max_size=6, unique=True)
+    arguments = {
+        "shortlist": weighted({lists: 4, st.lists(st.integers(-1, 17), max_size=4): 1}),
+        "num_beams": st.integers(1, 4),
+        "eos_token_id": st.one_of(ids, st.lists(ids, min_size=1, max_size=4, unique=True)),
+    }
+    good = {"shortlist": list(range(16)), "num_beams": 2, "eos_token_id": 1}
+    return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 60)]
+
+
+GROUPS: tuple[Callable[[Path], list[Target]], ...] = (
+    checkpoint_targets,
+    processor_targets,
+    recipe_targets,
+    media_targets,
+    row_targets,
+    generation_targets,
+)
+
+
+def all_targets(folder: Path) -> list[Target]:
+    """Make every target; each group has a folder of its own for good and broken files."""
+    made = []
+    for group in GROUPS:
+        place = folder / group.__name__
+        place.mkdir(exist_ok=True)
+        made += group(place)
+    return made
