@@ -86,12 +86,12 @@ def processor_of_any_class(place: Place) -> None:
 
 def backbone_of_the_hub(place: Place) -> None:
     place.replace_source(
-        kind="pretrained", encoder={"model_type": "detr", "backbone": "org/x", "use_pretrained_backbone": True}
+        kind="pretrained", encoder={"model_type": "detr", "backbone": "org/x", "use_timm_backbone": False}
     )
 
 
 def name_that_leaves_the_folder(place: Place) -> None:
-    names = ["en", "de", "../../other"]
+    names = ["en", "de", "../../../other"]
     place.edit("processor_config.json", source_names=names, source_tokenizers=names[2:])
 
 

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"docs/compatibility.md"}  # written by the test run
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in PAGES if page not in GENERATED]
-TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in [*PAGES, *GENERATED, "CONTRIBUTING.md", "SECURITY.md"]}
+AT_THE_TOP = ["CONTRIBUTING.md", "SECURITY.md"]
+TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in [*PAGES, *GENERATED, *AT_THE_TOP]}
 MOST_LINES = 150  # of the README
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -239,7 +240,7 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("page", [*PAGES, *AT_THE_TOP])
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", TEXT[page])):
         if link.startswith("http"):
@@ -250,7 +251,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("page", [*PAGES, *AT_THE_TOP])
 def test_files_that_are_named_exist(page: str) -> None:
     folders = "|".join(("training", "tests", "docs", "hf_multisource", "benchmarks", "model_cards"))
     paths = set(re.findall(rf"(?<!/)\b(?:{folders})/[\w/.]*", TEXT[page]))
