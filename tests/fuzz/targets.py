@@ -8,12 +8,14 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from hf_multisource.foreign import load_auto
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoModelForSeq2SeqLM
@@ -103,17 +105,18 @@ def checkpoint_targets(folder: Path) -> list[Target]:
     """`config.json`, weights and `generation_config.json`; the other files are good."""
     folders = model_folders(folder)
 
-    def load(place: Path) -> None:
-        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(place, output_loading_info=True)
-        model, report = loaded
+    def load(place: Path, loader: Any = None) -> None:
+        # As the commands do, which check the files before Transformers' Auto classes read them.
+        loader = loader or partial(load_auto, "AutoModelForSeq2SeqLM")
+        model, report = loader(place, output_loading_info=True)
         assert not report["missing_keys"], "weights are drawn anew"
         assert all(weight.isfinite().all() for weight in model.state_dict().values()), "weights that are no numbers"
         generate(model)
 
-    def load_from(files: dict[Path, bytes]) -> None:
+    def load_from(files: dict[Path, bytes], loader: Any = None) -> None:
         for path, content in files.items():
             path.write_bytes(content)
-        load(next(iter(files)).parent)
+        load(next(iter(files)).parent, loader)
 
     def configuration(given: tuple[Any, Any]) -> None:
         family, fields = given
@@ -152,7 +155,15 @@ def checkpoint_targets(folder: Path) -> list[Target]:
         Target(
             "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 400
         ),
-        Target("config.json of a checkpoint", list(map(written, folders)), st.one_of(config_json), load_from, 120),
+        Target("config.json, read by commands", list(map(written, folders)), st.one_of(config_json), load_from, 100),
+        Target(
+            "config.json, read by Auto classes",
+            list(map(written, folders)),
+            st.one_of(config_json),
+            partial(load_from, loader=AutoModelForSeq2SeqLM.from_pretrained),
+            40,
+            foreign=True,
+        ),
         Target(
             "safetensors files",
             [unbroken(name, "model.safetensors") for name in folders],

@@ -22,7 +22,7 @@ WALL_SECONDS = 120.0  # after which an example that does not return to Python en
 GROWTH = 512 * 2**20  # bytes that one example may add to the process's largest size in memory
 ADDRESSES = 4 * 2**30  # bytes of address space that all examples together may ask for
 # What not even broken input of Transformers' own may end in; AssertionError: accepted input that should be refused.
-NEVER = (MemoryError, RecursionError, AssertionError, SystemExit, KeyboardInterrupt)
+NEVER = (MemoryError, AssertionError, SystemExit, KeyboardInterrupt)
 OWN_ERROR = 70  # exit status of a worker that failed by itself
 
 
