@@ -196,7 +196,7 @@ def _source(i: int, item: Any) -> Any:
         try:
             return SourceConfig(**item)
         except (TypeError, StrictDataclassError) as error:
-            raise ValueError(f"sources[{item.get('name', i)}]: {error}") from error
+            raise ValueError(f"sources[{str(item.get('name', i))[:40]}]: {' '.join(str(error).split())}") from error
     # By name: where code is loaded from the Hub, this module can exist twice, and so can its classes.
     if type(item).__name__ != SourceConfig.__name__:
         raise ValueError(f"sources must hold names, dicts or SourceConfigs; got {shown(item)}.")
@@ -355,8 +355,11 @@ class SourcesConfig(PreTrainedConfig):
             As [`PreTrainedConfig.from_dict`].
 
         Raises:
-            ValueError: If a setting would have code run, a pickle read or the Hub contacted; the message names it.
+            ValueError: If a setting would have code run, a pickle read or the Hub contacted, or is `self`, which Python
+                cannot pass on; the message names it.
         """
+        if "self" in config_dict:
+            raise ValueError(f"'self' is not a setting of {cls.__name__}; got {shown(config_dict['self'])}.")
         check_settings(config_dict)
         return super().from_dict(config_dict, **kwargs)
 

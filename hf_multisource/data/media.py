@@ -202,11 +202,13 @@ def read_sound(value: Any) -> Any:
 
     Raises:
         ValueError: If it cannot be read, is cut off, has more than `MAX_SAMPLES`, none, or one that is not finite, or
-            an array has no sampling rate; the message gives the file.
+            an array has no sampling rate or holds no numbers; the message gives the file.
         ImportError: If it begins like a recording that needs soundfile, and that is not installed.
     """
     if isinstance(value, Mapping) and "array" in value:
         samples = to_array(value["array"])
+        if samples.dtype.kind not in "fiu":
+            raise ValueError(f"the recording must be an array of numbers; got {samples.dtype}")
         if not samples.size:
             raise ValueError("the recording has no samples")
         if value.get("sampling_rate") is None:

@@ -221,6 +221,6 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         try:
             read = [parse_yaml(value) for value in values]
         except ValueError as error:
-            raise ValueError(f"--{key} {' '.join(values)[:100]}: {error}") from error
+            raise ValueError(f"--{key} {' '.join(' '.join(values).split())[:100]}: {error}") from error
         parsed[key] = read if len(read) > 1 else read[0]
     return parsed

@@ -524,6 +524,12 @@ def test_a_recording_without_samples_is_unreadable() -> None:
     assert find_unreadable(rows, {"speech": "sound"}) == {"speech": {1: "the recording has no samples"}}
 
 
+@pytest.mark.parametrize("array", [["x"], [None], [True], np.zeros(2, complex)], ids=repr)
+def test_a_recording_that_is_no_array_of_numbers_is_unreadable(array: Any) -> None:
+    with pytest.raises(ValueError, match="the recording must be an array of numbers; got "):
+        read_sound({"array": array, "sampling_rate": 100})
+
+
 def test_a_recording_at_another_rate_than_its_encoder_reads_is_found_with_the_unreadable_ones(folder: Path) -> None:
     path = folder / "44.wav"
     path.write_bytes(kinds.wav_bytes([1, 2, 3], rate=44_100))

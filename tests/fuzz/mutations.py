@@ -104,6 +104,11 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from places(item, (*above, i))
 
 
+def junk() -> st.SearchStrategy[Any]:
+    """One of the values that nothing expects; a copy, since further changes may be made within it."""
+    return st.sampled_from(JUNK).map(copy.deepcopy)
+
+
 def at(value: Any, path: tuple[Any, ...]) -> Any:
     """The value at a path within a JSON value."""
     for step in path:
@@ -118,17 +123,17 @@ def mutated(draw: st.DrawFn, valid: Any, hostile: Sequence[str] = tuple(HOSTILE)
     for _ in range(draw(st.sampled_from([1, 1, *range(1, most + 1)]))):
         path = draw(st.sampled_from(list(places(value))[1:] or [()]))
         if not path:
-            return draw(st.sampled_from(JUNK))
+            return draw(junk())
         holder = value
         for step in path[:-1]:
             holder = holder[step]
         key = path[-1]
         change = draw(st.sampled_from(CHANGES))
-        kin = [junk for junk in JUNK if type(junk) is type(holder[key])]
+        kin = [other for other in JUNK if type(other) is type(holder[key])]
         if change == "replace" or (change == "kin" and not kin):
-            holder[key] = draw(st.sampled_from(JUNK))
+            holder[key] = draw(junk())
         elif change == "kin":
-            holder[key] = draw(st.sampled_from(kin))
+            holder[key] = copy.deepcopy(draw(st.sampled_from(kin)))
         elif change == "swap":
             holder[key] = copy.deepcopy(draw(st.sampled_from([at(value, path) for path in places(value) if path])))
         elif change == "drop":
@@ -139,7 +144,7 @@ def mutated(draw: st.DrawFn, valid: Any, hostile: Sequence[str] = tuple(HOSTILE)
             holder[key] = draw(st.sampled_from([[holder[key]], {"name": holder[key]}, str(holder[key])]))
         elif isinstance(holder, dict):
             name = draw(st.sampled_from(list(hostile) if change == "hostile" else ["x", "", "self", *map(str, holder)]))
-            holder[name] = copy.deepcopy(HOSTILE[name]) if name in HOSTILE else draw(st.sampled_from(JUNK))
+            holder[name] = copy.deepcopy(HOSTILE[name]) if name in HOSTILE else draw(junk())
     return value
 
 

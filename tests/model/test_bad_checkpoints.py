@@ -20,7 +20,12 @@ from transformers import (
 )
 
 from builders import EVERY_COMBINER, NAMES, three_source_model, tiny_config
-from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceModel
+from hf_multisource import (
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourceModel,
+    MultiSourceRNNConfig,
+)
 
 STOCK: dict[str, Any] = {
     "vocab_size": 20,
@@ -138,6 +143,17 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str, folder: Pa
     edit_config(folder, **fields)
     with pytest.raises((ValueError, TypeError, RuntimeError, StrictDataclassError), match=message):
         load(folder)
+
+
+def test_the_error_of_a_source_is_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^sources\[en\]: .*'layers' expected int, got str \(value: 'two'\)[^\n]*$"):
+        MultiSourceConfig(sources=[{"name": "en", "layers": "two"}])
+
+
+@pytest.mark.parametrize("config", [MultiSourceConfig, MultiSourceRNNConfig])
+def test_a_key_that_python_cannot_pass_on_is_named(config: Any) -> None:
+    with pytest.raises(ValueError, match=r"^'self' is not a setting of MultiSource\w*Config; got 2\.$"):
+        config.from_dict({"self": 2})
 
 
 def test_a_config_that_is_no_json_is_named(folder: Path) -> None:

@@ -469,3 +469,8 @@ def test_no_default_takes_the_place_of_what_a_recipe_decides(
 
 def test_a_shipped_recipe_with_its_file_ending_is_recognised(small: Path) -> None:
     assert "did you mean the shipped recipe demo?" in refusal("demo.yaml")
+
+
+def test_the_error_of_an_option_of_several_lines_is_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^--x a: 1 a: 2: a is given twice, in lines 1 and 2; give it once$"):
+        parse_overrides(["--x", "a: 1\na: 2"])
