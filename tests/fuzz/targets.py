@@ -195,7 +195,8 @@ def processor_targets(folder: Path) -> list[Target]:
             next(iter(files)).parents[len(next(iter(files)).parts) - depth]
         )
         name = next(name for name in processor.source_names if processor.main_input(name) == "input_ids")
-        processor(**{name: "a dog"}, text_target="a cat", return_tensors="pt")
+        values: dict[str, Any] = {name: "a dog", "text_target": "a cat", "return_tensors": "pt"}
+        processor(**values)
         processor.save_pretrained(folder / "saved")
 
     depth = len(folder.parts) + 2  # parts of the path of a file that lies at the top of a checkpoint
@@ -363,7 +364,8 @@ def media_targets(folder: Path) -> list[Target]:
 
     def npz(given: list[np.ndarray]) -> bytes:
         stream = io.BytesIO()
-        np.savez_compressed(stream, **{f"x{i}": array for i, array in enumerate(given)})
+        named: dict[str, Any] = {f"x{i}": array for i, array in enumerate(given)}
+        np.savez_compressed(stream, **named)
         return stream.getvalue()
 
     def objects() -> bytes:

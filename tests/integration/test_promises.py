@@ -237,7 +237,7 @@ def used(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Used:
         return {name: data for name, data in files_of(around).items() if not name.startswith("sandbox/")}
 
     before = outside()
-    process = run_guarded(USE, sandbox, secrets=[around / "other_tokenizer"], **places)
+    process = run_guarded(USE, sandbox, secrets=[around / "other_tokenizer"], names=places)
     return Used(process, places["out"], before, outside())
 
 
@@ -275,7 +275,7 @@ def test_forbidden_acts_raise_and_are_recorded(tmp_path: Path) -> None:
     code = "\n".join(
         f"try:\n    {act}\nexcept Exception as error:\n    print(type(error).__name__)" for act in ACTS.values()
     )
-    done = run_guarded(code, tmp_path / "sandbox", imports=["torch"], outside=tmp_path / "outside")
+    done = run_guarded(code, tmp_path / "sandbox", imports=["torch"], names={"outside": tmp_path / "outside"})
     assert [act[: len(kind)] for act, kind in zip(done.acts, ACTS, strict=True)] == list(ACTS), done.errors
     assert done.output.split() == ["Forbidden"] * len(ACTS)
     assert not (tmp_path / "outside").exists()

@@ -17,7 +17,7 @@ import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ def run_guarded(
     imports: Sequence[str] = HEAVY,
     answer: str = "Yes\n" * 1000,
     timeout: float = 120,
-    **names: Any,
+    names: Mapping[str, Any] | None = None,
 ) -> Guarded:
     """Run code in a process in which forbidden acts raise.
 
@@ -235,11 +235,11 @@ def run_guarded(
         imports: Modules to import before the guard is in place.
         answer: Standard input.
         timeout: In seconds; a process that takes longer hangs.
-        **names: Values that the code finds under these names; JSON values or paths.
+        names: Values that the code finds under these names; JSON values or paths.
     """
     folder.mkdir(exist_ok=True)
     report = folder / "forbidden-acts"
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in names.items()}
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in (names or {}).items()}
     settings = json.dumps([[str(folder)], [*map(str, secrets)], str(report), [*imports], given])
     process = subprocess.run(
         [sys.executable, "-c", f"{PROLOGUE}\n{code}", settings, *arguments],
@@ -264,7 +264,7 @@ def run_guarded_commands(folder: Path, lines: Sequence[tuple[Sequence[str], str]
     """
     answers = folder / "answers.json"
     given = {"_lines": [[[*arguments], answer] for arguments, answer in lines], "_answers": str(answers)}
-    process = run_guarded(COMMANDS, folder, imports=(*HEAVY, *HEAVY_COMMANDS), **given, **settings)
+    process = run_guarded(COMMANDS, folder, imports=(*HEAVY, *HEAVY_COMMANDS), names=given, **settings)
     if process.status:
         raise RuntimeError(f"the guarded process failed:\n{process.errors}")
     return [
