@@ -78,7 +78,7 @@ def check_settings(settings: Any, place: str = "") -> None:
 
 
 def _walk(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:
-    """Yield path, key, value and the dict around it of everything that a JSON value holds, without recursion."""
+    """Yield path, key (of an item of a list, None), value and the dict around it of all that a JSON value holds."""
     waiting: list[tuple[str, Any, Mapping[Any, Any]]] = [("", settings, {})]
     while waiting:
         path, found, holder = waiting.pop()
@@ -88,7 +88,7 @@ def _walk(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:
             inner = [(f"{path}.{key}" if path else str(key), key, value, found) for key, value in found.items()]
         elif isinstance(found, list | tuple):
             names = [value.get("name", i) if isinstance(value, Mapping) else i for i, value in enumerate(found)]
-            inner = [(f"{path}[{name}]", name, value, holder) for name, value in zip(names, found, strict=True)]
+            inner = [(f"{path}[{name}]", None, value, holder) for name, value in zip(names, found, strict=True)]
         else:
             continue
         yield from inner

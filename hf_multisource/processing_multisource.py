@@ -23,7 +23,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS, forget_references, load_auto
+from .foreign import DOWNLOAD_OPTIONS, first_line, forget_references, load_auto
 from .pictures import UnreadablePictureError, read_picture
 from .processor_files import check_names, check_processor_files
 from .text_encoding import encode_texts
@@ -519,14 +519,14 @@ class MultiSourceProcessor(ProcessorMixin):
         inside = f"{subfolder}/" if subfolder else ""
         tokenizer = load_auto("AutoTokenizer", path, subfolder=subfolder, **kwargs)
         own = {
-            name: load_auto("AutoTokenizer", path, subfolder=f"{inside}{name}_tokenizer", **kwargs)
+            name: _load_own("AutoTokenizer", path, f"{inside}{name}_tokenizer", **kwargs)
             for name in processor_dict.pop("source_tokenizers", [])
         }
         parts = {}
         for name, how in processor_dict.pop("source_processors", {}).items():
             backend = {} if how.get("backend") is None else {"backend": how["backend"]}
             place = f"{inside}{name}_processor"
-            parts[name] = load_auto(how["auto_class"], path, subfolder=place, **backend, **kwargs)
+            parts[name] = _load_own(how["auto_class"], path, place, **backend, **kwargs)
         return [tokenizer, processor_dict.pop("source_names", []), own, parts]
 
     @classmethod
@@ -547,6 +547,14 @@ class MultiSourceProcessor(ProcessorMixin):
         arguments = inspect.signature(cls.__init__).parameters
         check_processor_files(pretrained_model_name_or_path, arguments, **where)
         return super().get_processor_dict(pretrained_model_name_or_path, **kwargs)
+
+
+def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
+    """Load what one source has of its own; a folder that is missing or broken is named."""
+    try:
+        return load_auto(loader, path, subfolder=folder, **kwargs)
+    except ValueError as error:
+        raise ValueError(f"{path}: {folder} cannot be loaded: {first_line(error)}") from error
 
 
 def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from hf_multisource.foreign import load_auto
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoModelForSeq2SeqLM
@@ -30,6 +29,7 @@ from hf_multisource import (
 )
 from hf_multisource.data.media import read_features, read_sound
 from hf_multisource.data.rows import read_split
+from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.reading import parse_overrides
 from hf_multisource.recipes.recipe import load_recipe
 from kinds import mixed_processor, wav_bytes
@@ -109,7 +109,8 @@ def checkpoint_targets(folder: Path) -> list[Target]:
         # As the commands do, which check the files before Transformers' Auto classes read them.
         loader = loader or partial(load_auto, "AutoModelForSeq2SeqLM")
         model, report = loader(place, output_loading_info=True)
-        assert not report["missing_keys"], f"weights are drawn anew: {sorted(report['missing_keys'])[:9]}"
+        drawn = sorted(report["missing_keys"] - {"final_logits_bias"})  # which begins at 0, not at random
+        assert not drawn, f"weights are drawn anew: {drawn[:9]}"
         assert all(weight.isfinite().all() for weight in model.state_dict().values()), "weights that are no numbers"
         generate(model)
 
@@ -143,7 +144,10 @@ def checkpoint_targets(folder: Path) -> list[Target]:
     def written(name: str) -> dict[Path, bytes]:
         return {folder / f"{name}-config.json" / "config.json": to_json(good(name)).encode()}
 
-    config_json = [broken(name, "config.json", json_text(good(name))) for name in folders]
+    # A good checkpoint said to be quantised loads, and fails in the package that quantises when it is used.
+    ours = [key for key in HOSTILE if key != "quantization_config"]
+    config_json = [broken(name, "config.json", json_text(good(name), ours)) for name in folders]
+    any_config_json = [broken(name, "config.json", json_text(good(name))) for name in folders]
     weights = {name: (place / "model.safetensors").read_bytes() for name, place in folders.items()}
     generation = json.loads((folders["own"] / "generation_config.json").read_bytes())
     generation |= {"num_beams": 2, "max_length": 8, "length_penalty": 1.0, "do_sample": False, "temperature": 1.0}
@@ -159,7 +163,7 @@ def checkpoint_targets(folder: Path) -> list[Target]:
         Target(
             "config.json, read by Auto classes",
             list(map(written, folders)),
-            st.one_of(config_json),
+            st.one_of(any_config_json),
             partial(load_from, loader=AutoModelForSeq2SeqLM.from_pretrained),
             40,
             foreign=True,

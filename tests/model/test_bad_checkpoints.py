@@ -19,13 +19,15 @@ from transformers import (
     MarianMTModel,
 )
 
-from builders import EVERY_COMBINER, NAMES, three_source_model, tiny_config
+from builders import EVERY_COMBINER, NAMES, three_source_model, three_source_processor, tiny_config
 from hf_multisource import (
     MultiSourceConfig,
     MultiSourceForConditionalGeneration,
     MultiSourceModel,
+    MultiSourceProcessor,
     MultiSourceRNNConfig,
 )
+from hf_multisource.foreign import load_auto
 
 STOCK: dict[str, Any] = {
     "vocab_size": 20,
@@ -148,6 +150,20 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str, folder: Pa
 def test_the_error_of_a_source_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"^sources\[en\]: .*'layers' expected int, got str \(value: 'two'\)[^\n]*$"):
         MultiSourceConfig(sources=[{"name": "en", "layers": "two"}])
+
+
+def test_commands_name_a_source_whose_name_is_no_text(folder: Path) -> None:
+    edit_config(folder, sources=[{"name": ["en"], "kind": "text"}])
+    with pytest.raises(ValueError, match=r"^sources\[\['en'\]\]: .*'name' expected str, got list"):
+        load_auto("AutoModelForSeq2SeqLM", folder)
+
+
+def test_a_tokenizer_that_is_missing_is_named(tmp_path: Path) -> None:
+    three_source_processor().save_pretrained(tmp_path)
+    path = tmp_path / "processor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "source_tokenizers": ["de"]}), "utf-8")
+    with pytest.raises(ValueError, match=r": de_tokenizer cannot be loaded: [^\n]+$"):
+        MultiSourceProcessor.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("config", [MultiSourceConfig, MultiSourceRNNConfig])
