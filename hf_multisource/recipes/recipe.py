@@ -492,6 +492,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         model=_checked_model(sections["model"]),
         training=_checked(sections["training"], training_keys(), "training"),
     )
+    _check_names(recipe.data.model_sources)
     _check_training(path, recipe.training, recipe.data.metrics)
     tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
     if tokens is not None and tokens < longest:
@@ -503,7 +504,6 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         if name not in recipe.data.model_sources:
             allowed = ", ".join(recipe.data.model_sources)
             raise ValueError(f"training.source_learning_rates: unknown source {name!r}; the sources are {allowed}")
-    _check_names(recipe.data.model_sources)
     # A checkpoint that a source wraps may be on another machine, where the recipe is only read.
     if not any(isinstance(entry.get("encoder"), str) for entry in recipe.source_entries().values()):
         recipe.draft_config()

@@ -149,7 +149,7 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("model.sources", "[{name: en}, en]", "model.sources[1]: source 'en' is listed twice; give it one entry"),
         ("model.sources", "[{name: en, kind: txt}]", "model.sources[en].kind must be one of 'text', 'features', "),
         ("model.sources", "[{name: en, layers: -1}]", "model.sources[en].layers must be at least 0; got -1."),
-        ("model.sources", "[{name: en, encoder: {a: 1}}]", "model.sources[en]: model_type of an encoder must be one"),
+        ("model.sources", "[{name: en, encoder: {a: 1}}]", "model.sources[en]: encoder.model_type must be one"),
         ("model.sources", "[{name: en, dropout: 2}]", "model.sources[en].dropout must be in [0, 1); got 2."),
     ],
 )
@@ -474,3 +474,9 @@ def test_a_shipped_recipe_with_its_file_ending_is_recognised(small: Path) -> Non
 def test_the_error_of_an_option_of_several_lines_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"^--x a: 1 a: 2: a is given twice, in lines 1 and 2; give it once$"):
         parse_overrides(["--x", "a: 1\na: 2"])
+
+
+def test_a_source_whose_name_has_several_lines_is_refused_in_one() -> None:
+    changes = {"sources": ["en", "a\nb"], "training.source_learning_rates": {"fr": 1e-4}}
+    with pytest.raises(ValueError, match=r"^data\.sources: [^\n]+$"):
+        load_recipe("demo", changes)
