@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 
 from hf_multisource.metrics.measurement import Counts
 
@@ -29,8 +31,6 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: Any = No
     Returns:
         The measurement, 0 to 100.
     """
-    from sacrebleu.metrics import BLEU
-
     metric = BLEU(**options)
     # Of a single sentence, without smoothing: smoothing changes the counts.
     counter = BLEU(**{**options, "smooth_method": "none", "smooth_value": None, "effective_order": True})
@@ -66,8 +66,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: Any = No
     Returns:
         The measurement, 0 to 100.
     """
-    from sacrebleu.metrics import CHRF
-
     metric = CHRF(**options)
     counts = [_overlaps(metric, text, other) for text, other in zip(hypotheses, references, strict=True)]
     formula = partial(_f_score, beta=metric.beta, smooth=metric.eps_smoothing)
@@ -86,8 +84,6 @@ def ter(hypotheses: Sequence[str], references: Sequence[str], sources: Any = Non
     Returns:
         The measurement: edits per 100 words of the reference; 0 is best.
     """
-    from sacrebleu.metrics import TER
-
     metric = TER(**options)
     found = (metric.sentence_score(text, [other]) for text, other in zip(hypotheses, references, strict=True))
     return Counts(np.array([[one.num_edits, one.ref_length] for one in found]), _edit_rate, _signature(metric))
@@ -113,8 +109,6 @@ def _overlaps(metric: Any, hypothesis: str, reference: str) -> list[int]:
 
 
 def _n_grams(metric: Any, text: str) -> list[Any]:
-    from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
-
     text = text.lower() if metric.lowercase else text
     words = _separate_punctuation(text) if metric.word_order else []
     of_words = [extract_word_ngrams(words, n + 1) for n in range(metric.word_order)]
