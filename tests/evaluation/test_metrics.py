@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hf_multisource.metrics import counted
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.measurement import Counts, mean_of
 from hf_multisource.metrics.table import METRICS, Metric
+from hf_multisource.recipes.schema import data_keys
 from runs import EVALUATED, make_folder, read_json, recipe_of, train_at
 from scored import OPTIONS as SEARCH
 from scored import cells_of, make_run
@@ -65,8 +66,12 @@ TOY = Metric("toy COMET", share_of_words, needs_sources=True, decimals=3)
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "toy", TOY)
+def toy() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METRICS, "toy", TOY)
+        data_keys.cache_clear()  # they name all metrics
+        yield
+    data_keys.cache_clear()
 
 
 @pytest.mark.usefixtures("toy")
