@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_multisource.evaluation.results import read_json, split_notes
+from hf_multisource.evaluation.results import read_result, split_notes
 from hf_multisource.evaluation.tables import format_table
 
 Record = Mapping[str, Any]
@@ -201,7 +201,7 @@ def render(records: Sequence[Record], notes: str = "") -> str:
 def write_page(folder: Path) -> Path:
     """Make the page anew from all records in a folder; it stands beside the folder."""
     page, notes = folder.with_suffix(".md"), folder / "notes.md"
-    records = [read_json(path) for path in sorted(folder.glob("*/*/*.json"))]
+    records = [read_result(path) for path in sorted(folder.glob("*/*/*.json"))]
     page.write_text(render(records, notes.read_text("utf-8") if notes.exists() else ""), encoding="utf-8")
     return page
 

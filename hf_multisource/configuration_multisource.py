@@ -10,7 +10,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .foreign import check_settings, without_references, wrapped_config
-from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range, shown
+from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range
+from .messages import shown
 
 # What a source of each kind can be given as; bare for source 0, with the source's name in front for the others.
 KEYS_OF_KIND = {

@@ -8,7 +8,6 @@ contacted or a question asked on standard input. Code from a checkpoint runs onl
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,9 @@ import transformers
 from transformers import FeatureExtractionMixin, ImageProcessingMixin, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import cached_file
+
+from .json_files import read_json
+from .messages import first_line, shown
 
 # The loaders of Transformers that are used, with the files that tell them which class to build.
 LOADERS = {
@@ -50,18 +52,6 @@ PLAIN_NAME = re.compile(r"\w[\w.\-]*")  # of an architecture of timm
 SAFE_WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message.
-
-    Args:
-        error: The error; those of Transformers explain themselves in many lines.
-
-    Returns:
-        The line; the name of the error's class if there is no message.
-    """
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
 def check_settings(settings: Any, place: str = "") -> None:
     """Refuse settings by which a configuration has files read, pickles unpickled or a repository contacted.
 
@@ -74,7 +64,7 @@ def check_settings(settings: Any, place: str = "") -> None:
     """
     for path, key, value, holder in _walk(settings):
         if reason := _reason_against(key, value, holder):
-            raise ValueError(f"{place}{path} must not be {str(value)[:80]!r}: {reason}.")
+            raise ValueError(f"{place}{path} must not be {shown(value)}: {reason}.")
 
 
 def _walk(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:
@@ -237,7 +227,7 @@ def build_part(kind: Any, settings: Mapping[str, Any]) -> Any:
     found = getattr(transformers, kind, None) if isinstance(kind, str) else None
     if found is None or not _is_class(found, PART_CLASSES):
         raise ValueError(
-            f"processor must name an image processor or feature extractor of Transformers; got {str(kind)[:80]!r}."
+            f"processor must name an image processor or feature extractor of Transformers; got {shown(kind)}."
         )
     with _named(f"these are no settings of a {kind}"):
         return found(**without_references(settings))
@@ -296,19 +286,12 @@ def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] 
         What the file holds; None if there is no such file.
 
     Raises:
+        OSError: If the file cannot be read, or is not a regular file.
         ValueError: If it does not hold a JSON object; the message names the file.
     """
     quiet = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
     path = place if Path(place).is_file() else cached_file(place, name, **where, **quiet)
-    if path is None:
-        return None
-    try:
-        content = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not a valid JSON file: {first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object; got {str(content)[:40]}.")
-    return content
+    return None if path is None else read_json(path)
 
 
 def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, Any]) -> None:
@@ -323,7 +306,7 @@ def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, 
         for path, key, value, _ in _walk(settings):
             if key in CLASS_KEYS and not _may_be(value, CLASS_KEYS[key]):
                 wanted = " or ".join(base.__name__ for base in CLASS_KEYS[key])
-                raise ValueError(f"{file}: {path} must name a {wanted} of Transformers; got {str(value)[:80]!r}.")
+                raise ValueError(f"{file}: {path} must name a {wanted} of Transformers; got {shown(value)}.")
 
 
 def _may_be(name: Any, bases: tuple[type, ...]) -> bool:
@@ -359,7 +342,6 @@ __all__ = [
     "build_part",
     "build_wrapped_model",
     "check_settings",
-    "first_line",
     "forget_references",
     "load_auto",
     "read_settings",

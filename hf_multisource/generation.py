@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 from .beam_cache import BeamCache
 from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
 from .inference import keep_freed_memory
-from .limits import shown
+from .messages import shown
 from .vocabulary import Shortlist
 
 OPTION = "length_normalization"

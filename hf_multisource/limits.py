@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .messages import shown
+
 #: Upper bounds of sizes, far above those of real models: a larger size means a damaged or hostile file. Both families
 #: and wrapped encoders share the bounds. A program may raise one (`MultiSourceConfig.limits["window"] = 2**22`); a file
 #: cannot, since a hostile file would.
@@ -105,21 +107,6 @@ NAMES_OF_SIZES = (
 UNBOUNDED = re.compile(r"theta|seed|chunk_size")
 
 
-def shown(value: Any) -> str:
-    """Write a value down for an error message, in one short line.
-
-    Args:
-        value: Any.
-
-    Returns:
-        Its `repr`, shortened.
-    """
-    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print very long integers
-        return f"an integer of {value.bit_length()} bits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
 def check_range(rule: str, value: Any, place: str) -> None:
     """Refuse a number that is not within the range of a setting.
 
@@ -191,4 +178,4 @@ def check_encoder_settings(settings: Mapping[str, Any], place: str) -> None:
             check_limit(next(found, "encoder"), value, path)
 
 
-__all__ = ["LIMITS", "check_encoder_settings", "check_limit", "check_range", "shown"]
+__all__ = ["LIMITS", "check_encoder_settings", "check_limit", "check_range"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from .configuration_multisource import MultiSourceConfig
 from .foreign import PART_LOADERS, read_settings
+from .messages import shown
 
 PROCESSOR_FILE = "processor_config.json"
 # An `audio_tokenizer` is a model in a place that the file names; processors of this package have none.
@@ -28,7 +29,7 @@ def check_names(names: Any, place: str = "source_names") -> None:
         ValueError: If these are no names of sources, or there is none; the message names the place.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{place} must be a list of names; got {names!r}.")
+        raise ValueError(f"{place} must be a list of names; got {shown(names)}.")
     if not names:
         raise ValueError(f"{place} must name at least one source; got none.")
     try:
@@ -54,35 +55,35 @@ def check_processor(settings: Mapping[str, Any], file: str, arguments: Iterable[
     for key in LISTS_OF_NAMES:
         names = settings.get(key, [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{file}: {key} must be a list of names; got {str(names)[:80]!r}.")
+            raise ValueError(f"{file}: {key} must be a list of names; got {shown(names)}.")
     names = settings.get("source_names", [])
     check_names(names, f"{file}: source_names")
     parts = settings.get("source_processors", {})
     if not isinstance(parts, dict):
-        raise ValueError(f"{file}: source_processors must be an object; got {str(parts)[:80]!r}.")
+        raise ValueError(f"{file}: source_processors must be an object; got {shown(parts)}.")
     for key in ("source_tokenizers", "feature_sources", "source_processors"):
         if unknown := [name for name in settings.get(key, ()) if name not in names]:
-            raise ValueError(f"{file}: {key} must name sources ({', '.join(names)}); got {unknown[0]!r}.")
+            raise ValueError(f"{file}: {key} must name sources ({', '.join(names)}); got {shown(unknown[0])}.")
     for name, how in parts.items():
         _check_part(how, f"{file}: source_processors.{name}")
     null_token = settings.get("null_token")
     if not isinstance(null_token, str | None):
-        raise ValueError(f"{file}: null_token must be a text; got {null_token!r}.")
+        raise ValueError(f"{file}: null_token must be a text; got {shown(null_token)}.")
     template = settings.get("chat_template")
     if not isinstance(template, str | dict | None):
-        raise ValueError(f"{file}: chat_template must be a text or an object of texts; got {str(template)[:80]!r}.")
+        raise ValueError(f"{file}: chat_template must be a text or an object of texts; got {shown(template)}.")
 
 
 def _check_part(how: Any, place: str) -> None:
     if not isinstance(how, dict) or how.keys() - {"auto_class", "backend"}:
-        raise ValueError(f"{place} must be an object with auto_class and backend; got {str(how)[:80]!r}.")
+        raise ValueError(f"{place} must be an object with auto_class and backend; got {shown(how)}.")
     for key, value, allowed in (
         ("auto_class", how.get("auto_class"), PART_LOADERS),
         ("backend", how.get("backend"), BACKENDS),
     ):
         if value not in allowed:
             known = ", ".join(map(repr, allowed))
-            raise ValueError(f"{place}.{key} must be one of {known}; got {str(value)[:80]!r}.")
+            raise ValueError(f"{place}.{key} must be one of {known}; got {shown(value)}.")
 
 
 def check_processor_files(place: Any, arguments: Iterable[str], **where: Any) -> None:

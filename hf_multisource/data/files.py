@@ -1,4 +1,4 @@
-"""Text and JSON files, read and written so that nothing half-written is ever taken for whole."""
+"""Read text files line by line within bounds, and write text and JSON files in one step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hf_multisource.regular_files import open_regular, read_regular
+from hf_multisource.regular_files import open_regular
 
 CHUNK = 2**20  # bytes that are read at once
 MAX_LINE = 2**26  # bytes of a line: a JSON line may hold a map of features written out in numbers
-MAX_JSON = 2**28  # bytes of a JSON file; the largest known tokenizers have 2**25
 # What is compressed may grow to this many bytes, or to this many times the bytes of its file if that is more. Text
 # grows 3 to 10 times, a bomb 1000 times.
 EXPANDED_FREELY, MAX_EXPANSION = 2**26, 50
@@ -108,82 +107,6 @@ def _join_lines(chunks: Iterator[bytes], name: str) -> bytearray:
             raise ValueError(f"{name}, line {line}: longer than {MAX_LINE:,} bytes")
         begun = begun + len(chunk) if end < 0 else len(chunk) - chunk.rfind(b"\n") - 1
         content += chunk
-    return content
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON.
-
-    Args:
-        text: The JSON.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        ValueError: If it is not JSON, is nested too deeply for Python, or holds a whole number of more digits than
-            Python reads; the message says so in one line.
-    """
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(f"{error.msg} at {line}character {error.colno}") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def brief(value: Any) -> str:
-    """Write a value for a message.
-
-    Args:
-        value: What JSON or a table holds.
-
-    Returns:
-        The beginning of its representation; of what is nested deeply, its type.
-    """
-    try:
-        return f"{value!r:.40}"
-    except (RecursionError, ValueError):  # ValueError: a whole number of too many digits
-        return type(value).__name__
-
-
-def load_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        OSError: If the file cannot be read, or is not a regular file.
-        ValueError: If the file holds something else, for instance because it is cut off, or has more than `MAX_JSON`
-            bytes; the message gives the file.
-    """
-    content = read_regular(path, MAX_JSON)
-    try:
-        return parse_json(content)
-    except ValueError as error:  # also UnicodeDecodeError
-        raise ValueError(f"{path} holds no valid JSON: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The object.
-
-    Raises:
-        ValueError: If the file holds something else; the message gives the file.
-    """
-    content = load_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, but holds {brief(content)}")
     return content
 
 

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import brief, parse_json, read_lines
+from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
+from hf_multisource.json_files import parse_json
+from hf_multisource.messages import shown
 
 Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
 Columns = dict[str, Sequence[Any]]
@@ -170,8 +172,8 @@ def describe_unreadable(reasons: Sequence[str], remark: str) -> str:
     Returns:
         One line.
     """
-    shown = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
-    return f"{len(reasons)} files cannot be read ({remark}): {shown}"
+    listed = "; ".join(reasons[:SHOWN]) + ("; …" if len(reasons) > SHOWN else "")
+    return f"{len(reasons)} files cannot be read ({remark}): {listed}"
 
 
 def check_files(
@@ -330,15 +332,15 @@ def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there
         if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
             row = row["translation"]
         if not isinstance(row, Mapping):
-            raise ValueError(f"{place} {number}: must be an object of named text, but is {brief(row)}")
+            raise ValueError(f"{place} {number}: must be an object of named text, but is {shown(row)}")
         found.update(dict.fromkeys(row))
         for name, column in columns.items():
             value = row.get(name)
             allowed, what = ALLOWED[forms[name]]
             if not isinstance(value, allowed):
-                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {brief(value)}")
+                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {shown(value)}")
             if isinstance(value, Mapping) and not _is_file(value):
-                raise ValueError(f"{place} {number}: {name!r} must have bytes or a path, but is {brief(dict(value))}")
+                raise ValueError(f"{place} {number}: {name!r} must have bytes or a path, but is {shown(dict(value))}")
             if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
                 raise ValueError(f"{place} {number}: {name!r} holds half a surrogate pair, which is no character")
             if forms[name] == "features":
@@ -367,7 +369,7 @@ def _array(rows: list[Any] | None, place: str) -> Any:
         with np.errstate(over="ignore"):
             array = np.asarray(rows, np.float32)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{place} must be lists of numbers of one length, but is {brief(rows)}") from error
+        raise ValueError(f"{place} must be lists of numbers of one length, but is {shown(rows)}") from error
     if array.ndim not in (2, 3) or not array.size:
         raise ValueError(f"{place} must be (S, F) or a map (F, H, W), but has the shape {array.shape}")
     if not np.isfinite(array).all():

@@ -19,10 +19,12 @@ from tqdm import tqdm
 from hf_multisource import DataCollatorForMultiSource
 from hf_multisource.data.checks import check_at_least, check_choice, check_finite
 from hf_multisource.data.encoding import MixedExamples, encode_rows
-from hf_multisource.data.files import check_folder, read_json, write_json
+from hf_multisource.data.files import check_folder, write_json
 from hf_multisource.data.media import digest, is_absent
 from hf_multisource.data.rows import Row
-from hf_multisource.foreign import first_line, load_auto
+from hf_multisource.foreign import load_auto
+from hf_multisource.json_files import read_json
+from hf_multisource.messages import first_line
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
 

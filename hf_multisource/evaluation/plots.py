@@ -17,8 +17,8 @@ import torch
 
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, attention_to_tokens
 from hf_multisource.data.encoding import encode_rows
-from hf_multisource.data.files import read_json
 from hf_multisource.data.rows import Row
+from hf_multisource.json_files import read_json
 
 logger = logging.getLogger(__name__)
 

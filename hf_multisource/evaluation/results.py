@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import load_json, read_lines
+from hf_multisource.data.files import read_lines
 from hf_multisource.data.privacy import publishable, publishable_command
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.json_files import load_json
 from hf_multisource.metrics.bootstrap import paired_bootstrap
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
 from hf_multisource.recipes.pretrained import encoder_config
@@ -61,8 +62,8 @@ def head_metric(row: Mapping[str, Any]) -> str:
     return (metrics_of((row["scores"] or {}).get("all", {})) or ["bleu"])[0]
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON; a missing file is an error that names the command that writes it."""
+def read_result(path: Path) -> Any:
+    """Read a JSON file of results; the error for a missing file names the command that writes it."""
     if not path.exists():
         writer = WRITERS.get(path.parent.name, "train")
         raise FileNotFoundError(f"{path} is not there; `hf-multisource {writer}` writes it")
@@ -120,7 +121,7 @@ def compare_dedicated(
     """
     compared: dict[str, Any] = {}
     for other in dedicated:
-        own = read_json(other / "scores" / f"{split}.json")["sources"]
+        own = read_result(other / "scores" / f"{split}.json")["sources"]
         found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
         if not found:
             raise ValueError(f"{run} has no score with just {' '.join(own)} left to compare with {other}")
@@ -145,7 +146,7 @@ def plot_commands(plot: Path) -> list[str]:
     """Return the commands that a score recorded beside an attention plot; none if the plot was made otherwise."""
     split, mark, _ = plot.name.rpartition(".attention-")
     report = plot.with_name(f"{split}.json")
-    return list(read_json(report)["commands"]) if mark and report.exists() else []
+    return list(read_result(report)["commands"]) if mark and report.exists() else []
 
 
 def training_facts(run: Path, metric: str) -> dict[str, Any]:
@@ -161,8 +162,8 @@ def training_facts(run: Path, metric: str) -> dict[str, Any]:
     Raises:
         FileNotFoundError: If training has not finished.
     """
-    summary = read_json(run / "train_summary.json")
-    history = read_json(run / "trainer_state.json")["log_history"]
+    summary = read_result(run / "train_summary.json")
+    history = read_result(run / "trainer_state.json")["log_history"]
     key = f"eval_{metric}"
     evaluations = [entry for entry in history if key in entry]
     curve = [(entry["step"], round(entry[key], 3)) for entry in evaluations]
@@ -230,11 +231,11 @@ def make_row(
         if len(splits) != 1:
             raise ValueError(f"{run}/scores holds scores of {', '.join(splits) or 'no split'}; name one with --split")
         split = splits[0]
-    scores = read_json(run / "scores" / f"{split}.json")
+    scores = read_result(run / "scores" / f"{split}.json")
     metrics = metrics_of(scores["conditions"]["all"])
     comparable = [metric for metric in metrics if not METRICS[metric].needs_sources]
     training = training_facts(run, metrics[0])
-    config = read_json(run / "config.json")
+    config = read_result(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
     combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
@@ -445,7 +446,7 @@ over the draws, and *sd* is the standard deviation over them.
 
 def write_table(table: str, folder: Path) -> Path:
     """Render the page of a table from the rows in its folder."""
-    rows = [read_json(path) for path in sorted((folder / table).glob("*.json"))]
+    rows = [read_result(path) for path in sorted((folder / table).glob("*.json"))]
     if not rows:
         raise FileNotFoundError(
             f"{folder / table} holds no row; `hf-multisource results row RUN --table {table}` writes one"

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import check_folder, read_json, write_json
+from hf_multisource.data.files import check_folder, write_json
 from hf_multisource.data.media import forms_of, rates_of
 from hf_multisource.data.rows import Row, check_files, read_split
 from hf_multisource.evaluation.decoding import (
@@ -40,6 +40,7 @@ from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.json_files import read_json
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import parse_json, read_lines
+from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import (
@@ -29,6 +29,7 @@ from hf_multisource.evaluation.decoding import (
     format_lines,
     load_weights,
 )
+from hf_multisource.json_files import parse_json
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe

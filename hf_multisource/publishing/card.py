@@ -29,7 +29,7 @@ from hf_multisource.evaluation.results import (
     head_metric,
     length_rule,
     make_row,
-    read_json,
+    read_result,
     scored_splits,
     training_facts,
     wrapped_encoders,
@@ -154,7 +154,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     address = address or shorten_path(run.as_posix())
     subject = Subject(row, recipe, address, None, True, (run / "modeling_multisource.py").exists())
     if (run / "config.json").exists():
-        row["encoders"] = wrapped_encoders(read_json(run / "config.json"))
+        row["encoders"] = wrapped_encoders(read_result(run / "config.json"))
     if len(data.model_sources) > 1:
         row["combiner"] = subject.rebuilt.model_config(recipe.tokenizer.vocab_size, {}).strategy
     if (run / "train_summary.json").exists():
@@ -163,7 +163,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
         if split or scored_splits(run):
             row |= make_row(run, "", run.name, split)
     if (run / "versions.json").exists():
-        row["versions"] = {**read_json(run / "versions.json"), **row["versions"]}
+        row["versions"] = {**read_result(run / "versions.json"), **row["versions"]}
     plots = attention_plots(run, row["split"]) if row["split"] else []
     subject.plot = plots[0] if plots else None
     return subject
@@ -178,9 +178,9 @@ def subject_of_row(path: Path) -> Subject:
     Returns:
         The card's subject.
     """
-    row = read_json(path)
+    row = read_result(path)
     recipe = recipe_of_command(row["commands"][0])
-    others = [read_json(other) for other in path.parent.glob("*.json")]
+    others = [read_result(other) for other in path.parent.glob("*.json")]
     unfinished = {other["run"] for other in others if not other["finished"]}
     if row["baseline"] and row["baseline"]["run"] in unfinished:
         row["baseline"] = None

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import hf_multisource
-from hf_multisource.data.files import parse_json, read_lines
+from hf_multisource.data.files import read_lines
 from hf_multisource.data.privacy import find_local_paths, find_secrets, is_secret_key, mask_secrets
+from hf_multisource.json_files import parse_json
 from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
 

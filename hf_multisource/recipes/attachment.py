@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor, attach_encoder
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.files import check_new_folder
-from hf_multisource.foreign import first_line
+from hf_multisource.messages import first_line
 from hf_multisource.recipes.pretrained import (
     form_of,
     load_config,

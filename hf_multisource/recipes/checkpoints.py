@@ -19,7 +19,8 @@ import torch
 from accelerate.utils import gather_object
 
 from hf_multisource import MultiSourceTrainer
-from hf_multisource.data.files import read_json, write_json
+from hf_multisource.data.files import write_json
+from hf_multisource.json_files import read_json
 from hf_multisource.recipes.processes import together
 
 MARKER = "complete.json"

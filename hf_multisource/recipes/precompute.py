@@ -25,9 +25,10 @@ from tqdm import tqdm
 
 from hf_multisource import MultiSourceConfig, read_picture
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import check_folder, read_json, read_lines, write_json
+from hf_multisource.data.files import check_folder, read_lines, write_json
 from hf_multisource.data.media import find_unreadable
 from hf_multisource.data.rows import describe_unreadable
+from hf_multisource.json_files import read_json
 from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_part, resize_pictures
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE

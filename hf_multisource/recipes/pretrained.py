@@ -14,8 +14,9 @@ from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_M
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
 from hf_multisource import MultiSourceProcessor
-from hf_multisource.data.files import read_json
-from hf_multisource.foreign import build_part, first_line, load_auto, wrapped_config
+from hf_multisource.foreign import build_part, load_auto, wrapped_config
+from hf_multisource.json_files import read_json
+from hf_multisource.messages import first_line
 
 PROCESSOR_FILES = ("processor_config.json", "tokenizer_config.json")  # `save_pretrained` always writes these
 VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # one of these lies beside every tokenizer_config.json

@@ -22,9 +22,9 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainingArguments
 
-from hf_multisource.data.files import read_json
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
+from hf_multisource.json_files import read_json
 from hf_multisource.recipes.checkpoints import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show

@@ -29,11 +29,12 @@ from transformers.trainer_callback import TrainerState
 
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import MixedExamples, text_sources
-from hf_multisource.data.files import read_json, write_json
+from hf_multisource.data.files import write_json
 from hf_multisource.data.privacy import mask_words
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
 from hf_multisource.foreign import build_auto
+from hf_multisource.json_files import read_json
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoints import RunTrainer, check_best, find_change, find_checkpoints
 from hf_multisource.recipes.pretrained import pour_encoder

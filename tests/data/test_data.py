@@ -20,6 +20,7 @@ from hf_multisource.data import encoding, files, rows
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row, read_split
+from hf_multisource.json_files import read_json
 
 # The second row has no English, the third no target, the fourth no source, the fifth white space for German.
 COLUMNS = {
@@ -296,7 +297,7 @@ def test_a_line_may_not_be_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_only_regular_files_are_read_and_none_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for read in (read_lines, files.read_json):
+    for read in (read_lines, read_json):
         for path in (tmp_path / "pipe", Path("/dev/zero")):
             with pytest.raises(OSError, match=f"{path} is not a regular file"):
                 read(path)
@@ -318,14 +319,14 @@ DIGITS = "1" * 10_000
 def test_json_that_python_cannot_hold_is_an_error_of_one_line(content: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "config.json", content)
     with pytest.raises(ValueError, match=rf"config\.json {message}"):
-        files.read_json(tmp_path / "config.json")
+        read_json(tmp_path / "config.json")
 
 
 def test_the_size_of_a_json_file_is_limited(tmp_path: Path) -> None:
     with (tmp_path / "a.json").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(ValueError, match=r"a\.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"):
-        files.read_json(tmp_path / "a.json")
+        read_json(tmp_path / "a.json")
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:

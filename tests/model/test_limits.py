@@ -17,7 +17,8 @@ from transformers import AutoConfig, BartConfig, BertConfig, PreTrainedConfig, V
 
 from hf_multisource import MultiSourceConfig, MultiSourceRNNConfig, SourceConfig
 from hf_multisource.checkpoints import check_sources
-from hf_multisource.limits import LIMITS, RANGES, check_encoder_settings, check_range, shown
+from hf_multisource.limits import LIMITS, RANGES, check_encoder_settings, check_range
+from hf_multisource.messages import shown
 
 FAMILIES: list[Any] = [MultiSourceConfig, MultiSourceRNNConfig]
 REFUSALS = (ValueError, StrictDataclassError)

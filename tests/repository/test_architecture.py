@@ -19,14 +19,16 @@ SCRIPTS = sorted((ROOT / "training").glob("**/*.py"))
 
 # Module -> the siblings it may import. Imports only go down; `__init__` may import every one and is imported by none.
 FLOORS = {
-    "foreign": set[str](),
-    "limits": set[str](),
-    "configuration_multisource": {"foreign", "limits"},
+    "messages": set[str](),
+    "regular_files": set[str](),
+    "json_files": {"messages", "regular_files"},
+    "foreign": {"json_files", "messages"},
+    "limits": {"messages"},
+    "configuration_multisource": {"foreign", "limits", "messages"},
     "configuration_multisource_rnn": {"configuration_multisource"},
     "attention": set[str](),
     "beam_cache": set[str](),
     "collation": set[str](),
-    "regular_files": set[str](),
     "pictures": {"regular_files"},
     "text_encoding": set[str](),
     "loss": set[str](),
@@ -35,13 +37,14 @@ FLOORS = {
     "layers": {"configuration_multisource", "checkpoints", "foreign"},
     "combiners": {"configuration_multisource", "attention", "layers"},
     "encoders": {"configuration_multisource", "attention", "foreign", "layers"},
-    "processor_files": {"configuration_multisource", "foreign"},
+    "processor_files": {"configuration_multisource", "foreign", "messages"},
     "processing_multisource": {
-        *("configuration_multisource", "collation", "foreign", "pictures", "processor_files", "text_encoding"),
+        *("configuration_multisource", "collation", "foreign", "messages", "pictures", "processor_files"),
+        "text_encoding",
     },
     "inference": set[str](),
     "vocabulary": {"inference"},
-    "generation": {"beam_cache", "configuration_multisource", "inference", "limits", "vocabulary"},
+    "generation": {"beam_cache", "configuration_multisource", "inference", "messages", "vocabulary"},
     "conversion": {"configuration_multisource", "encoders", "foreign"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_multisource import MultiSourceProcessor, MultiSourceRNNForConditionalGeneration
 from hf_multisource.cli import card, score
-from hf_multisource.evaluation.results import make_row, read_json
+from hf_multisource.evaluation.results import make_row, read_result
 from hf_multisource.publishing import push
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.training import train
@@ -46,7 +46,7 @@ def run(folder: Path) -> Path:
 
 
 def test_a_run_is_trained_scored_drawn_and_told_of(run: Path, tmp_path: Path) -> None:
-    assert read_json(run / "config.json")["model_type"] == "multisource-rnn"
+    assert read_result(run / "config.json")["model_type"] == "multisource-rnn"
     assert list((run / "scores").rglob("*.png"))
     row = make_row(run, "table", "lstm", None, None)
     assert row["combiner"] == "child_sum, local_p"
@@ -61,7 +61,7 @@ def test_a_run_is_trained_scored_drawn_and_told_of(run: Path, tmp_path: Path) ->
 
 
 def test_a_model_without_attention_has_none_to_plot(run: Path, tmp_path: Path) -> None:
-    config = read_json(run / "config.json")
+    config = read_result(run / "config.json")
     (tmp_path / "config.json").write_text(json.dumps({**config, "attention": "none", "input_feeding": False}))
     with pytest.raises(SystemExit, match=r"hf-multisource score: --attention_plot: .* is a model without attention"):
         score.main([str(tmp_path), "--attention-plot"])

@@ -21,7 +21,7 @@ from hf_multisource.evaluation.results import (
     format_score,
     how_made,
     length_rule,
-    read_json,
+    read_result,
     signatures_of,
     sources_left,
     split_notes,
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     page, notes = args.results / f"{args.table}_subsets.md", args.results / f"{args.table}_subsets" / "notes.md"
     try:
-        rows = [read_json(path) for path in sorted((args.results / args.table).glob("*.json"))]
+        rows = [read_result(path) for path in sorted((args.results / args.table).glob("*.json"))]
         said = notes.read_text(encoding="utf-8") if notes.exists() else ""
         page.write_text(render(args.table, rows, args.names, said), encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from hf_multisource.evaluation.results import (
     SPREAD,
     format_score,
     how_made,
-    read_json,
+    read_result,
     split_notes,
     unfinished_rule,
 )
@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     page, notes = args.results / f"{PAGE}.md", args.results / PAGE / "notes.md"
     try:
-        rows = [read_json(path) for path in sorted((args.results / TABLE).glob("*.json"))]
+        rows = [read_result(path) for path in sorted((args.results / TABLE).glob("*.json"))]
         said = notes.read_text(encoding="utf-8") if notes.exists() else ""
         drawn = [path.stem for path in sorted((args.results / TABLE).glob("*.png"))]
         page.write_text(render({row["name"]: row for row in rows}, said, drawn), encoding="utf-8")

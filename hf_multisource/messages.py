@@ -1,0 +1,40 @@
+"""Parts of error messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LONGEST = 100  # characters of a value that a message shows
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message.
+
+    Args:
+        error: The error; those of Transformers explain themselves in many lines.
+
+    Returns:
+        The line; the name of the error's class if there is no message.
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it: in one short line.
+
+    Args:
+        value: Any value, for instance one that was read from a damaged or hostile file.
+
+    Returns:
+        Its `repr`, shortened; of a very long integer, its size; of a value without a `repr`, the name of its type.
+    """
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
+        return type(value).__name__
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+__all__ = ["first_line", "shown"]
