@@ -9,7 +9,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-from .foreign import check_settings, without_references, wrapped_config
+from .foreign import wrapped_config
+from .foreign_settings import check_settings, without_references
 from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range
 from .messages import shown
 

@@ -8,7 +8,6 @@ contacted or a question asked on standard input. Code from a checkpoint runs onl
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,11 @@ from transformers import FeatureExtractionMixin, ImageProcessingMixin, PreTraine
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import cached_file
 
+from .foreign_settings import check_settings, forget_references, walk_settings, without_references
 from .json_files import read_json
 from .messages import first_line, shown
 
-# The loaders of Transformers that are used, with the files that tell them which class to build.
+# The loaders of Transformers that are used, and the files that name the class that each of them builds.
 LOADERS = {
     "AutoConfig": ("config.json",),
     "AutoModel": ("config.json",),
@@ -34,7 +34,8 @@ LOADERS = {
 #: The loaders of what prepares pictures and speech; those that a processor_config.json may name.
 PART_LOADERS = ("AutoImageProcessor", "AutoFeatureExtractor")
 PART_CLASSES = (ImageProcessingMixin, FeatureExtractionMixin)
-# Keys by which those files name a class, with what it must be: Transformers takes any name that it has, models too.
+# Keys by which those files name a class, and its permitted base classes. Transformers would take any class of its own,
+# models too.
 CLASS_KEYS: dict[str, tuple[type, ...]] = {
     "tokenizer_class": (PreTrainedTokenizerBase,),
     "image_processor_type": PART_CLASSES,
@@ -42,86 +43,6 @@ CLASS_KEYS: dict[str, tuple[type, ...]] = {
 }
 #: The arguments of a loader that say where to look for a file.
 DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-# Keys that point to code, or to the place that an object was loaded from.
-REFERENCES = ("auto_map", "custom_pipelines", "_auto_map", "_name_or_path", "name_or_path", "_commit_hash")
-# Keys whose value, where it names a repository, has attention or experts computed by a kernel of the Hub.
-KERNEL_KEYS = ("attn_implementation", "experts_implementation")
-# What timm's `create_model` takes for the address of a configuration or of weights.
-ADDRESS = re.compile(r"(hf[-_]hub|local-dir)\s*:", re.IGNORECASE)
-PLAIN_NAME = re.compile(r"\w[\w.\-]*")  # of an architecture of timm
-SAFE_WEIGHTS = (".safetensors", ".safetensors.index.json")
-
-
-def check_settings(settings: Any, place: str = "") -> None:
-    """Refuse settings by which a configuration has files read, pickles unpickled or a repository contacted.
-
-    Args:
-        settings: The configuration as a dict, with sub-configurations at any depth.
-        place: What the message begins with, before the path of the key.
-
-    Raises:
-        ValueError: If there is such a setting; the message names its path and its value.
-    """
-    for path, key, value, holder in _walk(settings):
-        if reason := _reason_against(key, value, holder):
-            raise ValueError(f"{place}{path} must not be {shown(value)}: {reason}.")
-
-
-def _walk(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:
-    """Yield path, key (of an item of a list, None), value and the dict around it of all that a JSON value holds."""
-    waiting: list[tuple[str, Any, Mapping[Any, Any]]] = [("", settings, {})]
-    while waiting:
-        path, found, holder = waiting.pop()
-        if isinstance(found, PreTrainedConfig):
-            found = vars(found)
-        if isinstance(found, Mapping):
-            inner = [(f"{path}.{key}" if path else str(key), key, value, found) for key, value in found.items()]
-        elif isinstance(found, list | tuple):
-            names = [value.get("name", i) if isinstance(value, Mapping) else i for i, value in enumerate(found)]
-            inner = [(f"{path}[{name}]", None, value, holder) for name, value in zip(names, found, strict=True)]
-        else:
-            continue
-        yield from inner
-        waiting += [(path, value, holder) for path, _, value, holder in inner]
-
-
-def _reason_against(key: Any, value: Any, holder: Mapping[Any, Any]) -> str:
-    """Why a setting is refused; empty if it is not."""
-    if isinstance(value, str) and ADDRESS.search(value):
-        return "it is an address from which timm would load"
-    if key == "backbone" and isinstance(value, str):
-        plain = holder.get("model_type") == "timm_backbone" and PLAIN_NAME.fullmatch(value)
-        return "" if plain else "it names a repository to load; give the settings of the backbone as backbone_config"
-    if key in ("use_pretrained_backbone", "pretrained") and value:
-        return "weights are those of the checkpoint, and none are downloaded for it"
-    if key == "checkpoint_path" and value:
-        return "it is a file that timm would read, perhaps a pickle"
-    if key == "model_args" and isinstance(value, Mapping):
-        loading = [name for name in value if str(name).startswith("pretrained") or name == "cache_dir"]
-        return f"with {loading[0]} timm would load weights" if loading else ""
-    if isinstance(key, str) and key.removeprefix("_").removesuffix("_internal") in KERNEL_KEYS:
-        named = value.values() if isinstance(value, Mapping) else [value]
-        if any(isinstance(name, str) and "/" in name for name in named):
-            return "it names a kernel of the Hub, which is code; pass it to from_pretrained if that is meant"
-    if key == "transformers_weights" and value is not None and not str(value).endswith(SAFE_WEIGHTS):
-        return "weights are loaded from .safetensors files only"
-    return ""
-
-
-def without_references(settings: Any) -> Any:
-    """Copy settings without what points to code, or to the place that they were loaded from.
-
-    Args:
-        settings: Settings as JSON values.
-
-    Returns:
-        The copy; without these keys at every depth.
-    """
-    if isinstance(settings, Mapping):
-        return {key: without_references(value) for key, value in settings.items() if key not in REFERENCES}
-    if isinstance(settings, list | tuple):
-        return type(settings)(without_references(value) for value in settings)
-    return settings
 
 
 def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) -> PreTrainedConfig:
@@ -152,29 +73,6 @@ def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) ->
     return config
 
 
-def forget_references(thing: Any) -> None:
-    """Take from an object what points to code, or to the place that it was loaded from.
-
-    Classes that a user had loaded with their own code keep it: Transformers refers to the code anew when it saves them.
-
-    Args:
-        thing: A configuration, with its sub-configurations; a tokenizer, an image processor or a feature extractor.
-    """
-    if isinstance(thing, PreTrainedConfig):
-        for key, value in list(vars(thing).items()):
-            if key in REFERENCES:
-                delattr(thing, key)
-            elif isinstance(value, PreTrainedConfig):
-                forget_references(value)
-            elif isinstance(value, dict | list):
-                vars(thing)[key] = without_references(value)
-        thing._name_or_path = ""
-        return
-    for held in (vars(thing), getattr(thing, "init_kwargs", {})):
-        for key in ("auto_map", "_auto_map", "custom_pipelines"):
-            held.pop(key, None)
-
-
 def build_auto(loader: str, config: PreTrainedConfig, **kwargs: Any) -> Any:
     """Build a model with new weights; no code is run but that of Transformers and of this package.
 
@@ -190,7 +88,10 @@ def build_auto(loader: str, config: PreTrainedConfig, **kwargs: Any) -> Any:
         ValueError: If a setting is not allowed, or the loader has no such model.
     """
     check_settings(config.to_dict())
-    return getattr(transformers, loader).from_config(config, trust_remote_code=False, **kwargs)
+    auto_class = getattr(transformers, loader)
+    if type(config) not in auto_class._model_mapping:  # Transformers would import all its models to list them
+        raise ValueError(f"{loader} has no model for a {type(config).__name__}.")
+    return auto_class.from_config(config, trust_remote_code=False, **kwargs)
 
 
 def build_wrapped_model(config: PreTrainedConfig, place: str, **kwargs: Any) -> Any:
@@ -303,14 +204,14 @@ def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, 
         file = f"{place}/{where['subfolder']}/{name}" if where.get("subfolder") else f"{place}/{name}"
         if name == "config.json":
             check_settings(settings, f"{file}: ")
-        for path, key, value, _ in _walk(settings):
+        for path, key, value, _ in walk_settings(settings):
             if key in CLASS_KEYS and not _may_be(value, CLASS_KEYS[key]):
                 wanted = " or ".join(base.__name__ for base in CLASS_KEYS[key])
                 raise ValueError(f"{file}: {path} must name a {wanted} of Transformers; got {shown(value)}.")
 
 
 def _may_be(name: Any, bases: tuple[type, ...]) -> bool:
-    """Whether a name is that of such a class; one that Transformers does not have is left to the loader."""
+    """Return whether a name is that of a class with such a base; the loader decides on unknown names."""
     if not isinstance(name, str):
         return name is None
     stem = name.removesuffix("Fast")
@@ -326,7 +227,7 @@ def _is_class(found: Any, bases: tuple[type, ...]) -> bool:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Turn whatever foreign code raises about settings into a ValueError that says which settings they are."""
+    """Turn every error that foreign code raises about settings into a ValueError that names the settings."""
     try:
         yield
     except (ImportError, OSError, MemoryError):
@@ -341,10 +242,7 @@ __all__ = [
     "build_auto",
     "build_part",
     "build_wrapped_model",
-    "check_settings",
-    "forget_references",
     "load_auto",
     "read_settings",
-    "without_references",
     "wrapped_config",
 ]

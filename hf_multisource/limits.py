@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .messages import shown
+from .messages import shown, shown_key
 
 #: Upper bounds of sizes, far above those of real models: a larger size means a damaged or hostile file. Both families
 #: and wrapped encoders share the bounds. A program may raise one (`MultiSourceConfig.limits["window"] = 2**22`); a file
@@ -34,9 +34,9 @@ class Range:
     """The values that a numeric setting may have.
 
     Args:
-        low: The lowest.
-        high: The highest; None: `limit` says it.
-        limit: Key of `LIMITS`.
+        low: The lowest value.
+        high: The highest value; None: the bound `LIMITS[limit]`.
+        limit: Key of `LIMITS`, for sizes, which are integers; None: the setting is a real number.
         open_low: Whether `low` itself is not allowed.
         open_high: Whether `high` itself is not allowed.
     """
@@ -48,7 +48,7 @@ class Range:
     open_high: bool = False
 
 
-def size(limit: str, low: int = 1) -> Range:
+def size_range(limit: str, low: int = 1) -> Range:
     """Build the range of a size.
 
     Args:
@@ -63,26 +63,26 @@ def size(limit: str, low: int = 1) -> Range:
 
 PROBABILITY = Range(0, 1, open_high=True)
 
-#: Of every numeric setting of configurations and sources, except token ids, which the vocabulary bounds.
+#: Ranges of all numeric settings of configurations and sources, except token ids, which the vocabulary bounds.
 RANGES: dict[str, Range] = {
-    "vocab_size": size("vocab_size"),
-    "d_model": size("d_model"),
-    "encoder_layers": size("layers", 0),
-    "layers": size("layers", 0),
-    "decoder_layers": size("layers"),
-    "num_layers": size("layers"),
-    "encoder_attention_heads": size("attention_heads"),
-    "decoder_attention_heads": size("attention_heads"),
-    "hierarchical_heads": size("attention_heads"),
-    "attention_heads": size("attention_heads"),
-    "encoder_ffn_dim": size("ffn_dim"),
-    "decoder_ffn_dim": size("ffn_dim"),
-    "ffn_dim": size("ffn_dim"),
-    "feature_size": size("feature_size"),
-    "max_position_embeddings": size("max_position_embeddings"),
-    "position_offset": size("position_offset", 0),
-    "window": size("window"),
-    "num_labels": size("num_labels", 0),
+    "vocab_size": size_range("vocab_size"),
+    "d_model": size_range("d_model"),
+    "encoder_layers": size_range("layers", 0),
+    "layers": size_range("layers", 0),
+    "decoder_layers": size_range("layers"),
+    "num_layers": size_range("layers"),
+    "encoder_attention_heads": size_range("attention_heads"),
+    "decoder_attention_heads": size_range("attention_heads"),
+    "hierarchical_heads": size_range("attention_heads"),
+    "attention_heads": size_range("attention_heads"),
+    "encoder_ffn_dim": size_range("ffn_dim"),
+    "decoder_ffn_dim": size_range("ffn_dim"),
+    "ffn_dim": size_range("ffn_dim"),
+    "feature_size": size_range("feature_size"),
+    "max_position_embeddings": size_range("max_position_embeddings"),
+    "position_offset": size_range("position_offset", 0),
+    "window": size_range("window"),
+    "num_labels": size_range("num_labels", 0),
     "dropout": PROBABILITY,
     "attention_dropout": PROBABILITY,
     "activation_dropout": PROBABILITY,
@@ -94,7 +94,8 @@ RANGES: dict[str, Range] = {
     "cell_clip": Range(0, 1e30, open_low=True),
 }
 
-# Names of integers in the configurations of Transformers' models, by what bounds them; the first that fits counts.
+# Patterns of the names of integers in the configurations of Transformers' models, and the keys of their bounds in
+# `LIMITS`. The first pattern that is found in a name decides.
 NAMES_OF_SIZES = (
     (re.compile(r"vocab_size"), "vocab_size"),
     (re.compile(r"num_labels"), "num_labels"),
@@ -170,7 +171,7 @@ def check_encoder_settings(settings: Mapping[str, Any], place: str) -> None:
     while waiting:  # no recursion: how deep a hostile file is nested is not limited
         name, path, value = waiting.pop()
         if isinstance(value, Mapping):
-            waiting += [(str(key), f"{path}.{shown(key)[1:-1]}", item) for key, item in value.items()]
+            waiting += [(str(key), f"{path}.{shown_key(key)}", item) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             waiting += [(name, f"{path}[{i}]", item) for i, item in enumerate(value)]
         elif isinstance(value, int) and not UNBOUNDED.search(name):

@@ -37,4 +37,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-__all__ = ["first_line", "shown"]
+def shown_key(key: Any) -> str:
+    """Return a key of a mapping as an error message shows it: in one short line, without quotation marks.
+
+    Args:
+        key: The key, for instance of a damaged or hostile file.
+
+    Returns:
+        The key, shortened.
+    """
+    return shown(str(key))[1:-1]
+
+
+__all__ = ["first_line", "shown", "shown_key"]

@@ -23,7 +23,8 @@ from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS, forget_references, load_auto
+from .foreign import DOWNLOAD_OPTIONS, load_auto
+from .foreign_settings import forget_references
 from .messages import first_line
 from .pictures import UnreadablePictureError, read_picture
 from .processor_files import check_names, check_processor_files
