@@ -1,4 +1,4 @@
-"""Open and read regular files only, within a limit: no device without end, and no pipe that nobody writes to."""
+"""Open and read regular files of bounded size; devices, which may never end, and named pipes are refused."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def scan_json(name: str, text: str, folder: Path) -> Iterator[Finding]:
 
 
 def _line_of(text: str, *wanted: str) -> int | None:
-    """The line at which the first of some texts stands, of those that are there."""
+    """Return the line of the first of these texts that occurs; None if none of them does."""
     positions = [position for position in map(text.find, wanted) if position >= 0]
     return text.count("\n", 0, positions[0]) + 1 if positions else None
 
@@ -183,7 +183,7 @@ def scan_for_training_text(texts: Mapping[str, str], lines: Iterable[str]) -> It
 
 
 def text_of(path: Path) -> tuple[str, bool]:
-    """Read what of a file is text.
+    """Read the text in a file.
 
     Args:
         path: The file.
@@ -256,6 +256,7 @@ def training_lines(recipe: Path) -> Iterator[str]:
 
 
 def _names(value: Any) -> list[str]:
+    """Return the names in a setting that is a name or a list of names."""
     return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
 
 

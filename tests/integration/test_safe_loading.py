@@ -27,6 +27,7 @@ from hf_multisource import (
 )
 from hf_multisource.cli import push, score, translate
 from hf_multisource.foreign import load_auto
+from hf_multisource.foreign_settings import check_settings
 from hf_multisource.recipes.pretrained import load_config, load_part
 from kinds import mixed_processor
 
@@ -248,6 +249,13 @@ def test_settings_that_would_load_something_are_refused_by_name(encoder: dict[st
     fields = {"sources": [{"name": "de"}, {"name": "en", "kind": "pretrained", "encoder": encoder}]}
     with pytest.raises(ValueError, match=rf"sources\[en\]\.encoder\.{key} must not be "):
         MultiSourceConfig.from_dict(fields)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a" * 10_000])
+def test_the_path_of_a_refused_setting_is_shown_in_one_short_line(key: str) -> None:
+    with pytest.raises(ValueError, match="backbone must not be") as caught:
+        check_settings({key: {"backbone": "org/name"}, "name": key})
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_harmless_settings_of_the_same_names_are_kept() -> None:

@@ -244,6 +244,10 @@ def test_values_are_shown_in_one_short_line() -> None:
     assert shown("a\nb") == repr("a\nb") and shown(10**30) == str(10**30)
     assert shown(-(10**5000)) == "an integer of 16610 bits"
     assert len(shown("x" * 10**6)) == 100
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown(deep) == shown([10**5000]) == "list"
 
 
 def test_missing_sources_are_found_in_linear_time() -> None:
