@@ -33,6 +33,24 @@ def open_regular(path: str | Path) -> BinaryIO:
         raise
 
 
+def open_regular_or_pipe(path: str | Path) -> BinaryIO:
+    """Open a regular file or a pipe for reading; of a named pipe, a writer is waited for.
+
+    Args:
+        path: The file, such as `/dev/fd/63`, which shells write for `<(command)`.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: If the file cannot be opened, or is neither; the message names it.
+        ValueError: If no file can have such a name.
+    """
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return open_regular(path)
+    return open(path, "rb")
+
+
 def read_regular(path: str | Path, limit: int) -> bytes:
     """Read a regular file of bounded size.
 
@@ -55,4 +73,4 @@ def read_regular(path: str | Path, limit: int) -> bytes:
     return content
 
 
-__all__ = ["open_regular", "read_regular"]
+__all__ = ["open_regular", "open_regular_or_pipe", "read_regular"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hf_multisource.regular_files import open_regular
+from hf_multisource.regular_files import open_regular, open_regular_or_pipe
 
 CHUNK = 2**20  # bytes that are read at once
 MAX_LINE = 2**26  # bytes of a line: a JSON line may hold a map of features written out in numbers
@@ -40,7 +40,7 @@ def check_expansion(place: str | Path, expanded: int, size: int, remedy: str) ->
         )
 
 
-def read_lines(path: str | Path) -> list[str]:
+def read_lines(path: str | Path, *, pipes: bool = False) -> list[str]:
     r"""Read UTF-8 text, plain or gzipped, as lines.
 
     Only "\n" ends a line (`str.splitlines` would also break at rare Unicode separators inside a sentence), a "\r"
@@ -48,6 +48,7 @@ def read_lines(path: str | Path) -> list[str]:
 
     Args:
         path: A file, gzipped if its name ends in `.gz`, or `-` for standard input.
+        pipes: Whether the file may also be a pipe, such as `<(zcat x.gz)` in the shell.
 
     Returns:
         The lines without their ends; none for an empty file.
@@ -61,7 +62,7 @@ def read_lines(path: str | Path) -> list[str]:
     if str(path) == "-":
         content = _join_lines(_chunks(sys.stdin.buffer), name)
     else:
-        with open_regular(path) as file:
+        with (open_regular_or_pipe if pipes else open_regular)(path) as file:
             content = _join_lines(_gunzipped(file, name) if name.endswith(".gz") else _chunks(file), name)
     try:
         text = content.decode("utf-8")

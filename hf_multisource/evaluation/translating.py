@@ -54,7 +54,7 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
     columns: dict[str, list[Any]] = {}
     for name, path in files.items():
         form = (forms or {}).get(name, "text")
-        columns[name] = read_features(Path(path)) if form == "features" else read_lines(path)
+        columns[name] = read_features(Path(path)) if form == "features" else read_lines(path, pipes=True)
         if form in FILES:
             columns[name] = [line.strip() and str(Path(path).parent / line) for line in columns[name]]
     if len({len(column) for column in columns.values()}) > 1:
@@ -177,7 +177,7 @@ def read_rows(
         rows = rows_from_files(files, forms)
     else:
         place = job.table or "standard input"
-        lines = read_lines(job.table or "-")
+        lines = read_lines(job.table or "-", pipes=True)
         rows = rows_from_jsonl(lines, sources, place) if job.jsonl else rows_from_tsv(lines, sources, place)
         for number, row in enumerate(rows, 1):
             for name, value in row.items():

@@ -1,7 +1,10 @@
-"""What an interrupted translation says."""
+"""What an interrupted translation says, and the texts that may come out of a pipe."""
 
 from __future__ import annotations
 
+import gzip
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +31,22 @@ def test_an_interrupted_translation_says_how_to_continue(
     assert end.value.code == 130
     line = capsys.readouterr().err.splitlines()[-1]
     assert line == f"hf-multisource translate: interrupted; the same command continues {out}"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_sentences_may_come_out_of_pipes(tmp_path: Path) -> None:
+    reading, writing = os.pipe()  # as a shell makes for <(zcat x.gz)
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    named = tmp_path / "de.gz"
+    os.mkfifo(named)
+    writer = threading.Thread(target=named.write_bytes, args=[gzip.compress(b"eins\nzwei\n")], daemon=True)
+    writer.start()
+    try:
+        rows = translating.rows_from_files({"en": f"/dev/fd/{reading}", "de": str(named)})
+    finally:
+        os.close(reading)
+    writer.join(10)
+    assert rows == [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]
+    with pytest.raises(OSError, match="/dev/zero is not a regular file"):
+        translating.rows_from_files({"en": "/dev/zero"})
