@@ -43,6 +43,8 @@ CLASS_KEYS: dict[str, tuple[type, ...]] = {
 }
 #: The arguments of a loader that say where to look for a file.
 DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+# What a tokenizer takes for the path of a file if it is a text; files of a checkpoint are found by their names.
+PATHS_OF_TOKENIZER = ("vocab", "merges", "init_inputs")
 
 
 def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) -> PreTrainedConfig:
@@ -154,9 +156,15 @@ def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False
     if loader not in LOADERS:
         raise ValueError(f"a loader must be one of {', '.join(LOADERS)}; got {loader!r}.")
     trusted = trust_remote_code is True
+    where = {key: kwargs[key] for key in DOWNLOAD_OPTIONS if key in kwargs}
     if not trusted:
-        _check_files(place, LOADERS[loader], {key: kwargs[key] for key in DOWNLOAD_OPTIONS if key in kwargs})
+        _check_files(place, LOADERS[loader], where)
     if loader.startswith("AutoModel"):
+        if read_settings(place, "adapter_config.json", **where) and not (Path(place) / "config.json").is_file():
+            raise ValueError(
+                f"{place} holds an adapter of another model; load that model, and merge the adapter into it."
+            )
+        check_weight_files(place, kwargs.get("variant"), **where)
         kwargs["use_safetensors"] = True
     try:
         loaded = getattr(transformers, loader).from_pretrained(place, trust_remote_code=trusted, **kwargs)
@@ -195,15 +203,81 @@ def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] 
     return None if path is None else read_json(path)
 
 
+def check_weight_files(place: str | Path, variant: str | None = None, **where: Any) -> None:
+    """Refuse an index of weights that names pickles or files outside the checkpoint, and adapters that load others.
+
+    Args:
+        place: Folder or Hub id.
+        variant: As `from_pretrained` has it; a part of the names of the files.
+        **where: Some of `DOWNLOAD_OPTIONS`.
+
+    Raises:
+        ValueError: If a file of the checkpoint does so; the message names it.
+    """
+    check_adapter(place, **where)
+    _check_index(place, variant, where)
+    adapter = read_settings(place, "adapter_config.json", **where) or {}
+    base = adapter.get("base_model_name_or_path")
+    if isinstance(base, str) and base != str(place) and not (Path(place) / "config.json").is_file():
+        here = {key: value for key, value in where.items() if key not in ("revision", "subfolder")}
+        _check_index(base, variant, here)  # Transformers loads the model that is named there
+
+
+def _check_index(place: str | Path, variant: str | None, where: Mapping[str, Any]) -> None:
+    try:
+        config = read_settings(place, "config.json", **where) or {}
+    except ValueError:  # the loader says what is wrong with it
+        return
+    names = {f"model.{variant}.safetensors.index.json" if variant else "model.safetensors.index.json"}
+    if str(config.get("transformers_weights")).endswith(".index.json"):
+        names.add(str(config["transformers_weights"]))
+    for name in sorted(names):
+        index = read_settings(place, name, **where)
+        if index is None:
+            continue
+        shards = index.get("weight_map")
+        for shard in shards.values() if isinstance(shards, dict) else [shards]:
+            parts = re.split(r"[/\\]", shard) if isinstance(shard, str) else [""]
+            if not parts[-1].endswith(".safetensors") or not all(parts) or ".." in parts or ":" in parts[0]:
+                raise ValueError(
+                    f"{place}/{name}: weight_map must name .safetensors files of the checkpoint; got {shown(shard)}."
+                )
+
+
+def check_adapter(place: str | Path, **where: Any) -> None:
+    """Refuse a PEFT adapter that names further adapters, which PEFT would load from anywhere, pickles included.
+
+    Args:
+        place: Folder or Hub id.
+        **where: Some of `DOWNLOAD_OPTIONS`.
+
+    Raises:
+        ValueError: If it does.
+    """
+    settings = read_settings(place, "adapter_config.json", **where) or {}
+    if settings.get("adapters") or settings.get("peft_type") == "XLORA":
+        named = shown(settings.get("adapters"))
+        raise ValueError(f"{place}/adapter_config.json: adapters must not name further adapters to load; got {named}.")
+
+
 def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, Any]) -> None:
     """Refuse settings that are not allowed, and classes of another kind, in the files of a checkpoint."""
-    for name in names:
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop(0)
         settings = read_settings(place, name, **where)
         if settings is None:
             continue
         file = f"{place}/{where['subfolder']}/{name}" if where.get("subfolder") else f"{place}/{name}"
-        if name == "config.json":
+        if name not in names or name == "config.json":
             check_settings(settings, f"{file}: ")
+        if name == "config.json":  # a version of Transformers may read one of these in its place
+            others = settings.get("configuration_files")
+            waiting += [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
+        for key in PATHS_OF_TOKENIZER if name == "tokenizer_config.json" else ():
+            value = settings.get(key)
+            if isinstance(value, str) or (key == "init_inputs" and value):
+                raise ValueError(f"{file}: {key} must not be {shown(value)}: it names a file to read.")
         for path, key, value, _ in walk_settings(settings):
             if key in CLASS_KEYS and not _may_be(value, CLASS_KEYS[key]):
                 wanted = " or ".join(base.__name__ for base in CLASS_KEYS[key])
@@ -242,6 +316,8 @@ __all__ = [
     "build_auto",
     "build_part",
     "build_wrapped_model",
+    "check_adapter",
+    "check_weight_files",
     "load_auto",
     "read_settings",
     "wrapped_config",

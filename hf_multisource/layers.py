@@ -22,7 +22,7 @@ from .checkpoints import (
     holds_pickles_only,
 )
 from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS
+from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
 
 
 def dropout(states: Tensor, p: float, training: bool) -> Tensor:
@@ -299,7 +299,7 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
 
         Raises:
             ValueError: If weights and configuration differ in their sources, weights are missing, have other shapes, or
-                are NaN or infinite, or `use_safetensors` is False.
+                are NaN or infinite, `use_safetensors` is False, or a file of the checkpoint names weights outside it.
             OSError: If the weights are missing, damaged, or in a pickle only; the message names the file.
         """
         place = pretrained_model_name_or_path
@@ -308,6 +308,9 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         # Transformers would raise an error that names no weight; `check_weights` names them.
         kwargs["ignore_mismatched_sizes"] = True
         kwargs["trust_remote_code"] = kwargs.get("trust_remote_code") is True
+        if place is not None:
+            where = {key: kwargs[key] for key in DOWNLOAD_OPTIONS if key in kwargs}
+            check_weight_files(place, kwargs.get("variant"), **where)
         try:
             loaded: Any = super().from_pretrained(
                 place, *model_args, output_loading_info=True, use_safetensors=True, **kwargs
@@ -349,7 +352,7 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
             What `PreTrainedModel.load_adapter` returns.
 
         Raises:
-            ValueError: If `use_safetensors` is False.
+            ValueError: If `use_safetensors` is False, or the adapter names further adapters to load.
             OSError: If there is no adapter_model.safetensors.
         """
         load_config = kwargs.get("load_config")
@@ -360,6 +363,8 @@ class MultiSourcePreTrainedModel(PreTrainedModel):
         where |= {key: kwargs.pop(key) for key in DOWNLOAD_OPTIONS if key in kwargs}
         where |= kwargs.pop("adapter_kwargs", None) or {}
         place = peft_model_id or settings.get("pretrained_model_name_or_path")
+        if place is not None:
+            check_adapter(place, **where)
         if place is not None and settings.get("adapter_state_dict") is None:
             cached_file(place, "adapter_model.safetensors", **where)  # raises where it is missing
         return super().load_adapter(peft_model_id, *args, **{**kwargs, "download_kwargs": where})

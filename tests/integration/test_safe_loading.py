@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, CLIPConfig, PreTrainedConfig
+from transformers import BertConfig, BertModel, CLIPConfig, PreTrainedConfig
 
 from builders import SMALL, three_source_model, three_source_processor, tiny_config
 from hf_multisource import (
@@ -158,6 +158,69 @@ def test_a_processor_never_leaves_it_to_transformers_to_ask(
     MultiSourceProcessor.from_pretrained(tmp_path, **given)
     MultiSourceProcessor.from_pretrained(tmp_path, trust_remote_code=True)
     assert seen == [passed] * 3 + [True] * 3
+
+
+# Files that name other files
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A checkpoint as a source may wrap it."""
+    BertModel(BertConfig(vocab_size=20, **SMALL)).save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def test_an_index_of_a_wrapped_model_names_no_pickles(bert: Path) -> None:
+    weights = load_file(bert / "model.safetensors")
+    torch.save(weights, bert / "weights.bin")
+    (bert / "model.safetensors").unlink()
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, "weights.bin")}
+    (bert / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index\.json: weight_map must name \.safetensors files of the checkpoint"):
+        load_auto("AutoModel", bert)
+
+
+def test_another_configuration_file_is_checked_like_the_first(bert: Path) -> None:
+    shutil.copy(bert / "config.json", bert / "config.4.0.0.json")
+    edit(bert / "config.4.0.0.json", attn_implementation="org/kernel")
+    edit(bert / "config.json", configuration_files=["config.4.0.0.json"])
+    for loader in ("AutoConfig", "AutoModel"):
+        with pytest.raises(ValueError, match=r"config\.4\.0\.0\.json: attn_implementation must not be 'org/kernel'"):
+            load_auto(loader, bert)
+
+
+def test_an_adapter_leads_to_no_other_model(bert: Path) -> None:
+    (bert / "config.json").unlink()
+    (bert / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/name"}))
+    with pytest.raises(ValueError, match="holds an adapter of another model"):
+        load_auto("AutoModel", bert)
+
+
+def test_an_adapter_leads_to_no_other_adapters(folder: Path) -> None:
+    edit(folder / "config.json", use_cache=False)
+    adapter = {"peft_type": "XLORA", "hidden_size": 8, "adapters": {"0": "org/name"}, "base_model_name_or_path": "x"}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    save_file({}, folder / "adapter_model.safetensors")
+    model = three_source_model()
+    for load in (
+        MultiSourceForConditionalGeneration.from_pretrained,
+        model.load_adapter,
+        lambda place: load_auto("AutoModelForSeq2SeqLM", place),
+    ):
+        with pytest.raises(ValueError, match="adapters must not name further adapters to load"):
+            load(str(folder))
+
+
+@pytest.mark.parametrize("key", ["vocab", "merges", "init_inputs"])
+def test_a_tokenizer_reads_no_file_outside(key: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nsecret\n")
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    value = [str(secret)] if key == "init_inputs" else str(secret)
+    edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", **{key: value})
+    with pytest.raises(ValueError, match=rf"tokenizer_config\.json: {key} must not be .*: it names a file to read"):
+        load_auto("AutoTokenizer", folder)
 
 
 # What is saved again

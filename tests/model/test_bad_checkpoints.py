@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     BartConfig,
@@ -253,6 +255,26 @@ def test_weights_in_a_pickle_are_refused(plain: bool, auto: Any, folder: Path, t
     assert not sign.exists()
     pickle.loads(pickle.dumps(Bomb(sign)))
     assert sign.exists()
+
+
+@pytest.mark.feature("Hub", "No pickle is ever loaded")
+@pytest.mark.parametrize("auto", [MultiSourceForConditionalGeneration, AutoModelForSeq2SeqLM])
+@pytest.mark.parametrize(
+    "shard", ["weights.bin", "../model.safetensors", "/model.safetensors", "C:\\model.safetensors"]
+)
+def test_an_index_names_no_pickles_and_nothing_outside(auto: Any, shard: str, folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "weights.bin")
+    shutil.move(folder / "model.safetensors", folder.parent / "model.safetensors")
+    for name in ("model.safetensors.index.json", "other.safetensors.index.json"):
+        index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, shard)}
+        (folder / name).write_text(json.dumps(index))
+        with pytest.raises(
+            ValueError, match=r"index\.json: weight_map must name \.safetensors files of the checkpoint"
+        ):
+            auto.from_pretrained(folder)
+        (folder / name).unlink()
+        edit_config(folder, transformers_weights="other.safetensors.index.json")
 
 
 def test_a_pickle_is_not_loaded_on_demand_either(folder: Path) -> None:
