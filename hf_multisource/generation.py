@@ -114,6 +114,28 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 output[name] = tuple(value)
         return output
 
+    def load_custom_generate(
+        self, pretrained_model_name_or_path: Any = None, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Any:
+        """Load a function for `custom_generate`, which is code, without asking whether that is meant.
+
+        Args:
+            pretrained_model_name_or_path: Folder or Hub id.
+            trust_remote_code: Whether the code may be run; None: no.
+            **kwargs: As [`GenerationMixin.load_custom_generate`].
+
+        Returns:
+            The function.
+
+        Raises:
+            ValueError: If `trust_remote_code` is not True.
+        """
+        if trust_remote_code is not True:
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: custom_generate runs code only with trust_remote_code=True."
+            )
+        return super().load_custom_generate(pretrained_model_name_or_path, trust_remote_code=True, **kwargs)
+
     def _update_model_kwargs_for_generation(
         self, outputs: ModelOutput, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:

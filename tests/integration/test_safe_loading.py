@@ -160,6 +160,16 @@ def test_a_processor_never_leaves_it_to_transformers_to_ask(
     assert seen == [passed] * 3 + [True] * 3
 
 
+def test_a_custom_generate_function_is_not_asked_about(folder: Path) -> None:
+    sign = put_code(folder)
+    (folder / "custom_generate").mkdir()
+    shutil.copy(folder / "code.py", folder / "custom_generate" / "generate.py")
+    model = MultiSourceForConditionalGeneration.from_pretrained(folder)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        model.generate(input_ids=torch.tensor([[4, 5, 1]]), max_new_tokens=2, custom_generate=str(folder))
+    assert not sign.exists()
+
+
 # Files that name other files
 
 
