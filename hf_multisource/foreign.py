@@ -8,6 +8,7 @@ contacted or a question asked on standard input. Code from a checkpoint runs onl
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

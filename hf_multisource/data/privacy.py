@@ -263,10 +263,15 @@ def shorten_paths(text: str) -> str:
     Returns:
         The text without local paths.
     """
-    whole = (text.startswith("/") or _WINDOWS_PATH.match(text)) and "\n" not in text
+    several = re.search(r"[\s,;:=]/", text)  # as in en=/one/place,de=/another/place
+    whole = (text.startswith("/") or _WINDOWS_PATH.match(text)) and "\n" not in text and not several
     if whole:
         return shorten_path(text)
-    for start, path in sorted(find_local_paths(text), reverse=True):
+    found: list[tuple[int, str]] = []
+    for start, path in find_local_paths(text):
+        if not found or start >= found[-1][0] + len(found[-1][1]):  # in /a/b:/c, "b:/c" is no path of Windows
+            found.append((start, path))
+    for start, path in reversed(found):
         short = path.lstrip("./") if path.startswith("../") else path
         short = shorten_path(f"/{short}" if short != path else path)
         text = text[:start] + short + text[start + len(path) :]
@@ -320,7 +325,7 @@ def publishable(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            key: MASK if is_secret_key(str(key)) and item not in (None, False, True) else publishable(item)
+            publishable(key): MASK if is_secret_key(str(key)) and item not in (None, False, True) else publishable(item)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):

@@ -209,3 +209,9 @@ def test_a_long_text_is_searched_in_linear_time(piece: str) -> None:
     list(find_secrets(text))
     list(find_local_paths(text))
     assert time.perf_counter() - start < 5
+
+
+def test_several_paths_in_one_word_and_paths_that_are_keys_are_shortened() -> None:
+    words = ["--sources=en=/home/joe/x,de=/home/joe/y", "en=/home/joe/x,de=/home/joe/y"]
+    assert publishable_command(" ".join(words)) == "--sources=en=x,de=y en=x,de=y"
+    assert publishable({"/home/joe/deep/x": ["/home/joe/y:/home/joe/z"]}) == {"deep/x": ["y:z"]}
