@@ -18,7 +18,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -33,6 +33,8 @@ from .inference import InferenceMixin
 from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, dropout
 from .loss import linear_cross_entropy
 from .vocabulary import Shortlist, best_tokens
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -574,6 +576,12 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
             )
         encoded: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
         target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+        if target is None:
+            raise ValueError(
+                "give the model labels, decoder_input_ids or decoder_inputs_embeds. A stock Trainer with "
+                "label_smoothing_factor takes the labels away: its collator needs the model, "
+                "DataCollatorForMultiSource(processor, model=model)."
+            )
         examples = encoded.last_hidden_state.shape[0]
         if target.shape[0] != examples * decoder_expansion:
             raise ValueError(
@@ -792,6 +800,12 @@ class MultiSourceForConditionalGeneration(
             return_dict=True,
             **kwargs,
         )
+        if self.training and labels is None and self.config.label_smoothing and torch.is_grad_enabled():
+            logger.warning_once(
+                f"label_smoothing={self.config.label_smoothing} of the configuration acts on the loss that the model "
+                "computes, and the model is trained without labels: a Trainer with label_smoothing_factor takes them. "
+                "Set one of the two."
+            )
         bias = self.final_logits_bias if self.config.final_logits_bias else None
         smoothing = self.config.label_smoothing if self.training else 0.0
         logits = loss = best_ids = None

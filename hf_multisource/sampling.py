@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import seed_worker
 
 from .arguments import MultiSourceTrainingArguments
-from .collation import source_key
+from .collation import DataCollatorForMultiSource, source_key
 from .configuration_multisource import SOURCE_KEYS
 from .sharding import shard
 
@@ -239,7 +240,9 @@ class MultiSourceTrainer(Seq2SeqTrainer):
 
     It groups examples by their longest source, where stock code sees one source only, and keeps the columns of all
     sources, where stock code drops those of all but the first (the stock trainer needs `remove_unused_columns=False`).
-    With stock [`Seq2SeqTrainingArguments`] all options are off.
+    With stock [`Seq2SeqTrainingArguments`] all options are off. Where no `data_collator` is given and
+    `processing_class` is a processor of this package, [`DataCollatorForMultiSource`] makes the batches. With
+    `label_smoothing_factor` that collator is given the model, which it needs then.
 
     Args:
         *args: As [`Seq2SeqTrainer`].
@@ -258,10 +261,17 @@ class MultiSourceTrainer(Seq2SeqTrainer):
     source_learning_rates: Mapping[str, float] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
+        processor = given.arguments.get("processing_class")
+        if given.arguments.get("data_collator") is None and hasattr(processor, "source_names"):
+            given.arguments["data_collator"] = DataCollatorForMultiSource(processor)
+        super().__init__(*given.args, **given.kwargs)
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:
             raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
+        collator: Any = self.data_collator
+        if factor and isinstance(collator, DataCollatorForMultiSource) and collator.model is None:
+            collator.model = self.model
         if isinstance(self.args, MultiSourceTrainingArguments):
             self._take_options(self.args)
 

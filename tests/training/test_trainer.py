@@ -1,3 +1,4 @@
+import logging
 import random
 from functools import cache
 from pathlib import Path
@@ -202,3 +203,57 @@ def test_the_loss_per_sentence_is_the_sum_over_tokens_by_the_number_of_sentences
     assert found[1][0] == pytest.approx(found[0][0] * ratio, rel=1e-4)
     expected = {name: gradient * ratio for name, gradient in found[0][1].items()}
     torch.testing.assert_close(found[1][1], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("positional", [False, True])
+def test_the_trainer_makes_batches_of_examples_of_our_processor(positional: bool, tmp_path: Path) -> None:
+    expected, own = trainer_of(tmp_path, "serial")
+    assert expected.args is not None
+    model, rest = three_source_model("serial"), {"train_dataset": made_up_examples(16), "processing_class": processor()}
+    gradients = Gradients()
+    arguments = (model, expected.args, None) if positional else (model, expected.args)
+    trainer = MultiSourceTrainer(*arguments, **rest, callbacks=[gradients])
+    assert isinstance(trainer.data_collator, DataCollatorForMultiSource)
+    expected.train()
+    trainer.train()
+    assert losses_of(trainer) == losses_of(expected)
+    assert own.last.keys() == gradients.last.keys()
+
+
+def test_label_smoothing_of_the_trainer_needs_no_model_in_the_collator(tmp_path: Path) -> None:
+    expected, _ = trainer_of(tmp_path, "serial", label_smoothing_factor=0.1)
+    trainer, _ = trainer_of(tmp_path, "serial", label_smoothing_factor=0.1)
+    collator: Any = trainer.data_collator
+    again = MultiSourceTrainer(
+        trainer.model,
+        trainer.args,
+        data_collator=DataCollatorForMultiSource(collator.processor),
+        train_dataset=trainer.train_dataset,
+    )
+    expected.train()
+    again.train()
+    assert losses_of(again) == losses_of(expected)
+
+
+def test_a_stock_trainer_that_takes_the_labels_away_is_told_what_is_missing(tmp_path: Path) -> None:
+    trainer, _ = trainer_of(tmp_path, "serial", Seq2SeqTrainer, label_smoothing_factor=0.1)
+    trainer.data_collator = DataCollatorForMultiSource(processor())
+    with pytest.raises(ValueError, match=r"needs the model, DataCollatorForMultiSource\(processor, model=model\)"):
+        trainer.train()
+
+
+def test_two_smoothings_under_a_stock_trainer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, _ = trainer_of(tmp_path, "serial", Seq2SeqTrainer, smoothing=0.2, label_smoothing_factor=0.1)
+    logger = logging.getLogger("hf_multisource.modeling_multisource")
+    logger.addHandler(caplog.handler)
+    trainer.train()
+    logger.removeHandler(caplog.handler)
+    assert "label_smoothing=0.2 of the configuration acts on the loss that the model computes" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["serial", LSTM])
+def test_a_model_without_target_is_refused(family: str) -> None:
+    model = three_source_model(family)
+    batch = DataCollatorForMultiSource(processor())([{**one, "labels": None} for one in made_up_examples(2)])
+    with pytest.raises(ValueError, match="give the model labels, decoder_input_ids or decoder_inputs_embeds"):
+        model(**batch)
