@@ -33,10 +33,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
+from transformers.utils import logging
 
 from .attention import MultiHeadAttention, SourceMemory
 from .configuration_multisource import MultiSourceConfig
 from .layers import Bias, dropout
+
+logger = logging.get_logger(__name__)
 
 KeysValues = tuple[Tensor, Tensor]
 Combined = tuple[Tensor, Tensor | None, Tensor | None]
@@ -328,6 +331,25 @@ class GatedSerialCombiner(SerialCombiner):
         for name, gated in zip(self.source_names, config.gated_sources, strict=True):
             if gated:
                 getattr(self, name).gate = Bias(1)
+
+    def train(self, mode: bool = True) -> GatedSerialCombiner:
+        """As [`nn.Module.train`]; warns where training cannot open a gate, as with LoRA adapters on all linear layers.
+
+        Args:
+            mode: Whether to train.
+
+        Returns:
+            The combiner.
+        """
+        for name in self.source_names if mode else ():
+            gate = getattr(getattr(self, name), "gate", None)
+            numbers = [] if gate is None else list(gate.parameters())
+            if numbers and not any(number.requires_grad or number.is_meta or number.any() for number in numbers):
+                logger.warning_once(
+                    f"source {name!r} has no effect, and training cannot change that: its gate is 0 and frozen. With "
+                    'PEFT, pass modules_to_save=["gate"].'
+                )
+        return super().train(mode)
 
     def take_turn(
         self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any

@@ -1,3 +1,5 @@
+import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
 from transformers.modeling_utils import LoadStateDictConfig
+from transformers.utils.logging import warning_once as warn_once
 
 from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
@@ -195,3 +198,27 @@ def test_each_example_may_have_an_adapter_of_its_own(num_beams: int) -> None:
     found = model.generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6, adapter_names=names)
     for i, name in enumerate(names):
         assert found[i].tolist() == (plain if name == "__base__" else changed)[i].tolist()
+
+
+@pytest.mark.parametrize("kept", [None, ["gate"]])
+def test_gates_that_adapters_freeze_at_0_are_told_and_can_be_trained(
+    kept: list[str] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = three_source_model("gated_serial")
+    for name, parameter in model.named_parameters():
+        if ".gate." in name:
+            torch.nn.init.zeros_(parameter)  # as a source that has just been added
+    settings = LoraConfig(
+        task_type=TaskType.SEQ_2_SEQ_LM, r=2, lora_alpha=4, target_modules="all-linear", modules_to_save=kept
+    )
+    peft_model: Any = get_peft_model(model, settings)
+    logger = logging.getLogger("hf_multisource.combiners")
+    warn_once.cache_clear()
+    logger.addHandler(caplog.handler)
+    train(peft_model, tmp_path)
+    logger.removeHandler(caplog.handler)
+    gates = [value for name, value in peft_model.named_parameters() if ".gate." in name]
+    told = "source 'de' has no effect, and training cannot change that" in caplog.text
+    assert told is (kept is None)
+    assert any(bool(gate.any()) for gate in gates) is (kept is not None)
+    assert not math.isnan(logits(peft_model).sum())
