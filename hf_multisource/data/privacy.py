@@ -267,11 +267,7 @@ def shorten_paths(text: str) -> str:
     whole = (text.startswith("/") or _WINDOWS_PATH.match(text)) and "\n" not in text and not several
     if whole:
         return shorten_path(text)
-    found: list[tuple[int, str]] = []
-    for start, path in find_local_paths(text):
-        if not found or start >= found[-1][0] + len(found[-1][1]):  # in /a/b:/c, "b:/c" is no path of Windows
-            found.append((start, path))
-    for start, path in reversed(found):
+    for start, path in sorted(find_local_paths(text), reverse=True):
         short = path.lstrip("./") if path.startswith("../") else path
         short = shorten_path(f"/{short}" if short != path else path)
         text = text[:start] + short + text[start + len(path) :]
