@@ -232,6 +232,27 @@ def check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
 
 
+def owner_of(name: str, shares: Mapping[str, str | None]) -> str:
+    """Find the source whose encoder reads a source: itself, unless it shares another's, which may share a third one's.
+
+    Args:
+        name: The source's name.
+        shares: By name of a source, its `share_encoder_with`.
+
+    Returns:
+        Name of the owner of the encoder.
+
+    Raises:
+        ValueError: If sources share each other's encoders in a circle; the message lists them.
+    """
+    passed = [name]
+    while (other := shares.get(passed[-1])) is not None:
+        if other in passed:
+            raise ValueError(f"share_encoder_with leads in a circle: {' -> '.join([*passed, other])}.")
+        passed.append(other)
+    return passed[-1]
+
+
 class SourcesConfig(PreTrainedConfig):
     """What the configurations of all families have: the sources and the target's tokens.
 
@@ -408,10 +429,8 @@ class SourcesConfig(PreTrainedConfig):
         Raises:
             ValueError: If there is no such source; the message lists the names.
         """
-        source = self.get_source(name)
-        while source.share_encoder_with is not None:
-            source = self.get_source(source.share_encoder_with)
-        return source
+        self.get_source(name)  # refuses an unknown one
+        return self.get_source(owner_of(name, {one.name: one.share_encoder_with for one in self.sources}))
 
     def source_vocabulary(self, name: str) -> tuple[int, int | None]:
         """The vocabulary in which a source is written.

@@ -141,10 +141,7 @@ class Checkpoint:
         Returns:
             The name of one of the checkpoint's sources.
         """
-        source = self.config.get_source(self.own_source(name))
-        while source.share_encoder_with is not None:
-            source = self.config.get_source(source.share_encoder_with)
-        return str(source.name)
+        return str(self.config.encoder_owner(self.own_source(name)).name)
 
     def is_gated(self, name: str) -> bool:
         """Whether the checkpoint lets a source in through a gate.

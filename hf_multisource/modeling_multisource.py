@@ -110,13 +110,11 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
 
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
-        self.owners: dict[str, str] = {}
+        self.owners = {name: config.encoder_owner(name).name for name in config.source_names}
         self.sources = nn.ModuleDict()
         for source in config.sources:
-            if source.share_encoder_with is not None:
-                self.owners[source.name] = self.owners[source.share_encoder_with]
+            if self.owners[source.name] != source.name:
                 continue
-            self.owners[source.name] = source.name
             if hasattr(self.sources, source.name):
                 raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
             self.sources[source.name] = self.encoder_types[source.kind](config, source.name)

@@ -29,10 +29,10 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
     Raises:
         ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
     """
-    entries = recipe.source_entries()
+    origins = recipe.encoder_entries()
     parts: dict[str, Any] = {}
     for name, form in recipe.forms().items():
-        origin = entries.get(str(entries[name].get("share_encoder_with")), entries[name])
+        origin = origins[name]
         place = origin.get("processor", origin.get("encoder"))
         if origin.get("kind") != "pretrained":
             continue

@@ -26,6 +26,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.integrations import get_available_reporting_integrations
 
 from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
+from hf_multisource.configuration_multisource import owner_of
 from hf_multisource.data.files import write_text
 from hf_multisource.data.privacy import refuse_secret_key, refuse_secrets
 from hf_multisource.metrics.table import METRICS
@@ -119,6 +120,19 @@ class Recipe:
         own = {entry["name"]: entry for entry in entries}
         return {name: {"name": name, **own.get(name, {})} for name in names}
 
+    def encoder_entries(self) -> dict[str, dict[str, Any]]:
+        """Return the fields of each source's encoder, which may be another source's.
+
+        Returns:
+            Fields by source, in order.
+
+        Raises:
+            ValueError: If sources share each other's encoders in a circle.
+        """
+        entries = self.source_entries()
+        shares = {name: entry.get("share_encoder_with") for name, entry in entries.items()}
+        return {name: entries.get(owner_of(name, shares), entry) for name, entry in entries.items()}
+
     def forms(self) -> dict[str, str]:
         """Return the form of each source: text, picture, sound or features.
 
@@ -128,12 +142,11 @@ class Recipe:
         Raises:
             ValueError: If sources other than texts would be concatenated.
         """
-        entries = self.source_entries()
+        origins = self.encoder_entries()
         forms = {}
-        for name, entry in entries.items():
-            origin = entries.get(str(entry.get("share_encoder_with")), entry)
+        for name, entry in self.source_entries().items():
             if entry.get("kind") == "pretrained":
-                forms[name] = form_of(encoder_config(origin.get("encoder")))
+                forms[name] = form_of(encoder_config(origins[name].get("encoder")))
             else:
                 forms[name] = "features" if entry.get("kind") == "features" else "text"
         if self.data.concatenate and set(forms.values()) != {"text"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from transformers import (
 )
 
 from hf_multisource.recipes.pretrained import encoder_config, form_of, load_part, plain_image_processor
+from hf_multisource.recipes.processor import wrapped_parts
+from hf_multisource.recipes.recipe import DataRecipe, Recipe
 from kinds import picture
 
 
@@ -85,3 +88,29 @@ def test_timms_preprocessing_becomes_one_that_can_be_saved(mode: str, tmp_path: 
         )  # pixels are rounded between the steps
     with pytest.raises(ValueError, match="timm's crop_mode 'border' of 16 x 16 has no counterpart"):
         plain_image_processor({**timm_data.resolve_data_config(settings), "crop_mode": "border"})
+
+
+def shared(*names: str) -> Recipe:
+    """A recipe in which the first source wraps an encoder of pictures, and each other one shares that of the next."""
+    wrapped = {"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [4, 6], "embedding_size": 4}
+    entries: list[dict[str, Any]] = [{"name": names[0], "kind": "pretrained", "encoder": wrapped}]
+    entries[0]["processor"] = {"image_processor_type": "ViTImageProcessorPil"}
+    entries += [
+        {"name": name, "kind": "pretrained", "share_encoder_with": other} for other, name in itertools.pairwise(names)
+    ]
+    return Recipe(DataRecipe("text", list(names), "cs"), model={"sources": entries})
+
+
+def test_an_encoder_may_be_shared_by_one_source_after_the_other() -> None:
+    recipe = shared("one", "two", "three")
+    assert recipe.forms() == dict.fromkeys(("one", "two", "three"), "picture")
+    assert wrapped_parts(recipe).keys() == {"one", "two", "three"}
+    config = recipe.draft_config()
+    assert [config.encoder_owner(name).name for name in ("one", "two", "three")] == ["one"] * 3
+
+
+def test_encoders_shared_in_a_circle_are_refused() -> None:
+    recipe = shared("one", "two", "three")
+    recipe.model["sources"][0] = {"name": "one", "kind": "pretrained", "share_encoder_with": "three"}
+    with pytest.raises(ValueError, match=r"^share_encoder_with leads in a circle: one -> three -> two -> one\.$"):
+        recipe.forms()
