@@ -1,6 +1,6 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -205,6 +205,54 @@ def _source(i: int, item: Any) -> Any:
     return item
 
 
+class SourceList(list[Any]):
+    """The sources of a configuration: names and dicts that are put into it become [`SourceConfig`]s.
+
+    Args:
+        items: Names, dicts of the fields of a [`SourceConfig`], or [`SourceConfig`]s.
+
+    Raises:
+        ValueError: If an item is none of these, or its settings are not allowed; so do the methods that add items.
+    """
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__()
+        self.extend(items)
+
+    def append(self, item: Any) -> None:
+        """Add a source.
+
+        Args:
+            item: A name, a dict or a [`SourceConfig`].
+        """
+        super().append(_source(len(self), item))
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Add sources.
+
+        Args:
+            items: Names, dicts or [`SourceConfig`]s.
+        """
+        for item in items:
+            self.append(item)
+
+    def insert(self, index: Any, item: Any) -> None:
+        """Add a source in front of another.
+
+        Args:
+            index: Place of the other.
+            item: A name, a dict or a [`SourceConfig`].
+        """
+        super().insert(index, _source(index, item))
+
+    def __iadd__(self, items: Any) -> "SourceList":  # type: ignore[misc]  # what + makes is no configuration
+        self.extend(items)
+        return self
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        super().__setitem__(index, SourceList(item) if isinstance(index, slice) else _source(index, item))
+
+
 def _pick(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -296,12 +344,9 @@ class SourcesConfig(PreTrainedConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        given = ["source"] if self.sources is None else self.sources
-        if not isinstance(given, list | tuple):
-            raise ValueError(f"sources must be a list of names, dicts or SourceConfigs; got {shown(given)}.")
-        check_limit("sources", len(given), "the number of sources")
+        if self.sources is None:
+            self.sources = ["source"]
         self._check_keys(kwargs)
-        self.sources = [_source(i, item) for i, item in enumerate(given)]
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
@@ -309,6 +354,14 @@ class SourcesConfig(PreTrainedConfig):
             kwargs.pop("auto_map", None)
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key == "sources" and value is not None:
+            if not isinstance(value, list | tuple):
+                raise ValueError(f"sources must be a list of names, dicts or SourceConfigs; got {shown(value)}.")
+            check_limit("sources", len(value), "the number of sources")
+            value = SourceList(value)
+        super().__setattr__(key, value)
 
     def _check_keys(self, others: Mapping[str, Any]) -> None:
         # Transformers sets an attribute for every key that is not a field. It must not hide one that the class has.

@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig
+from .combiners import COMBINERS
+from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig, check_choice
 from .encoders import output_width
 from .foreign import load_auto
 
@@ -164,7 +165,7 @@ class FromSourcesMixin:
         cls,
         sources: Mapping[str, str | Path | PreTrainedModel],
         decoder: str,
-        combiner: str = "serial",
+        combiner: str | None = None,
         source_fields: Mapping[str, Mapping[str, Any]] | None = None,
         **config_fields: Any,
     ) -> Any:
@@ -190,7 +191,9 @@ class FromSourcesMixin:
         Args:
             sources: Folder, Hub id or model, by the name of the source; in this order they become the model's sources.
             decoder: Name of the source whose checkpoint gives the decoder.
-            combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
+            combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`. None: that of the
+                decoder's checkpoint, if it is a model of several sources of this package, else serial. A warning says
+                where such a checkpoint gets another one.
             source_fields: By source, `dropout`, `source_dropout`, `freeze`, `norm` and `gated` of its [`SourceConfig`].
             **config_fields: Settings of [`MultiSourceConfig`] that weights do not depend on.
 
@@ -211,6 +214,8 @@ class FromSourcesMixin:
         """
         if decoder not in sources:
             raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
+        if combiner is not None:
+            check_choice("combiner", combiner, tuple(COMBINERS))
         source_fields = source_fields or {}
         _check_free("source_fields", source_fields, tuple(sources))
         _check_free("the configuration", config_fields, FREE_FIELDS)
@@ -222,6 +227,7 @@ class FromSourcesMixin:
                 models[key] = load(cls, value)
         place = _identity(sources[decoder])
         origin = translate(models[place])
+        combiner = _chosen_combiner(combiner, models[place])
         others = {key: model for key, model in models.items() if key != place and is_translatable(model)}
         checkpoints = {place: origin, **{key: translate(model) for key, model in others.items()}}
 
@@ -263,6 +269,20 @@ class FromSourcesMixin:
         model.generation_config = copy.deepcopy(origin.generation_config)
         model.generation_config._from_model_config = False
         return model
+
+
+def _chosen_combiner(combiner: str | None, origin: Any) -> str:
+    """The combiner of a new model; warns if it is not that of a checkpoint which has one."""
+    several = len(getattr(origin.config, "sources", ())) > 1
+    own = origin.config.combiner if several else None
+    if combiner is None:
+        return own or "serial"
+    if own is not None and combiner != own and (own, combiner) != ("serial", "gated_serial"):  # these agree
+        logger.warning(
+            f"the decoder's checkpoint combines its sources by combiner={own!r}, and the new model by {combiner!r}: it "
+            "computes something else until it is trained. Leave combiner out to keep the checkpoint's."
+        )
+    return combiner
 
 
 def _identity(value: Any) -> Any:

@@ -461,6 +461,7 @@ class MultiSourceModel(MultiSourcePreTrainedModel):
     decoder_type: ClassVar[Any] = MultiSourceDecoder
 
     def __init__(self, config: MultiSourceConfig) -> None:
+        config.validate()  # its fields may have been changed since it was made
         super().__init__(config)
         self.encoder = self.encoder_type(config)
         self.decoder = self.decoder_type(config)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +18,13 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from builders import tiny_config
-from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration, SourceConfig
+from hf_multisource import (
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourceModel,
+    MultiSourceRNNConfig,
+    SourceConfig,
+)
 
 SETTINGS: dict[str, Any] = {
     "sources": [
@@ -434,3 +442,29 @@ def test_a_copy_shares_nothing_that_can_change() -> None:
     other = MultiSourceConfig.from_dict(config.to_dict())
     other.sources[0].layers = 9
     assert config.sources[0].layers is None
+
+
+@pytest.mark.parametrize("family", [MultiSourceConfig, MultiSourceRNNConfig])
+def test_sources_that_are_set_or_added_later_become_source_configs(family: Any) -> None:
+    config = family(sources=["en", "de"])
+    config.sources = ["en", {"name": "de", "source_dropout": 0.5}]
+    config.sources.append("fr")
+    config.sources += ["cs"]
+    config.sources.insert(0, "pl")
+    config.sources[1] = "it"
+    config.sources[3:] = ["es"]
+    assert config.source_names == ["pl", "it", "de", "es"]
+    assert all(isinstance(source, SourceConfig) for source in config.sources)
+    assert family.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    assert copy.deepcopy(config).source_names == pickle.loads(pickle.dumps(config)).source_names == config.source_names
+    for wrong, shown in (("en", "'en'"), ([3], "3")):
+        with pytest.raises(ValueError, match=f"^sources must .*; got {shown}\\.$"):
+            config.sources = wrong
+    assert config.source_names == ["pl", "it", "de", "es"]
+
+
+def test_a_model_is_not_built_of_settings_that_became_wrong_later() -> None:
+    config = tiny_config("serial", ["en", "de"])
+    config.sources.append("e$")
+    with pytest.raises(StrictDataclassError, match=r"source name 'e\$' must be an identifier"):
+        MultiSourceModel(config)

@@ -768,3 +768,34 @@ def test_an_encoder_is_attached_only_to_features_of_its_width() -> None:
     placed = {**image, "position_embedding": "learned"}
     with pytest.raises(ValueError, match="without layers, positions or a shared encoder"):
         attach_encoder(MultiSourceForConditionalGeneration(tiny_config("serial", ["en", placed])), "image", network)
+
+
+# The combiner of a checkpoint with several sources
+
+
+@pytest.mark.parametrize("combiner", ["parallel", "hierarchical", "flat"])
+def test_a_model_of_several_sources_keeps_its_combiner(combiner: str, told: pytest.LogCaptureFixture) -> None:
+    own = three_source_model(combiner)
+    same_again = convert(dict.fromkeys(own.config.source_names, own), own.config.source_names[0])
+    assert same_again.config.combiner == combiner
+    inputs = three_source_batch()
+    target = torch.full((5, 2), own.config.decoder_start_token_id)
+    with torch.no_grad():
+        answers = [model(**inputs, decoder_input_ids=target).logits for model in (own, same_again)]
+    same(answers[1], answers[0])
+    assert not told.text
+
+
+def test_another_combiner_than_the_checkpoints_is_told(told: pytest.LogCaptureFixture) -> None:
+    own = three_source_model("parallel")
+    names = own.config.source_names
+    assert convert(dict.fromkeys(names, own), names[0], "serial").config.combiner == "serial"
+    assert "combines its sources by combiner='parallel', and the new model by 'serial'" in told.text
+    told.clear()
+    convert({name: three_source_model("serial") for name in names}, names[0], "gated_serial")
+    assert "combines its sources" not in told.text
+
+
+def test_an_unknown_combiner_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ValueError, match=r"^combiner must be one of 'serial', .*; got 'serail'\.$"):
+        convert({"en": "nowhere/at-all"}, "en", "serail")

@@ -54,7 +54,7 @@ FLOORS = {
     "inference": set[str](),
     "vocabulary": {"inference"},
     "generation": {"beam_cache", "configuration_multisource", "inference", "messages", "vocabulary"},
-    "conversion": {"configuration_multisource", "encoders", "foreign"},
+    "conversion": {"combiners", "configuration_multisource", "encoders", "foreign"},
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
         *("beam_cache", "conversion", "inference", "vocabulary"),
