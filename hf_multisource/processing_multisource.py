@@ -25,7 +25,7 @@ from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source
 from .configuration_multisource import MultiSourceConfig
 from .foreign import DOWNLOAD_OPTIONS, load_auto
 from .foreign_settings import forget_references
-from .messages import first_line
+from .messages import first_line, shown
 from .pictures import UnreadablePictureError, read_picture
 from .processor_files import check_names, check_processor_files
 from .text_encoding import encode_texts
@@ -215,7 +215,7 @@ class MultiSourceProcessor(ProcessorMixin):
             The answer.
         """
         if self.main_input(name) == "input_ids":
-            return isinstance(value, str)
+            return isinstance(value, str) or not hasattr(value, "__len__")
         return isinstance(value, str | bytes) or not isinstance(value, Sequence)
 
     @property
@@ -244,8 +244,8 @@ class MultiSourceProcessor(ProcessorMixin):
             max_length: In tokens, of each text source and of the target.
             return_tensors: "pt" for tensors, "np" for arrays, None for lists.
             unreadable: Whether a picture that cannot be read is an "error" or, with a warning, "absent".
-            **sources: By source name, one value or a list of values. Text: a text. Pictures: whatever
-                [`read_picture`] takes. Speech: an array of samples, or a dict with `array` and `sampling_rate`.
+            **sources: By source name, one value or a list of values. Text: a text, or NaN, pandas' None. Pictures:
+                whatever [`read_picture`] takes. Speech: an array of samples, or a dict of `array` and `sampling_rate`.
                 Features: an array; a map is read row by row. None, an empty or white text (or path), an array of no
                 rows, or a name left out: absent. A list is always a batch: a single array must not be one.
 
@@ -283,7 +283,8 @@ class MultiSourceProcessor(ProcessorMixin):
             column = columns.get(name, [None] * size)
             key = self.main_input(name)
             if key == "input_ids":
-                rows[name] = self._encode(self.get_tokenizer(name), column, truncation, max_length)
+                texts = [_text(f"source {name!r}", i, value) for i, value in enumerate(column)]
+                rows[name] = self._encode(self.get_tokenizer(name), texts, truncation, max_length)
                 masks[name] = [[1] * len(row) for row in rows[name]]
             elif key == "pixel_values":
                 rows[name] = [self._encode_picture(name, i, value, unreadable) for i, value in enumerate(column)]
@@ -310,7 +311,10 @@ class MultiSourceProcessor(ProcessorMixin):
             if padding not in (False, "do_not_pad"):
                 data[row_key], data[mask_key] = pad_source(self, name, rows[name], masks[name], to=length)
         if targets is not None:
-            data["labels"] = self._encode(self.tokenizer, targets, truncation, max_length, True)
+            texts = [_text("text_target", i, value) for i, value in enumerate(targets)]
+            if None in texts:
+                raise ValueError(f"text_target of example {texts.index(None)} is missing; each example needs one.")
+            data["labels"] = self._encode(self.tokenizer, texts, truncation, max_length, True)
             if padding not in (False, "do_not_pad"):
                 data["labels"] = pad_rows(data["labels"], LABEL_PADDING, to=length)
         if single and return_tensors is None:
@@ -557,6 +561,15 @@ def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
         return load_auto(loader, path, subfolder=folder, **kwargs)
     except ValueError as error:
         raise ValueError(f"{path}: {folder} cannot be loaded: {first_line(error)}") from error
+
+
+def _text(what: str, row: int, value: Any) -> str | None:
+    """A text, or None where there is none: NaN and NA stand for missing cells in tables of pandas."""
+    if value is None or isinstance(value, str):
+        return value
+    if (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType":
+        return None
+    raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
 
 
 def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:

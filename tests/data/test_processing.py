@@ -22,7 +22,7 @@ from transformers import (
 )
 
 import kinds
-from builders import tiny_config
+from builders import three_source_processor, tiny_config
 from fresh import run_fresh
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.recipes.tokenization import train_tokenizer
@@ -696,3 +696,33 @@ def test_every_text_source_must_know_the_null_token() -> None:
         MultiSourceProcessor(own, ["en", "de"], {"de": tokenizer("de")}, null_token="<NULL>")
     with pytest.raises(ValueError, match=r"of '<unk>' the tokenizer of 'en' makes \['<unk>'\]"):
         MultiSourceProcessor(own, ["en", "de"], null_token="<unk>")
+
+
+class NAType:
+    """As the missing value of pandas is called."""
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), NAType()])
+def test_missing_cells_of_tables_are_absent(missing: Any) -> None:
+    processor = three_source_processor()
+    expected = processor(en=["a dog", None], de=[None, "ein Hund"], text_target=["x", "y"])
+    given = processor(en=["a dog", missing], de=[missing, "ein Hund"], fr=[missing] * 2, text_target=["x", "y"])
+    assert dict(given) == dict(expected)
+    assert dict(processor(en="a dog", de=missing)) == dict(processor(en="a dog"))
+
+
+@pytest.mark.parametrize("value", [3, 2.5, [4, 5], b"a dog", {"text": "a dog"}])
+def test_what_is_no_text_is_refused_with_source_and_row(value: Any) -> None:
+    processor = three_source_processor()
+    with pytest.raises(ValueError, match=r"^source 'de' of example 1 must be a text, or None; got "):
+        processor(en=["a", "b"], de=["c", value])
+    with pytest.raises(ValueError, match=r"^text_target of example 1 must be a text, or None; got "):
+        processor(en=["a", "b"], text_target=["c", value])
+
+
+def test_a_single_number_and_a_missing_target_are_refused() -> None:
+    processor = three_source_processor()
+    with pytest.raises(ValueError, match=r"^source 'en' of example 0 must be a text, or None; got 3\.$"):
+        processor(en=3)
+    with pytest.raises(ValueError, match=r"^text_target of example 1 is missing; each example needs one\.$"):
+        processor(en=["a", "b"], text_target=["c", float("nan")])
