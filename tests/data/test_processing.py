@@ -725,4 +725,5 @@ def test_a_single_number_and_a_missing_target_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^source 'en' of example 0 must be a text, or None; got 3\.$"):
         processor(en=3)
     with pytest.raises(ValueError, match=r"^text_target of example 1 is missing; each example needs one\.$"):
-        processor(en=["a", "b"], text_target=["c", float("nan")])
+        missing: Any = float("nan")
+        processor(en=["a", "b"], text_target=["c", missing])
