@@ -373,7 +373,12 @@ class PretrainedEncoder(SourceEncoder):
         super().__init__(config, name)
         model = build_wrapped_model(self.source.encoder, f"sources[{name}].encoder", dtype=torch.get_default_dtype())
         if self.source.encoder.is_encoder_decoder:
-            model = model.get_encoder()
+            whole, model = model, model.get_encoder()
+            if not hasattr(model, "main_input_name"):  # a part that does not read inputs by itself
+                raise ValueError(
+                    f"sources[{name}].encoder.is_encoder_decoder must be False: a {type(whole).__name__} has no "
+                    "encoder that can be used alone."
+                )
         elif "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
             model.pooler = None  # trained parameters that nothing reads
         self.model = model

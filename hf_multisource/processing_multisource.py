@@ -215,7 +215,7 @@ class MultiSourceProcessor(ProcessorMixin):
             The answer.
         """
         if self.main_input(name) == "input_ids":
-            return isinstance(value, str) or not hasattr(value, "__len__")
+            return isinstance(value, str)
         return isinstance(value, str | bytes) or not isinstance(value, Sequence)
 
     @property
@@ -271,6 +271,9 @@ class MultiSourceProcessor(ProcessorMixin):
             raise ValueError(f"unreadable must be one of {', '.join(map(repr, UNREADABLE))}; got {unreadable!r}.")
         if padding is None:
             padding = return_tensors is not None
+        for name, value in sources.items():  # a missing cell, or a number
+            if self.main_input(name) == "input_ids" and value is not None and not hasattr(value, "__len__"):
+                sources[name] = _text(f"source {name!r}", 0, value)
         single = all(value is None or self.is_single(name, value) for name, value in sources.items())
         single = single and isinstance(text_target, str | None)
         columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}

@@ -534,3 +534,10 @@ def test_a_model_whose_output_is_no_sequence_is_refused() -> None:
 
     with pytest.raises(ValueError, match="a Odd cannot be a source's encoder: its configuration does not say"):
         output_width(Odd())
+
+
+def test_a_wrapped_model_that_only_says_it_is_an_encoder_decoder_is_refused() -> None:
+    wrapped = BertConfig(vocab_size=30, is_encoder_decoder=True, **SMALL)
+    config = tiny_config("serial", ["en", {"name": "bert", "kind": "pretrained", "encoder": wrapped}])
+    with pytest.raises(ValueError, match=r"^sources\[bert\]\.encoder\.is_encoder_decoder must be False: a BertModel"):
+        MultiSourceForConditionalGeneration(config)
