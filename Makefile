@@ -62,9 +62,9 @@ build/transformers/tests: $(INSTALLED)
 	tar -xzf build/transformers/*.tar.gz -C build/transformers --strip-components=1 --wildcards '*/tests'
 	touch $@
 
-# Of each target; as many as fit into an hour on one core. A repeated run takes the same inputs with FUZZ=--seed=NUMBER.
+# Examples of each target. A repeated run takes the same inputs with FUZZ=--seed=NUMBER.
 EXAMPLES ?= 3000
-fuzz: $(WHEEL)  ## broken input of every kind, thousands of each; writes docs/fuzzing.md (an hour)
+fuzz: $(WHEEL)  ## broken input of every kind, thousands of each; writes docs/fuzzing.md
 	$(TESTED) OMP_NUM_THREADS=1 $(PYTHON) tests/fuzz/campaign.py --examples $(EXAMPLES) --page docs/fuzzing.md $(FUZZ)
 
 lint: $(INSTALLED)  ## ruff, mypy and pydoclint

@@ -212,7 +212,8 @@ class SourceList(list[Any]):
         items: Names, dicts of the fields of a [`SourceConfig`], or [`SourceConfig`]s.
 
     Raises:
-        ValueError: If an item is none of these, or its settings are not allowed; so do the methods that add items.
+        ValueError: If an item is none of these, or its settings are not allowed. `append`, `extend`,
+            `insert`, `+=` and assignment to an item raise it as well.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Build and load what is not of this package: configurations, models, tokenizers, image processors, feature extractors.
+"""Build and load objects of Transformers: configurations, models, tokenizers, image processors, feature extractors.
 
 Every such object comes from here, so that no file of a checkpoint can have code run, a pickle read, another place
 contacted or a question asked on standard input. Code from a checkpoint runs only where the caller passes on a user's

@@ -33,7 +33,7 @@ def _state(tensor: Tensor) -> tuple[int, int]:
 
 
 class _PackedWeight(NamedTuple):
-    """A packed weight and what it was made from; never changed, so that threads may share it without a lock."""
+    """A packed weight and what it was made from. It is never changed: threads share it without a lock."""
 
     #: What `pack` returned.
     weight: Any

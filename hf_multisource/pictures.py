@@ -25,9 +25,9 @@ TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF; libtiff allocates the memory
 
 
 class UnreadablePictureError(ValueError):
-    """Where a picture should be there is none that can be read: a broken or empty file, a folder, nothing at all.
+    """Raised for a picture that cannot be read: its file is missing, empty or damaged, or it is a folder.
 
-    Also a file of another format than `FORMATS`, a picture of more than `MAX_PIXELS`, and one of float pixels.
+    Also raised for a file of another format than `FORMATS`, more than `MAX_PIXELS` pixels, and float pixels.
     """
 
 

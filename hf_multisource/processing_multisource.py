@@ -559,7 +559,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
 
 def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
-    """Load what one source has of its own; a folder that is missing or broken is named."""
+    """Load a source's own tokenizer or processor; an error names a folder that is missing or damaged."""
     try:
         return load_auto(loader, path, subfolder=folder, **kwargs)
     except ValueError as error:

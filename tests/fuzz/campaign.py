@@ -1,4 +1,4 @@
-"""Fuzz the package: run the targets in processes of their own and gather what they report.
+"""Fuzz the package: run each target in a separate process, and collect the reports.
 
 `make fuzz` runs this file: `python tests/fuzz/campaign.py --examples 2000 --page docs/fuzzing.md`. It ends with status
 1 if there is any violation of what `oracle` allows.
@@ -106,7 +106,7 @@ def run_workers(folder: Path, names: Sequence[str], examples: int | None, seed: 
 
 
 def describe(found: dict[str, Tally]) -> str:
-    """Say what is wrong, one violation a paragraph; empty: nothing."""
+    """Describe the violations, one in each paragraph; return an empty text if there are none."""
     return "\n\n".join(
         f"{name}: {wrong} ({times} times), for example: {example[:SHOWN]}"
         for name, tally in found.items()

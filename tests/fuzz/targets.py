@@ -478,7 +478,7 @@ GROUPS: tuple[Callable[[Path], list[Target]], ...] = (
 
 
 def all_targets(folder: Path) -> list[Target]:
-    """Make every target; each group has a folder of its own for good and broken files."""
+    """Return all targets. Each group writes its files, valid and damaged, to its own subfolder."""
     made = []
     for group in GROUPS:
         place = folder / group.__name__

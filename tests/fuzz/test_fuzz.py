@@ -1,4 +1,4 @@
-"""Broken input of every kind is refused in one line, or accepted: a short run of what `make fuzz` does for an hour."""
+"""Broken input of every kind is refused in one line, or accepted: a short run of what `make fuzz` does ."""
 
 from __future__ import annotations
 

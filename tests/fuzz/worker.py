@@ -65,7 +65,7 @@ class Trial:
     def __init__(self, target: Any, report: Report, acts: list[str]) -> None:
         self.target, self.report, self.acts = target, report, acts
         self.outcomes: Counter[str] = Counter()
-        self.violations: dict[str, tuple[int, str]] = {}  # what is wrong -> how often, and the shortest example
+        self.violations: dict[str, tuple[int, str]] = {}  # by message: number of cases, and the shortest example
 
     def __call__(self, example: Any) -> None:
         shown = repr(example)

@@ -28,7 +28,7 @@ TOKEN_IDS = {"pad_token_id", "bos_token_id", "decoder_start_token_id"}
 
 
 def numeric_fields(kind: Any) -> list[str]:
-    """Names of the fields that hold a number, apart from those that all configurations of Transformers have."""
+    """Names of the numeric fields that this package adds to the configuration."""
     inherited = {field.name for field in fields(PreTrainedConfig)}
     written = {field.name: getattr(field.type, "__name__", str(field.type)) for field in fields(kind)}
     return [name for name, type_name in written.items() if type_name in NUMBER_TYPES and name not in inherited]

@@ -536,7 +536,7 @@ def test_weights_that_are_missing_are_still_named(
     assert f"missing keys in the checkpoint model loaded: ['{name}']" in caplog.text
 
 
-# Keys that may change, and those that may not.
+# Keys of a recipe that a resumed run may change, and keys that it may not.
 
 
 def test_a_run_resumes_from_another_place_under_other_paths_with_keys_that_do_not_change_the_weights(
