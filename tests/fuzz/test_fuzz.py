@@ -1,4 +1,4 @@
-"""Broken input of every kind is refused in one line, or accepted: a short run of what `make fuzz` does ."""
+"""Broken input of every kind is refused in one line, or accepted: a short run of `make fuzz`."""
 
 from __future__ import annotations
 
