@@ -28,10 +28,10 @@ from .foreign_settings import forget_references
 from .messages import first_line, shown
 from .pictures import UnreadablePictureError, read_picture
 from .processor_files import check_names, check_processor_files
-from .text_encoding import encode_texts
+from .text_encoding import TextOptions, encode_texts
 
-PADDINGS = (None, True, False, "longest", "max_length", "do_not_pad")
 UNREADABLE = ("error", "absent")
+TARGET = "text_target"  # what the target is called beside the names of sources
 PROCESSOR_INPUTS = {  # what an image processor, or a feature extractor, may make of a source
     "AutoImageProcessor": ("pixel_values",),
     "AutoFeatureExtractor": ("input_values", "input_features"),
@@ -227,21 +227,30 @@ class MultiSourceProcessor(ProcessorMixin):
         self,
         *,
         text_target: str | Sequence[str] | None = None,
+        add_special_tokens: bool = True,
         padding: bool | str | None = None,
-        truncation: bool = False,
-        max_length: int | None = None,
+        truncation: bool | str | None = None,
+        max_length: int | Mapping[str, int] | None = None,
+        pad_to_multiple_of: int | None = None,
         return_tensors: str | None = None,
         unreadable: str = "error",
         **sources: Any,
     ) -> BatchFeature:
-        """Encode one example or a batch.
+        """Encode one example or a batch. The options do to each text what they do in a call of its tokenizer.
 
         Args:
-            text_target: The target text or texts; gives `labels`.
+            text_target: The target text or texts; gives `labels`. Given without sources, it gives `labels` only. (A
+                tokenizer calls them `input_ids` then; here, these are the ids of source 0.)
+            add_special_tokens: Whether each text gets the special tokens of its tokenizer, such as the end of sentence.
             padding: True or "longest": each source to its longest row; "max_length": texts to `max_length`, all else to
                 its longest row; None: pad if tensors are asked for. Labels are padded with -100.
-            truncation: Whether longer texts are cut to `max_length`.
-            max_length: In tokens, of each text source and of the target.
+            truncation: Whether longer texts are cut to `max_length`: True, "longest_first" and "only_first" mean yes,
+                False and "do_not_truncate" no; None: yes if `max_length` is given and `padding` is None or False.
+            max_length: In tokens, of each text source and of the target, special tokens included; or a mapping from
+                names of text sources, and "text_target", to such lengths. Where none is given, the tokenizer's
+                `model_max_length`.
+            pad_to_multiple_of: Pad to lengths that are multiples of this, as the collator does: ids, features, their
+                masks and the labels, but not pictures and speech. Needs padding.
             return_tensors: "pt" for tensors, "np" for arrays, None for lists.
             unreadable: Whether a picture that cannot be read is an "error" or, with a warning, "absent".
             **sources: By source name, one value or a list of values. Text: a text, or NaN, pandas' None. Pictures:
@@ -258,19 +267,23 @@ class MultiSourceProcessor(ProcessorMixin):
             lists that are not padded, their arrays are None. And `labels`.
 
         Raises:
-            ValueError: If a name is no source's, lists have different lengths, a value is not what its source takes or
-                cannot be read, speech has another sampling rate than its feature extractor, an example has no source at
-                all, or `padding` or `unreadable` is unknown.
+            ValueError: If a name is neither a source's nor an option's, lists have different lengths, a value is not
+                what its source takes or cannot be read, speech has another sampling rate than its feature extractor, an
+                example has no source at all, or an option has a value that is not allowed or does not fit the others.
         """
-        self._check_names(sources)
-        if padding not in PADDINGS:
-            raise ValueError(f"padding must be one of {', '.join(map(repr, PADDINGS))}; got {padding!r}.")
-        if padding == "max_length" and max_length is None:
-            raise ValueError('padding="max_length" needs a max_length.')
+        self._check_names(sources, f", the options {', '.join(OPTIONS)}")
         if unreadable not in UNREADABLE:
             raise ValueError(f"unreadable must be one of {', '.join(map(repr, UNREADABLE))}; got {unreadable!r}.")
-        if padding is None:
-            padding = return_tensors is not None
+        names = self.source_names if sources or text_target is None else []
+        texts_of = [name for name in self.source_names if self.main_input(name) == "input_ids"]
+        options = TextOptions(
+            {**{name: self.get_tokenizer(name) for name in texts_of}, TARGET: self.tokenizer},
+            add_special_tokens=add_special_tokens,
+            padding=return_tensors is not None if padding is None else padding,
+            truncation=max_length is not None and not padding if truncation is None else truncation,
+            max_length=max_length,
+            pad_to_multiple_of=pad_to_multiple_of,
+        )
         for name, value in sources.items():  # a missing cell, or a number
             if self.main_input(name) == "input_ids" and value is not None and not hasattr(value, "__len__"):
                 sources[name] = _text(f"source {name!r}", 0, value)
@@ -278,16 +291,16 @@ class MultiSourceProcessor(ProcessorMixin):
         single = single and isinstance(text_target, str | None)
         columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}
         targets: Any = [text_target] if single and text_target is not None else text_target
-        size = self._batch_size(columns if targets is None else {**columns, "text_target": targets})
+        size = self._batch_size(columns if targets is None else {**columns, TARGET: targets})
 
         rows: dict[str, list[Any]] = {}
         masks: dict[str, list[Any]] = {}
-        for name in self.source_names:
+        for name in names:
             column = columns.get(name, [None] * size)
             key = self.main_input(name)
             if key == "input_ids":
                 texts = [_text(f"source {name!r}", i, value) for i, value in enumerate(column)]
-                rows[name] = self._encode(self.get_tokenizer(name), texts, truncation, max_length)
+                rows[name] = self._encode(name, texts, options)
                 masks[name] = [[1] * len(row) for row in rows[name]]
             elif key == "pixel_values":
                 rows[name] = [self._encode_picture(name, i, value, unreadable) for i, value in enumerate(column)]
@@ -298,36 +311,41 @@ class MultiSourceProcessor(ProcessorMixin):
             else:
                 encoded = [self._encode_speech(name, i, value) for i, value in enumerate(column)]
                 rows[name], masks[name] = [row for row, _ in encoded], [mask for _, mask in encoded]
-        self._check_present(masks, size)
+        if names:
+            self._check_present(masks, size)
         if self.null_token is not None:
-            for name in (name for name in self.source_names if self.main_input(name) == "input_ids"):
+            for name in (name for name in names if name in texts_of):
                 # "Split" is for sentences that quote a special token; this one is meant.
-                [null] = self._token_ids(self.get_tokenizer(name), [self.null_token], split_special_tokens=False)
+                how = {"split_special_tokens": False, "add_special_tokens": add_special_tokens}
+                [null] = self._token_ids(self.get_tokenizer(name), [self.null_token], **how)
                 rows[name] = [row or null for row in rows[name]]
                 masks[name] = [[1] * len(row) for row in rows[name]]
 
-        length = max_length if padding == "max_length" else None
         data: dict[str, Any] = {}
-        for i, name in enumerate(self.source_names):
+        for i, name in enumerate(names):
             row_key, mask_key = source_key(i, name, self.main_input(name)), source_key(i, name, "attention_mask")
             data[row_key], data[mask_key] = rows[name], masks[name]
-            if padding not in (False, "do_not_pad"):
-                data[row_key], data[mask_key] = pad_source(self, name, rows[name], masks[name], to=length)
+            if options.pads:
+                length = options.padded_length(name) if name in texts_of else None
+                data[row_key], data[mask_key] = pad_source(
+                    self, name, rows[name], masks[name], to=length, multiple_of=options.multiple
+                )
         if targets is not None:
-            texts = [_text("text_target", i, value) for i, value in enumerate(targets)]
+            texts = [_text(TARGET, i, value) for i, value in enumerate(targets)]
             if None in texts:
-                raise ValueError(f"text_target of example {texts.index(None)} is missing; each example needs one.")
-            data["labels"] = self._encode(self.tokenizer, texts, truncation, max_length, True)
-            if padding not in (False, "do_not_pad"):
-                data["labels"] = pad_rows(data["labels"], LABEL_PADDING, to=length)
+                raise ValueError(f"{TARGET} of example {texts.index(None)} is missing; each example needs one.")
+            data["labels"] = self._encode(TARGET, texts, options)
+            if options.pads:
+                length = options.padded_length(TARGET)
+                data["labels"] = pad_rows(data["labels"], LABEL_PADDING, to=length, multiple_of=options.multiple)
         if single and return_tensors is None:
             data = {key: values[0] for key, values in data.items()}
         return BatchFeature(data, tensor_type=return_tensors)
 
-    def _check_names(self, sources: Iterable[str]) -> None:
+    def _check_names(self, sources: Iterable[str], options: str = "") -> None:
         unknown = [name for name in sources if name not in self.source_names]
         if unknown:
-            raise ValueError(f"unknown source {unknown[0]!r}; the sources are {', '.join(self.source_names)}.")
+            raise ValueError(f"unknown source {unknown[0]!r}; the sources are {', '.join(self.source_names)}{options}.")
 
     def _check_parts(self) -> None:
         parts = [*self.source_tokenizers, *self.source_processors, *self.feature_sources]
@@ -363,7 +381,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
     def _batch_size(self, columns: Mapping[str, Any]) -> int:
         for name, values in columns.items():
-            if name == "text_target" or self.main_input(name) == "input_ids":
+            if name == TARGET or self.main_input(name) == "input_ids":
                 if isinstance(values, str):
                     raise ValueError(
                         f"{name} is a single text, others are lists: give single texts or lists throughout."
@@ -381,21 +399,19 @@ class MultiSourceProcessor(ProcessorMixin):
                 names = ", ".join(self.source_names)
                 raise ValueError(f"example {row} has no source at all; give it at least one of {names}.")
 
-    def _encode(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        texts: Sequence[str | None],
-        truncation: bool,
-        max_length: int | None,
-        is_target: bool = False,
-    ) -> list[list[int]]:
+    def _encode(self, name: str, texts: Sequence[str | None], options: TextOptions) -> list[list[int]]:
         """Ids of every text; none where a source is absent. An empty target is a text like any other."""
-        present = [i for i, text in enumerate(texts) if is_target or (text and text.strip())]
+        present = [i for i, text in enumerate(texts) if name == TARGET or (text and text.strip())]
         rows: list[list[int]] = [[] for _ in texts]
         if present:
             chosen: Any = [texts[i] for i in present]
             encoded = self._token_ids(
-                tokenizer, chosen, is_target=is_target, truncation=truncation, max_length=max_length
+                options.tokenizers[name],
+                chosen,
+                is_target=name == TARGET,
+                truncation=options.truncates,
+                max_length=options.length(name),
+                add_special_tokens=options.add_special_tokens,
             )
             for i, ids in zip(present, encoded, strict=True):
                 rows[i] = ids
@@ -611,5 +627,10 @@ def auto_class(part: Any) -> str | None:
         return "AutoImageProcessor"
     return "AutoFeatureExtractor" if isinstance(part, FeatureExtractionMixin) else None
 
+
+# Keywords of a call that are no sources.
+OPTIONS = [
+    p.name for p in inspect.signature(MultiSourceProcessor.__call__).parameters.values() if p.kind is p.KEYWORD_ONLY
+]
 
 __all__ = ["MultiSourceProcessor"]

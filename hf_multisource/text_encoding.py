@@ -1,17 +1,121 @@
-"""Encode texts with a tokenizer that several threads share."""
+"""Encode the texts of several sources as calls of their tokenizers do, also in several threads at once."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+CHOICES: dict[str, tuple[Any, ...]] = {  # what an option may be; "only_second" would need pairs of texts
+    "add_special_tokens": (True, False),
+    "padding": (True, False, "longest", "max_length", "do_not_pad"),
+    "truncation": (True, False, "longest_first", "only_first", "do_not_truncate"),
+}
 
 # Held while a tokenizer is called whose call changes the tokenizer itself. One lock for the process: several processors
 # may share a tokenizer, and a module-level lock is neither copied nor pickled with any of them.
 TOKENIZER_LOCK = threading.RLock()
+
+
+class TextOptions:
+    """Options of a call that act on texts, with the meaning that they have in a call of a tokenizer.
+
+    Args:
+        tokenizers: The tokenizer of each text, by the name of the text.
+        add_special_tokens: Whether texts get special tokens.
+        padding: Whether, or how, rows are padded.
+        truncation: Whether, or how, texts are truncated.
+        max_length: Length of all texts, or lengths by name, in tokens.
+        pad_to_multiple_of: Make padded lengths a multiple of this.
+
+    Attributes:
+        pads: Whether rows are padded.
+        truncates: Whether texts are truncated.
+        multiple: Padded lengths are a multiple of this.
+
+    Raises:
+        ValueError: If an option has a value that is not allowed, or `max_length` names no text.
+    """
+
+    def __init__(
+        self,
+        tokenizers: Mapping[str, PreTrainedTokenizerBase],
+        *,
+        add_special_tokens: bool,
+        padding: bool | str,
+        truncation: bool | str,
+        max_length: int | Mapping[str, int] | None,
+        pad_to_multiple_of: int | None,
+    ) -> None:
+        given = {"add_special_tokens": add_special_tokens, "padding": padding, "truncation": truncation}
+        for option, value in given.items():
+            if value not in CHOICES[option]:
+                raise ValueError(f"{option} must be one of {', '.join(map(repr, CHOICES[option]))}; got {value!r}.")
+        by_name = isinstance(max_length, Mapping)
+        lengths = max_length if isinstance(max_length, Mapping) else dict.fromkeys(tokenizers, max_length)
+        for name, length in lengths.items():
+            if name not in tokenizers:
+                raise ValueError(f"max_length names {name!r}, which is no text; the texts are {', '.join(tokenizers)}.")
+            _check_whole(f"max_length[{name!r}]" if by_name else "max_length", length, 0)
+        _check_whole("pad_to_multiple_of", pad_to_multiple_of, 1)
+        self.tokenizers = tokenizers
+        self.add_special_tokens = add_special_tokens
+        self.pads = padding not in (False, "do_not_pad")
+        self.truncates = truncation not in (False, "do_not_truncate")
+        self.multiple = pad_to_multiple_of or 1
+        self._to_max_length = padding == "max_length"
+        self._lengths = lengths
+        if max_length is not None and self.pads and not self._to_max_length and not self.truncates:
+            warnings.warn("max_length has no effect without truncation or padding='max_length'.", stacklevel=3)
+
+    def length(self, name: str) -> int | None:
+        """Return the length to truncate or to pad a text to.
+
+        Args:
+            name: Name of the text.
+
+        Returns:
+            The length in tokens: that of the call, or else the tokenizer's; None if neither has one.
+
+        Raises:
+            ValueError: If texts are truncated and padded, and the length is no multiple of `pad_to_multiple_of`.
+        """
+        length, longest = self._lengths.get(name), self.tokenizers[name].model_max_length
+        if length is None and longest <= LARGE_INTEGER:
+            length = longest
+        if self.truncates and self.pads and (length or 0) % self.multiple:
+            raise ValueError(
+                f"max_length of {name} ({length}) must be a multiple of pad_to_multiple_of ({self.multiple}) where "
+                "texts are truncated and padded."
+            )
+        return length
+
+    def padded_length(self, name: str) -> int | None:
+        """Return the length to pad a text to.
+
+        Args:
+            name: Name of the text.
+
+        Returns:
+            The length in tokens; None for that of the longest text.
+
+        Raises:
+            ValueError: If `padding` is "max_length" and there is no length.
+        """
+        length = self.length(name) if self._to_max_length else None
+        if self._to_max_length and length is None:
+            raise ValueError(f'padding="max_length" needs a max_length for {name}: its tokenizer has none.')
+        return length
+
+
+def _check_whole(option: str, value: Any, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ValueError(f"{option} must be a whole number, {least} or more, or None; got {value!r}.")
 
 
 def encode_texts(
@@ -100,4 +204,4 @@ def _changes_when_called(tokenizer: Any) -> bool:
     )
 
 
-__all__ = ["encode_texts"]
+__all__ = ["TextOptions", "encode_texts"]

@@ -270,7 +270,6 @@ def test_saving_leaves_the_processor_as_it_was(tmp_path: Path) -> None:
         ({}, "example 0 has no source at all; give it at least one of en, de, fr"),
         ({"en": " ", "de": None}, "example 0 has no source at all"),
         ({"en": ["A", None, "C"], "fr": ["Un", "", None]}, "example 1 has no source at all"),
-        ({"text_target": ["B", "C"]}, "example 0 has no source at all"),
     ],
 )
 def test_bad_input_is_named(texts: dict[str, Any], message: str) -> None:

@@ -89,7 +89,7 @@ def test_truncation_warns_of_no_long_texts(caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize("name", ["ours", "mBART"])
 def test_concurrent_calls_with_other_lengths_do_not_disturb_each_other(name: str) -> None:
     processor = MultiSourceProcessor(TOKENIZERS[name](), ["en", "de"], {"de": TOKENIZERS["T5"]()})
-    given = {"en": "Two dogs run. " * 4, "de": "a boy plays " * 3}
+    given: dict[str, Any] = {"en": "Two dogs run. " * 4, "de": "a boy plays " * 3}
 
     def call(max_length: int) -> dict[str, Any]:
         return dict(processor(**given, text_target="x y z " * 3, truncation=True, max_length=max_length))

@@ -131,7 +131,7 @@ def requests() -> list[tuple[dict[str, str], dict[str, Any]]]:
     return made
 
 
-def answer(model: Any, request: tuple[dict[str, str], dict[str, Any]]) -> list[str]:
+def answer(model: Any, request: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:
     """The texts that a service would send back, from texts to texts."""
     texts, search = request
     search = dict(search)
