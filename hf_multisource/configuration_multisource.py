@@ -1,8 +1,9 @@
 """What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -304,6 +305,9 @@ def owner_of(name: str, shares: Mapping[str, str | None]) -> str:
     return passed[-1]
 
 
+Family = TypeVar("Family", bound="SourcesConfig")
+
+
 class SourcesConfig(PreTrainedConfig):
     """What the configurations of all families have: the sources and the target's tokens.
 
@@ -441,6 +445,67 @@ class SourcesConfig(PreTrainedConfig):
             raise ValueError(f"'self' is not a setting of {cls.__name__}; got {shown(config_dict['self'])}.")
         check_settings(config_dict)
         return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def from_processor(cls: "type[Family]", processor: Any, sources: Sequence[Any] = (), **settings: Any) -> "Family":
+        """Make the configuration of a new model that reads what a processor gives.
+
+        A method of the configuration, like other `from_...` methods of Transformers, since it is the configuration that
+        depends on the processor: the names and kinds of the sources, sizes and padding ids of vocabularies, and the
+        special ids of the target are set as the processor has them, and so cannot differ from what it encodes.
+
+        A tokenizer without a token that begins texts (Marian's, T5's) makes the decoder begin with padding, as these
+        models do. A source whose tokenizer has the same vocabulary as the target's shares its embeddings.
+
+        Args:
+            processor: The [`MultiSourceProcessor`].
+            sources: [`SourceConfig`]s, or dicts of their fields, of sources that need more: the `feature_size` of
+                features, the `encoder` of pictures and speech, sizes. They are found by their names, in any order.
+            **settings: Any other fields of the configuration; they win over what the processor says.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: If `sources` names a source that the processor lacks, or the target's tokenizer has no token
+                for padding or for the end of texts and none is given.
+
+        Example:
+            >>> from hf_multisource import MultiSourceConfig, MultiSourceProcessor
+            >>> processor = MultiSourceProcessor.from_pretrained("org/name")  # doctest: +SKIP
+            >>> config = MultiSourceConfig.from_processor(processor, d_model=256)  # doctest: +SKIP
+        """
+        names, target = processor.source_names, processor.tokenizer
+        chosen = {source.name: copy.copy(source) for source in SourceList(sources)}
+        if unknown := [name for name in chosen if name not in names]:
+            raise ValueError(f"unknown source {unknown[0]!r}; the processor's sources are {', '.join(names)}.")
+        for name in names:
+            source = chosen.setdefault(name, SourceConfig(name=name))
+            owner = chosen.get(source.share_encoder_with, source)
+            if name in processor.feature_sources:
+                source.kind = "features"
+            elif name in processor.source_processors or source.encoder is not None or owner.kind == "pretrained":
+                source.kind = "pretrained"
+            own = processor.source_tokenizers.get(name, target)
+            shared = source.share_encoder_with or source.share_embeddings_with
+            if source.kind == "text" and not shared and own.get_vocab() != target.get_vocab():
+                source.vocab_size = _pick(source.vocab_size, len(own))
+                source.pad_token_id = _pick(source.pad_token_id, own.pad_token_id)
+        ids = {
+            "pad_token_id": target.pad_token_id,
+            "bos_token_id": _pick(target.bos_token_id, target.cls_token_id),
+            "eos_token_id": _pick(target.eos_token_id, target.sep_token_id),
+        }
+        ids.update((key, settings.pop(key)) for key in TOKEN_IDS if key in settings)
+        for token in ("pad", "eos"):
+            if ids[f"{token}_token_id"] is None:
+                raise ValueError(
+                    f"the target's tokenizer, {type(target).__name__}, has no {token}_token; give it one, or the "
+                    f"configuration a {token}_token_id."
+                )
+        if ids["bos_token_id"] is None:
+            ids.setdefault("decoder_start_token_id", ids["pad_token_id"])
+        return cls(sources=[chosen[name] for name in names], **{"vocab_size": len(target), **ids, **settings})
 
     @classmethod
     def setting_names(cls) -> set[str]:

@@ -78,9 +78,8 @@ def demo(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["Sunday, May 21, 18 days", "21. Mai, 2001", "dimanche, 17 euros"], "bpe", 270)
     processor = MultiSourceProcessor(tokenizer, ["en", "de", "fr"])
-    config = MultiSourceConfig(
-        sources=["en", "de", "fr"],
-        vocab_size=len(tokenizer),
+    config = MultiSourceConfig.from_processor(
+        processor,
         d_model=64,
         encoder_layers=1,
         encoder_ffn_dim=64,
