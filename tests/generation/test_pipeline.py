@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch.utils.data import Dataset
 from transformers import pipeline
+from transformers.pipelines.pt_utils import KeyDataset
 
-from builders import EVERY_COMBINER, LSTM, TEXTS, three_source_model, three_source_processor
+from builders import EVERY_COMBINER, LSTM, NAMES, TEXTS, three_source_model, three_source_processor
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
 from kinds import mixed_processor, mixed_rows, picture
 
@@ -217,7 +219,7 @@ def test_texts_are_as_long_as_the_settings_allow(pipe: Any, settings: dict[str, 
         ({"en": "a", "es": "un"}, "unknown source 'es'; the sources are en, de, fr"),
         ({"en": "a", "text_target": "b"}, "unknown source 'text_target'"),
         ({"en": "a", "padding": "longest"}, "unknown source 'padding'"),
-        ({"en": "a", "de": 3}, "source 'de' of an example must be a text or None; got 3"),
+        ({"en": "a", "de": 3}, "source 'de' of example 0 must be a text, or None; got 3"),
         ({"en": ["a", "b"]}, "source 'en' of an example must be a text or None"),
         ({"en": None, "de": " "}, "no source at all; give it at least one of en, de, fr"),
         ("a dog", r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"),
@@ -232,7 +234,7 @@ def test_a_bad_example_is_named(pipe: Any, example: Any, message: str) -> None:
 def test_a_bad_example_in_a_list_is_named(pipe: Any) -> None:
     with pytest.raises(ValueError, match="unknown source 'es'"):
         pipe([TEXTS[0], {"es": "un"}], batch_size=2)
-    with pytest.raises(ValueError, match="source 'de' of an example must be a text or None; got 3"):
+    with pytest.raises(ValueError, match="source 'de' of example 0 must be a text, or None; got 3"):
         pipe([{"en": "a"}, {"en": "a dog", "de": 3}, TEXTS[0]], batch_size=2)
     with pytest.raises(ValueError, match=r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"):
         pipe([TEXTS[1], "a dog", TEXTS[0]], batch_size=2)
@@ -329,3 +331,178 @@ def test_pixels_and_features_have_the_precision_of_the_model(mixed_pipe: Any, ba
         *("image_pixel_values", "speech_input_values", "regions_input_features"),
     }
     assert dtypes["image_attention_mask"] == torch.int64
+
+
+# Other ways to give examples: the answers are those of the plain call.
+
+
+def as_keywords(pipe: Any, search: dict[str, Any]) -> Any:
+    return [pipe(**example, **search) for example in TEXTS]
+
+
+def as_columns(pipe: Any, search: dict[str, Any]) -> Any:
+    columns: dict[str, Any] = {name: [example.get(name) for example in TEXTS] for name in NAMES}
+    return pipe(**columns, **search)
+
+
+def table() -> datasets.Dataset:
+    rows = [{name: example.get(name) for name in NAMES} for example in TEXTS]
+    return datasets.Dataset.from_list(rows)
+
+
+FORMS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "keywords": as_keywords,
+    "columns": as_columns,
+    "datasets.Dataset": lambda pipe, search: list(pipe(table(), **search)),
+    "datasets.IterableDataset": lambda pipe, search: list(pipe(table().to_iterable_dataset(), **search)),
+    "an IterableDataset of unknown columns": lambda pipe, search: list(
+        pipe(datasets.IterableDataset.from_generator(lambda: iter(table())), **search)
+    ),
+    "an iterator": lambda pipe, search: list(pipe(iter(TEXTS), **search)),
+    "a map": lambda pipe, search: list(pipe(map(dict, TEXTS), **search)),
+    "another column too": lambda pipe, search: list(pipe(table().add_column("cs", ["pes"] * len(TEXTS)), **search)),
+    "missing cells": lambda pipe, search: pipe(
+        [{name: float("nan") if text is None else text for name, text in example.items()} for example in TEXTS],
+        **search,
+    ),
+}
+
+
+@pytest.mark.feature("Pipeline", "Keywords, columns, `datasets.Dataset` and iterators of rows")
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_examples_gives_the_same_answers(form: str, batch_size: int, pipe: Any) -> None:
+    search = {"num_beams": 2, "max_new_tokens": 8}
+    expected = pipe([dict(example) for example in TEXTS], **search)
+    assert FORMS[form](pipe, {**search, "batch_size": batch_size}) == expected
+    assert len({str(answer) for answer in expected}) > 1
+
+
+def test_an_iterator_is_read_as_its_results_are_taken(pipe: Any) -> None:
+    taken: list[int] = []
+
+    def note(row: dict[str, Any]) -> dict[str, Any]:
+        taken.append(1)
+        return row
+
+    rows = datasets.IterableDataset.from_generator(lambda: iter(TEXTS * 3)).map(note)
+    first = next(iter(pipe(rows, batch_size=2, max_new_tokens=3)))
+    assert first == pipe(TEXTS[0], max_new_tokens=3) and len(taken) < 3 * len(TEXTS)
+
+
+def test_one_column_of_a_dataset_is_that_source_alone(pipe: Any) -> None:
+    rows = datasets.Dataset.from_dict({"en": ["a dog", "a dog runs"], "de": ["ein Hund", "ein"], "cs": ["pes", "pes"]})
+    alone = pipe([{"en": "a dog"}, {"en": "a dog runs"}], max_new_tokens=5)
+    assert list(pipe(KeyDataset(rows, "en"), batch_size=2, max_new_tokens=5)) == alone
+    with pytest.raises(ValueError, match="an example must be a dict from source names"):
+        list(pipe(KeyDataset(rows, "cs")))
+
+
+def test_columns_that_are_no_sources_are_named_and_not_read(pipe: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rows = datasets.Dataset.from_dict({"en": ["a dog"], "cs": ["pes"], "id": [7]})
+    assert list(pipe(rows, max_new_tokens=3)) == [pipe({"en": "a dog"}, max_new_tokens=3)]
+    assert "columns cs, id are no sources (en, de, fr) and are not read" in caplog.text
+    with pytest.raises(ValueError, match=r"none of the columns \(cs, id\) is a source; the sources are en, de, fr"):
+        pipe(rows.remove_columns("en"))
+
+
+def test_a_dataset_of_pictures_is_decoded_as_it_is_read(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    rows: dict[str, Any] = {"en": ["A dog.", "A cat."], "image": [picture(0), None]}
+    list(mixed_pipe(datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()), batch_size=2))
+    mixed_pipe([{"en": "A dog.", "image": picture(0)}, {"en": "A cat."}], batch_size=2)
+    assert batches[0].keys() == batches[1].keys()
+    assert all(torch.equal(batches[0][key], batches[1][key]) for key in batches[0])
+
+
+def test_keywords_may_be_of_every_kind(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
+    row = mixed_rows()[0]
+    mixed_pipe(**row)
+    mixed_pipe(row)
+    mixed_pipe(**{name: [value] for name, value in row.items()})
+    for batch in batches[1:]:
+        assert all(torch.equal(batches[0][key], batch[key]) for key in batches[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"^give examples, or sources by name \(en, de, fr\)"),
+        (
+            {"inputs": {"en": "a"}, "de": "ein"},
+            "^give examples, or sources by name, not both; got de beside the examples",
+        ),
+        (
+            {"en": ["a", "b"], "de": ["ein"]},
+            r"^sources and target must have equally many values; got {'en': 2, 'de': 1}",
+        ),
+        ({"en": ["a", "b"], "de": "ein"}, "^de is a single text, others are lists: give single texts or lists"),
+        ({"en": None}, "no source at all"),
+        ({"en": "a", "es": "un"}, "es"),
+    ],
+)
+def test_keywords_that_do_not_fit_are_named(given: dict[str, Any], message: str, pipe: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipe(**given)
+
+
+def test_a_table_of_pandas_is_no_list_of_examples(pipe: Any) -> None:
+    with pytest.raises(ValueError, match=r"an example must be a dict from source names \(en, de, fr\)"):
+        list(pipe(table().to_pandas()))
+
+
+def test_columns_of_no_examples_give_no_answers(pipe: Any) -> None:
+    assert pipe(en=[], de=[]) == [] == list(pipe(table().select([])))
+
+
+# Options that Transformers' own text pipelines have.
+
+
+def test_truncation_cuts_sources_to_what_their_tokenizer_says(pipe: Any) -> None:
+    processor = copy.deepcopy(pipe.processor)
+    processor.tokenizer.model_max_length = 4
+    short = pipeline(TASK, model=pipe.model, processor=processor, device="cpu")
+    long = {"en": "a dog runs a dog runs"}
+    assert len(pipe.processor(**long)["input_ids"]) > 4
+    cut = short.preprocess(long, truncation=True)["example"]
+    assert cut["input_ids"] == processor(**long, truncation=True)["input_ids"] and len(cut["input_ids"]) == 4
+    assert short.preprocess(long)["example"] == dict(pipe.processor(**long))
+    assert short(long, truncation=True, max_new_tokens=6) == pipe(long, max_source_length=4, max_new_tokens=6)
+    assert short(long, truncation=False, max_source_length=4, max_new_tokens=6) == pipe(long, max_new_tokens=6)
+    for_all = pipeline(TASK, model=pipe.model, processor=processor, device="cpu", truncation=True)
+    assert for_all(long, max_new_tokens=6) == short(long, truncation=True, max_new_tokens=6)
+    with pytest.raises(ValueError, match=r"truncation must be one of .*; got 'all'"):
+        pipe(long, truncation="all")
+
+
+def test_each_source_may_be_cut_to_a_length_of_its_own(pipe: Any) -> None:
+    long = {"en": "a dog runs a dog runs", "de": "ein Hund ein Hund"}
+    lengths = {"en": 3, "de": 4}
+    cut = pipe.preprocess(long, max_source_length=lengths)["example"]
+    assert [len(cut[key]) for key in ("input_ids", "de_input_ids")] == [3, 4]
+
+
+def test_ids_come_in_place_of_texts_if_they_are_asked_for(pipe: Any) -> None:
+    search = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 8}
+    [first, second] = pipe(TEXTS[0], return_tensors=True, **search)
+    ids = pipe.model.generate(**pipe.processor(**TEXTS[0], return_tensors="pt"), **search)
+    assert torch.equal(torch.stack([first["generated_token_ids"], second["generated_token_ids"]]), ids)
+    assert first.keys() == {"generated_token_ids"}
+
+
+def test_spaces_of_the_text_are_cleaned_up_if_that_is_asked_for(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    decode = pipe.processor.tokenizer.decode
+
+    def note(*args: Any, **options: Any) -> Any:
+        asked.append(options.get("clean_up_tokenization_spaces"))
+        return decode(*args, **options)
+
+    monkeypatch.setattr(pipe.processor.tokenizer, "decode", note)
+    pipe(TEXTS[0], max_new_tokens=3, clean_up_tokenization_spaces=True)
+    pipe(TEXTS[0], max_new_tokens=3)
+    assert True in asked and asked[-1] is None
+
+
+def test_a_keyword_that_nobody_knows_is_named(pipe: Any) -> None:
+    with pytest.raises(ValueError, match="max_sourcelength"):
+        pipe(TEXTS[0], max_sourcelength=3)
