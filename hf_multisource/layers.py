@@ -23,6 +23,7 @@ from .checkpoints import (
 )
 from .configuration_multisource import MultiSourceConfig
 from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
+from .model_card import ModelCardMixin
 
 
 def dropout(states: Tensor, p: float, training: bool) -> Tensor:
@@ -255,7 +256,7 @@ class Bias(nn.Module):
         return self.bias
 
 
-class MultiSourcePreTrainedModel(PreTrainedModel):
+class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
     """Base of every model of this package: what Transformers needs to know, and how weights begin."""
 
     config: MultiSourceConfig

@@ -12,6 +12,7 @@ from transformers import Pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from .collation import DataCollatorForMultiSource
+from .model_card import replace_empty_card
 
 TASK = "multisource-to-text"
 LONGEST = 256  # new tokens where nothing else is said, as in Transformers' own text pipelines
@@ -255,6 +256,10 @@ class MultiSourcePipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
         processor: Any = self.processor
         processor.save_pretrained(save_directory, **kwargs)
+
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        replace_empty_card(working_dir, repo_id, self.model, kwargs.get("token"))
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
 
 __all__ = ["TASK", "MultiSourcePipeline"]

@@ -26,6 +26,7 @@ from .configuration_multisource import MultiSourceConfig
 from .foreign import DOWNLOAD_OPTIONS, load_auto
 from .foreign_settings import forget_references
 from .messages import first_line, shown
+from .model_card import replace_empty_card
 from .pictures import UnreadablePictureError, read_picture
 from .processor_files import check_names, check_processor_files
 from .text_encoding import TextOptions, encode_texts
@@ -533,6 +534,10 @@ class MultiSourceProcessor(ProcessorMixin):
         if push_to_hub:  # only now is everything there
             self.push_to_hub(kwargs.pop("repo_id", None) or Path(save_directory).name, **kwargs)
         return saved
+
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        replace_empty_card(working_dir, repo_id, None, kwargs.get("token"))  # the model's says more
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     @classmethod
     def _get_arguments_from_pretrained(

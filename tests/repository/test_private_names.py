@@ -63,6 +63,9 @@ OVERRIDDEN = {
     "Pipeline._sanitize_parameters": "self pipeline_parameters",
     "PreTrainedModel._init_weights": "self module",
     "ProcessorMixin._get_arguments_from_pretrained": "cls pretrained_model_name_or_path processor_dict kwargs",
+    "PushToHubMixin._upload_modified_files": (
+        "self working_dir repo_id files_timestamps commit_message token create_pr revision commit_description"
+    ),
     "Trainer._get_eval_sampler": "self eval_dataset",
     "Trainer._get_output_dir": "self trial",
     "Trainer._get_train_sampler": "self train_dataset",

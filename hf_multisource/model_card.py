@@ -1,0 +1,222 @@
+"""Model cards that are made from a model alone; cards of runs, with data and scores, are made from their files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData, file_exists
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers.utils import PushToHubMixin
+
+CARD = "README.md"
+GIVEN_AS = {  # what a source's main input is made of, and an example of that as Python
+    "input_ids": ("text", '"the text of {name}"'),
+    "pixel_values": ("picture", '"{name}.jpg"'),
+    "input_values": ("sound", '{{"array": samples, "sampling_rate": 16000}}'),
+    "input_features": ("features", "array"),
+}
+SIZES = (
+    *("d_model", "num_layers", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "vocab_size"),
+)
+OWN_SIZES = ("layers", "attention_heads", "ffn_dim", "vocab_size", "feature_size")
+
+
+class ModelCardMixin(PushToHubMixin):
+    """Gives a model `create_card`, which `push_to_hub` uses where there is no card yet."""
+
+    def create_card(
+        self,
+        address: str = "org/name",
+        *,
+        language: str | Sequence[str] | None = None,
+        license: str = "unknown",
+        tags: Sequence[str] = (),
+    ) -> ModelCard:
+        """Make a model card from the model alone: what is known without its training.
+
+        The card states the sources, their kinds, how they are combined and the sizes, and shows how to load and use the
+        model with all sources and with some. It claims nothing about data, scores or terms. Save it with
+        `card.save("README.md")`, or publish it with `card.push_to_hub(address)`. `push_to_hub` and
+        `save_pretrained(..., push_to_hub=True)` of the model write such a card where there is none.
+
+        Args:
+            address: What `from_pretrained` takes: the Hub id that the model has or will have.
+            language: Codes of the languages of sources and target, such as "en".
+            license: Identifier of the license, as the Hub lists them.
+            tags: Further tags.
+
+        Returns:
+            The card.
+
+        Raises:
+            ValueError: If the model has no output layer, and so generates no text.
+
+        Example:
+            >>> from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
+            >>> config = MultiSourceConfig(sources=["en", "de"], d_model=16, encoder_layers=1, decoder_layers=1)
+            >>> card = MultiSourceForConditionalGeneration(config).create_card("org/name", license="apache-2.0")
+            >>> card.data.tags
+            ['multi-source', 'serial']
+        """
+        model: Any = self
+        if not model.can_generate():
+            raise ValueError(f"{type(self).__name__} has no output layer: make the card of the whole model.")
+        config = model.config
+        inputs = {source.name: _main_input(config, source) for source in config.sources}
+        sees = "pixel_values" in inputs.values()
+        data = ModelCardData(
+            language=[language] if isinstance(language, str) else None if language is None else list(language),
+            license=license,
+            library_name="transformers",
+            pipeline_tag="image-text-to-text" if sees else "translation",
+            tags=list(dict.fromkeys(["multi-source", *config.strategy.split(", "), *tags])),
+        )
+        body = _body(config, address, inputs, model.num_parameters())
+        return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save the model; a card that lies in the folder stays, also where the folder is published.
+
+        Args:
+            save_directory: The folder.
+            *args: As [`PreTrainedModel.save_pretrained`].
+            **kwargs: As [`PreTrainedModel.save_pretrained`].
+        """
+        card = Path(save_directory) / CARD
+        # Transformers writes the card of the repository, or an empty one, over it just before the upload.
+        vars(self)["_card_of_folder"] = card.read_bytes() if card.is_file() else None
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            del vars(self)["_card_of_folder"]
+
+    def _upload_modified_files(
+        self, working_dir: Any, repo_id: str, files_timestamps: dict[str, float], *args: Any, **kwargs: Any
+    ) -> Any:
+        model: Any = self
+        published = replace_empty_card(
+            working_dir, repo_id, model if model.can_generate() else None, kwargs.get("token")
+        )
+        own = vars(self).get("_card_of_folder")
+        if own is not None:
+            (Path(working_dir) / CARD).write_bytes(own)
+            files_timestamps = {**files_timestamps, CARD: math.inf if published else 0.0}  # what is older is left out
+        return super()._upload_modified_files(working_dir, repo_id, files_timestamps, *args, **kwargs)
+
+
+def replace_empty_card(folder: Any, repo_id: str, model: Any, token: Any = None) -> bool:
+    """Replace the empty card that Transformers writes before an upload to a repository without a card.
+
+    Args:
+        folder: The folder that is about to be uploaded.
+        repo_id: Hub id of the repository.
+        model: The model whose card is written; None: no card is written, so that an upload of the model can do it.
+        token: The token of the upload.
+
+    Returns:
+        Whether the repository has a card; then nothing is replaced.
+    """
+    if file_exists(repo_id, CARD, token=token):
+        return True
+    card = Path(folder) / CARD
+    tags = ModelCard.load(card).data.tags or []  # of the call; Transformers has put them there
+    if model is None:
+        card.unlink()
+    else:
+        model.create_card(repo_id, tags=tags).save(card)
+    return False
+
+
+def _main_input(config: Any, source: Any) -> str:
+    """The keyword of what a source is given as."""
+    owner = config.encoder_owner(source.name)
+    if owner.encoder is None:
+        return "input_features" if owner.kind == "features" else "input_ids"
+    model_class: Any = MODEL_MAPPING[type(owner.encoder)]  # Funnel has two
+    return str((model_class[0] if isinstance(model_class, tuple) else model_class).main_input_name)
+
+
+def _given_as(source: Any, key: str) -> str:
+    """The form of a source: features of a wrapped encoder are made of sound."""
+    return "sound" if source.kind == "pretrained" and key == "input_features" else GIVEN_AS[key][0]
+
+
+def _encoder(config: Any, source: Any) -> str:
+    """What reads a source, in a few words."""
+    if source.share_encoder_with is not None:
+        return f"that of `{source.share_encoder_with}`"
+    words = [f"`{source.encoder.model_type}` of Transformers"] if source.encoder is not None else []
+    words += [f"{key} {value}" for key in OWN_SIZES if (value := getattr(source, key)) is not None]
+    words += ["frozen"] if source.freeze else []
+    return ", ".join(words) or "the sizes below"
+
+
+def _body(config: Any, address: str, inputs: dict[str, str], parameters: int) -> str:
+    """The card without its metadata."""
+    forms = {source.name: _given_as(source, inputs[source.name]) for source in config.sources}
+    table = "\n".join(
+        f"| {i} | `{source.name}` | {source.kind} | {forms[source.name]} | {_encoder(config, source)} |"
+        for i, source in enumerate(config.sources, start=1)
+    )
+    sizes = "\n".join(f"| `{key}` | {getattr(config, key)} |" for key in SIZES if key in config.setting_names())
+    values = {
+        name: (GIVEN_AS["input_values"] if form == "sound" else GIVEN_AS[inputs[name]])[1].format(name=name)
+        for name, form in forms.items()
+    }
+    last = list(values)[-1]
+    several = len(values) > 1
+    both = ", ".join(f"{name}={value}" for name, value in values.items())
+    rows = ", ".join(f"{name}=[{value}, {'None' if name == last else value}]" for name, value in values.items())
+    needed = "`array`: an array (positions, features) of NumPy. " if "features" in forms.values() else ""
+    needed += "`samples`: an array of floats. " if "sound" in forms.values() else ""
+    absent = f"""
+Any source may be absent in any example, as long as one is there: leave it out, or give None. Of several examples, each
+source is a list:
+
+```python
+batch = processor({rows}, return_tensors="pt")
+```
+"""
+    return f"""# {" ".join(address.split("/")[-1].split())}
+
+A model that reads {"several sources" if several else "one source"} and writes one text. It was made with
+`hf_multisource`; this card was made from the model's configuration alone.
+
+| | source | kind | given as | encoder |
+|---|---|---|---|---|
+{table}
+
+Combiner: `{config.strategy}`. {parameters:,} parameters (`model_type` `{config.model_type}`).
+
+| size | value |
+|---|---|
+{sizes}
+
+## Use it
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoProcessor
+
+address = {address!r}
+processor = AutoProcessor.from_pretrained(address, trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained(address, trust_remote_code=True).eval()
+batch = processor({both}, return_tensors="pt")
+output = model.generate(**batch, num_beams=4, max_new_tokens=128)
+print(processor.batch_decode(output, skip_special_tokens=True))
+```
+
+{needed}The code of the model lies beside its weights; with `hf_multisource` installed and imported, the flag
+`trust_remote_code=True` is not needed.
+{absent if several else ""}
+## Not known
+
+The configuration does not say what the model was trained on, how good it is, and under what terms its weights and its
+data may be used. Whoever publishes the model should write that here.
+"""
+
+
+__all__ = ["ModelCardMixin", "replace_empty_card"]

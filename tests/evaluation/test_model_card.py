@@ -1,0 +1,191 @@
+"""Cards of models that were trained without a recipe: made from the model alone, and never over another card."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+import transformers.utils.hub
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import EntryNotFoundError
+from transformers import BertConfig, FunnelConfig, ViTConfig, pipeline
+
+from builders import LSTM, SMALL, three_source_model, three_source_processor, tiny_config
+from hf_multisource import MultiSourceForConditionalGeneration, model_card
+from hf_multisource.model_card import CARD
+
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+OWN = "---\nlicense: mit\n---\n\n# Mine\n"
+
+
+@pytest.mark.feature("Model card", "`create_card`, from the model alone")
+@pytest.mark.parametrize("combiner", ["serial", "hierarchical", LSTM])
+def test_the_card_states_what_the_model_is_and_claims_nothing_else(combiner: str) -> None:
+    model = three_source_model(combiner)
+    card = model.create_card("me/model")
+    data = card.data.to_dict()
+    assert data["library_name"] == "transformers" and data["pipeline_tag"] == "translation"
+    assert data["tags"] == ["multi-source", *model.config.strategy.split(", ")] and data["license"] == "unknown"
+    assert data.keys() == {"library_name", "pipeline_tag", "tags", "license"}
+    assert "# model\n" in card.text and f"{model.num_parameters():,} parameters" in card.text
+    for name in model.config.source_names:
+        assert re.search(rf"^\| \d \| `{name}` \| text \| text \| ", card.text, re.MULTILINE)
+    for key in ("d_model", "vocab_size"):
+        assert f"| `{key}` | {getattr(model.config, key)} |" in card.text
+    assert f"`{model.config.strategy}`" in card.text
+    assert "BLEU" not in card.text and "None |" not in card.text
+
+
+def test_what_the_caller_knows_is_in_the_metadata() -> None:
+    card = three_source_model().create_card("me/model", language=["en", "de"], license="mit", tags=["news", "serial"])
+    assert card.data.language == ["en", "de"] and card.data.license == "mit"
+    assert card.data.tags == ["multi-source", "serial", "news"]
+    assert three_source_model().create_card(language="cs").data.language == ["cs"]
+
+
+def test_sources_of_other_kinds_are_described() -> None:
+    vit = ViTConfig(image_size=8, patch_size=4, **SMALL)
+    sources = [
+        {"name": "en", "layers": 2},
+        {"name": "de", "share_encoder_with": "en"},
+        {"name": "image", "kind": "pretrained", "encoder": vit, "freeze": True},
+        {"name": "bert", "kind": "pretrained", "encoder": BertConfig(vocab_size=30, **SMALL)},
+        {"name": "funnel", "kind": "pretrained", "encoder": FunnelConfig(vocab_size=30, d_model=12, n_head=2, d_head=6)},
+        {"name": "regions", "kind": "features", "feature_size": 5},
+    ]
+    card: Any = MultiSourceForConditionalGeneration(tiny_config(sources=sources)).create_card()
+    lines = [line for line in card.text.splitlines() if re.match(r"\| \d", line)]
+    assert lines == [
+        "| 1 | `en` | text | text | layers 2 |",
+        "| 2 | `de` | text | text | that of `en` |",
+        "| 3 | `image` | pretrained | picture | `vit` of Transformers, frozen |",
+        "| 4 | `bert` | pretrained | text | `bert` of Transformers |",
+        "| 5 | `funnel` | pretrained | text | `funnel` of Transformers |",
+        "| 6 | `regions` | features | features | feature_size 5 |",
+    ]
+    assert card.data.pipeline_tag == "image-text-to-text"
+    assert 'image="image.jpg"' in card.text and "`array`: an array" in card.text
+    for block in PYTHON.findall(card.text):
+        compile(block, "card", "exec")
+
+
+@pytest.mark.parametrize("sources", [1, 3])
+def test_the_examples_of_the_card_run(sources: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = copy.deepcopy(three_source_processor())
+    config = type(three_source_model().config).from_processor(
+        processor, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2
+    )
+    if sources == 1:
+        processor.source_names = ["en"]
+        processor.source_tokenizers = {}
+        config.sources = ["en"]
+    model = MultiSourceForConditionalGeneration(config)
+    model.save_pretrained(tmp_path / "me/model")
+    processor.save_pretrained(tmp_path / "me/model")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    blocks = PYTHON.findall(model.create_card("me/model").text)
+    assert len(blocks) == (1 if sources == 1 else 2)
+    for block in blocks:
+        exec(block, names)
+    assert isinstance(names["model"], MultiSourceForConditionalGeneration)
+    if sources == 3:
+        assert torch.equal(names["batch"]["fr_attention_mask"].any(1), torch.tensor([True, False]))
+
+
+def test_a_model_without_an_output_layer_has_no_card() -> None:
+    with pytest.raises(ValueError, match="MultiSourceModel has no output layer: make the card of the whole model"):
+        three_source_model().model.create_card()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A Hub of one repository, by functions in the place of those that would use the network."""
+    state: dict[str, Any] = {"card": None, "uploaded": None}
+
+    def load(repo_id: Any, **_: Any) -> Any:
+        if Path(str(repo_id)).is_file():
+            return ModelCard(Path(str(repo_id)).read_text("utf-8"))
+        if state["card"] is None:
+            raise EntryNotFoundError("no card")
+        return ModelCard(state["card"])
+
+    def create_commit(self: Any, *, operations: Any, **_: Any) -> str:
+        state["uploaded"] = {}
+        for operation in operations:
+            with operation.as_file() as file:
+                state["uploaded"][operation.path_in_repo] = file.read()
+        return "address of the commit"
+
+    class Repository:
+        repo_id = "me/model"
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **__: Repository())
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
+    monkeypatch.setattr(transformers.utils.hub.ModelCard, "load", load)
+    monkeypatch.setattr(model_card, "file_exists", lambda *_, **__: state["card"] is not None)
+    return state
+
+
+@pytest.mark.feature("Model card", "Written by `push_to_hub` where there is none")
+@pytest.mark.parametrize("combiner", ["serial", LSTM])
+def test_a_push_writes_a_card_where_there_is_none(combiner: str, hub: dict[str, Any]) -> None:
+    model = three_source_model(combiner)
+    assert model.push_to_hub("me/model", tags=["news"]) == "address of the commit"
+    assert hub["uploaded"][CARD].decode() == str(model.create_card("me/model", tags=["news"]))
+    assert {"model.safetensors", "config.json", "model_card.py"} <= hub["uploaded"].keys()
+
+
+def test_a_push_leaves_a_published_card_alone(hub: dict[str, Any]) -> None:
+    hub["card"] = OWN
+    three_source_model().push_to_hub("me/model")
+    assert hub["uploaded"][CARD].decode() == str(ModelCard(OWN))
+
+
+@pytest.mark.parametrize("published", [None, "---\nlicense: other\n---\n\n# Published\n"])
+def test_a_card_in_the_folder_stays_and_is_published_where_there_is_none(
+    published: str | None, hub: dict[str, Any], tmp_path: Path
+) -> None:
+    hub["card"] = published
+    (tmp_path / CARD).write_text(OWN)
+    three_source_model().save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
+    assert (tmp_path / CARD).read_text() == OWN
+    assert hub["uploaded"].get(CARD) == (OWN.encode() if published is None else None)
+    assert "model.safetensors" in hub["uploaded"]
+
+
+def test_a_folder_without_a_card_gets_one_when_it_is_published(hub: dict[str, Any], tmp_path: Path) -> None:
+    model = three_source_model()
+    model.save_pretrained(tmp_path / "not published")
+    assert not (tmp_path / "not published" / CARD).exists()
+    model.save_pretrained(tmp_path / "here", push_to_hub=True, repo_id="me/model")
+    assert (tmp_path / "here" / CARD).read_text() == str(model.create_card("me/model"))
+    assert hub["uploaded"][CARD].decode() == str(model.create_card("me/model"))
+
+
+def test_a_processor_leaves_the_card_to_the_model_and_keeps_a_published_one(hub: dict[str, Any]) -> None:
+    """A bare card of a processor that is pushed first would keep out that of the model."""
+    processor = three_source_processor()
+    processor.push_to_hub("me/model")
+    assert CARD not in hub["uploaded"] and "processor_config.json" in hub["uploaded"]
+    hub["card"] = OWN
+    processor.push_to_hub("me/model")
+    assert hub["uploaded"][CARD].decode() == str(ModelCard(OWN))
+
+
+def test_a_pipeline_publishes_the_card_of_its_model(hub: dict[str, Any]) -> None:
+    task: Any = "multisource-to-text"
+    processor = three_source_processor()
+    model = three_source_model(vocab_size=len(processor.tokenizer))
+    pipe = pipeline(task, model=model, processor=processor, device="cpu")
+    pipe.push_to_hub("me/model")
+    assert hub["uploaded"][CARD].decode() == str(model.create_card("me/model"))
+    assert {"model.safetensors", "processor_config.json", "fr_tokenizer/tokenizer.json"} <= hub["uploaded"].keys()
+    hub["card"] = OWN
+    pipe.push_to_hub("me/model")
+    assert hub["uploaded"][CARD].decode() == str(ModelCard(OWN))
