@@ -136,8 +136,8 @@ def _main_input(config: Any, source: Any) -> str:
     owner = config.encoder_owner(source.name)
     if owner.encoder is None:
         return "input_features" if owner.kind == "features" else "input_ids"
-    model_class: Any = MODEL_MAPPING[type(owner.encoder)]  # Funnel has two
-    return str((model_class[0] if isinstance(model_class, tuple) else model_class).main_input_name)
+    model_class: Any = MODEL_MAPPING[type(owner.encoder)]
+    return str(model_class.main_input_name)
 
 
 def _given_as(source: Any, key: str) -> str:

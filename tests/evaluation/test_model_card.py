@@ -13,7 +13,7 @@ import torch
 import transformers.utils.hub
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
-from transformers import BertConfig, FunnelConfig, ViTConfig, pipeline
+from transformers import BertConfig, ViTConfig, pipeline
 
 from builders import LSTM, SMALL, three_source_model, three_source_processor, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, model_card
@@ -55,7 +55,6 @@ def test_sources_of_other_kinds_are_described() -> None:
         {"name": "de", "share_encoder_with": "en"},
         {"name": "image", "kind": "pretrained", "encoder": vit, "freeze": True},
         {"name": "bert", "kind": "pretrained", "encoder": BertConfig(vocab_size=30, **SMALL)},
-        {"name": "funnel", "kind": "pretrained", "encoder": FunnelConfig(vocab_size=30, d_model=12, n_head=2, d_head=6)},
         {"name": "regions", "kind": "features", "feature_size": 5},
     ]
     card: Any = MultiSourceForConditionalGeneration(tiny_config(sources=sources)).create_card()
@@ -65,8 +64,7 @@ def test_sources_of_other_kinds_are_described() -> None:
         "| 2 | `de` | text | text | that of `en` |",
         "| 3 | `image` | pretrained | picture | `vit` of Transformers, frozen |",
         "| 4 | `bert` | pretrained | text | `bert` of Transformers |",
-        "| 5 | `funnel` | pretrained | text | `funnel` of Transformers |",
-        "| 6 | `regions` | features | features | feature_size 5 |",
+        "| 5 | `regions` | features | features | feature_size 5 |",
     ]
     assert card.data.pipeline_tag == "image-text-to-text"
     assert 'image="image.jpg"' in card.text and "`array`: an array" in card.text
