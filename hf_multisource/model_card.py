@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils import PushToHubMixin
 
 CARD = "README.md"
+UNDESCRIBED = "## Model description\n\nMore information needed\n"  # in the cards of Transformers' trainers
 GIVEN_AS = {  # what a source's main input is made of, and an example of that as Python
     "input_ids": ("text", '"the text of {name}"'),
     "pixel_values": ("picture", '"{name}.jpg"'),
@@ -219,4 +220,21 @@ data may be used. Whoever publishes the model should write that here.
 """
 
 
-__all__ = ["ModelCardMixin", "replace_empty_card"]
+def describe_in_card(path: Path, model: Any, address: str) -> None:
+    """Complete the card of a `Trainer` with what the model's own card says of sources and use.
+
+    Args:
+        path: The card, just written by the `Trainer`.
+        model: The model.
+        address: What `from_pretrained` takes.
+    """
+    card: Any = ModelCard(path.read_text("utf-8"))
+    own = model.create_card(address)
+    description = own.text.split("\n\n", 1)[1].split("\n## Not known")[0].strip()
+    card.text = card.text.replace(UNDESCRIBED, f"## Model description\n\n{description}\n", 1)
+    card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *own.data.tags]))
+    card.data.pipeline_tag = own.data.pipeline_tag
+    card.save(path)
+
+
+__all__ = ["CARD", "ModelCardMixin", "describe_in_card", "replace_empty_card"]

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import ModelCard
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, Seq2SeqTrainer
@@ -19,6 +21,7 @@ from transformers.trainer_utils import seed_worker
 from .arguments import MultiSourceTrainingArguments
 from .collation import DataCollatorForMultiSource, source_key
 from .configuration_multisource import SOURCE_KEYS
+from .model_card import CARD, describe_in_card
 from .sharding import shard
 
 POOL_BATCHES = 50
@@ -274,6 +277,24 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             collator.model = self.model
         if isinstance(self.args, MultiSourceTrainingArguments):
             self._take_options(self.args)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write the card of Transformers' trainer, with the sources of the model and how it is used.
+
+        A card in the folder that no trainer has written is left as it is.
+
+        Args:
+            *args: As [`Trainer.create_model_card`].
+            **kwargs: As [`Trainer.create_model_card`].
+        """
+        path = Path(str(self.args.output_dir)) / CARD
+        written = path.exists() and "generated_from_trainer" in (ModelCard.load(path).data.tags or [])
+        if not self.is_world_process_zero() or (path.exists() and not written):
+            return
+        super().create_model_card(*args, **kwargs)
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if hasattr(model, "create_card"):
+            describe_in_card(path, model, self.args.hub_model_id or "org/name")
 
     def _take_options(self, options: MultiSourceTrainingArguments) -> None:
         self.halve_after_epoch = options.halve_after_epoch

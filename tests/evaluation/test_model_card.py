@@ -13,10 +13,10 @@ import torch
 import transformers.utils.hub
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
-from transformers import BertConfig, ViTConfig, pipeline
+from transformers import BertConfig, Seq2SeqTrainingArguments, ViTConfig, pipeline
 
 from builders import LSTM, SMALL, three_source_model, three_source_processor, tiny_config
-from hf_multisource import MultiSourceForConditionalGeneration, model_card
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer, model_card
 from hf_multisource.model_card import CARD
 
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -187,3 +187,37 @@ def test_a_pipeline_publishes_the_card_of_its_model(hub: dict[str, Any]) -> None
     hub["card"] = OWN
     pipe.push_to_hub("me/model")
     assert hub["uploaded"][CARD].decode() == str(ModelCard(OWN))
+
+
+def trained(folder: Path) -> MultiSourceTrainer:
+    """A trainer after one update."""
+    processor = three_source_processor()
+    arguments = Seq2SeqTrainingArguments(str(folder), max_steps=1, report_to=[], use_cpu=True, save_strategy="no")
+    model = three_source_model(vocab_size=len(processor.tokenizer))
+    rows: Any = [dict(processor(en="a dog", text_target="dog"))] * 2
+    trainer = MultiSourceTrainer(model, arguments, train_dataset=rows, processing_class=processor)
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.feature("Model card", "`MultiSourceTrainer.create_model_card`: that of Transformers, with the sources")
+def test_the_card_of_a_trainer_states_sources_and_training(tmp_path: Path) -> None:
+    trainer = trained(tmp_path)
+    for _ in range(2):  # it is written again after every push
+        trainer.create_model_card(license="mit", tags=["news"])
+        card: Any = ModelCard((tmp_path / CARD).read_text("utf-8"))
+        assert {"multi-source", "serial", "news", "generated_from_trainer"} <= set(card.data.tags)
+        assert (card.data.license, card.data.library_name, card.data.pipeline_tag) == (
+            *("mit", "transformers", "translation"),
+        )
+        assert card.text.count("| 1 | `en` | text | text |") == 1 and card.text.count("## Use it") == 1
+        assert "learning_rate: 5e-05" in card.text
+        assert "may be used. Whoever publishes" not in card.text
+    trainer.create_model_card(model_name="mine")
+    assert "AutoProcessor.from_pretrained(address" in (tmp_path / CARD).read_text("utf-8")
+
+
+def test_a_trainer_leaves_a_card_alone_that_it_has_not_written(tmp_path: Path) -> None:
+    (tmp_path / CARD).write_text(OWN)
+    trained(tmp_path).create_model_card()
+    assert (tmp_path / CARD).read_text() == OWN

@@ -72,7 +72,7 @@ FLOORS = {
     "sharding": set[str](),
     "environment": set[str](),
     "arguments": set[str](),
-    "sampling": {"arguments", "configuration_multisource", "collation", "sharding"},
+    "sampling": {"arguments", "configuration_multisource", "collation", "model_card", "sharding"},
 }
 FLOORS["__init__"] = set(FLOORS)
 
