@@ -23,7 +23,7 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 OWN = "---\nlicense: mit\n---\n\n# Mine\n"
 
 
-@pytest.mark.feature("Model card", "`create_card`, from the model alone")
+@pytest.mark.feature("Hub", "Model card from the model alone: `create_card`")
 @pytest.mark.parametrize("combiner", ["serial", "hierarchical", LSTM])
 def test_the_card_states_what_the_model_is_and_claims_nothing_else(combiner: str) -> None:
     model = three_source_model(combiner)
@@ -130,7 +130,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.feature("Model card", "Written by `push_to_hub` where there is none")
+@pytest.mark.feature("Hub", "Model card written by `push_to_hub` where there is none")
 @pytest.mark.parametrize("combiner", ["serial", LSTM])
 def test_a_push_writes_a_card_where_there_is_none(combiner: str, hub: dict[str, Any]) -> None:
     model = three_source_model(combiner)
@@ -200,7 +200,7 @@ def trained(folder: Path) -> MultiSourceTrainer:
     return trainer
 
 
-@pytest.mark.feature("Model card", "`MultiSourceTrainer.create_model_card`: that of Transformers, with the sources")
+@pytest.mark.feature("Hub", "Model card of `MultiSourceTrainer`, with the sources")
 def test_the_card_of_a_trainer_states_sources_and_training(tmp_path: Path) -> None:
     trainer = trained(tmp_path)
     for _ in range(2):  # it is written again after every push
