@@ -49,9 +49,10 @@ def translate(
         hf-multisource translate runs/mine --en new.en --de new.de.gz --out new.cs
         hf-multisource translate runs/mine --jsonl < table.jsonl
 
-    Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table has one
-    column per source between tabs, in the model's order; with --jsonl it has one JSON object a line, source name ->
-    text or null. Of pictures and sound, a text is the path of a file; features come from an array, `--image FILE.npy`.
+    Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table that is
+    a .csv or .tsv file has a header with the names of the sources; any other one has one column per source between
+    tabs, in the model's order; with --jsonl it has one JSON object a line, source name -> text or null. Of pictures and
+    sound, a text is the path of a file; features come from an array, `--image FILE.npy`.
     With --n_best K, each sentence has K lines: sentence number (from 0), score and text between tabs.
     With --out, the same command continues an interrupted run; FILE.json beside the output remembers the settings.
     """

@@ -47,11 +47,27 @@ def read_lines(path: str | Path, *, pipes: bool = False) -> list[str]:
     before it is dropped, and so is a byte order mark.
 
     Args:
+        path: As [`read_text`] has it.
+        pipes: As [`read_text`] has it.
+
+    Returns:
+        The lines without their ends; none for an empty file.
+    """
+    lines = read_text(path, pipes=pipes).split("\n")
+    if lines[-1] == "":
+        lines.pop()  # the last line has its end, as it should: nothing follows it
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_text(path: str | Path, *, pipes: bool = False) -> str:
+    """Read UTF-8 text, plain or gzipped, without its byte order mark.
+
+    Args:
         path: A file, gzipped if its name ends in `.gz`, or `-` for standard input.
         pipes: Whether the file may also be a pipe, such as `<(zcat x.gz)` in the shell.
 
     Returns:
-        The lines without their ends; none for an empty file.
+        The text with its line ends as they are.
 
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
@@ -65,16 +81,24 @@ def read_lines(path: str | Path, *, pipes: bool = False) -> list[str]:
         with (open_regular_or_pipe if pipes else open_regular)(path) as file:
             content = _join_lines(_gunzipped(file, name) if name.endswith(".gz") else _chunks(file), name)
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = error.start - content.rfind(b"\n", 0, error.start)
         found = f"byte {byte} of the line is 0x{content[error.start]:02x} ({error.reason})"
         raise ValueError(f"{name}, line {line}: not UTF-8: {found}") from error
-    lines = text.removeprefix("\ufeff").split("\n")
-    if lines[-1] == "":
-        lines.pop()  # the last line has its end, as it should: nothing follows it
-    return [line.removesuffix("\r") for line in lines]
+
+
+def single_line(text: str) -> str:
+    """Replace the line ends in a text by blanks, so that a file can hold one text a line.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text in one line.
+    """
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 A split has one column per source and one for the target; row i is line i of every column. Text may lie as
     DATA/<split>.<name>, DATA/<split>.<name>.gz       line-aligned plain text, one file a column
+    DATA/<split>.csv, .csv.gz, .tsv, .tsv.gz          a table whose header names the columns
     DATA/<split>.jsonl, DATA/<split>.jsonl.gz         one JSON object a line
     DATA/<split>.parquet                              needs pyarrow
     org/name, org/name:config                         a dataset of the Hugging Face Hub, needs datasets
@@ -13,7 +14,7 @@ when it starts) and, but for .npz, not kept in memory:
     DATA/<split>.<name>.npy                           an array (N, S, F), or maps (N, F, H, W); a row of zeros = absent
     DATA/<split>.<name>.npz                           one such array, in memory
     DATA/<split>.<name>/                              a folder of these, joined in the order of their names
-An empty or white line, a null and a missing key all mean the same: that source is absent in this row.
+An empty or white line or cell, a null and a missing key all mean the same: that source is absent in this row.
 """
 
 import re
@@ -26,13 +27,14 @@ from typing import Any
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
+from hf_multisource.data.tables import DELIMITERS, find_delimiter, read_table
 from hf_multisource.json_files import parse_json
 from hf_multisource.messages import shown
 
 Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
 Columns = dict[str, Sequence[Any]]
 
-TABLES = (".jsonl", ".jsonl.gz", ".parquet")
+TABLES = (".jsonl", ".jsonl.gz", *DELIMITERS, ".parquet")
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 SHOWN = 10  # of the files that cannot be read
 FILE: tuple[Any, str] = (str | bytes | Mapping | None, "a path, bytes or a dict of them")
@@ -244,8 +246,13 @@ def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Col
         raise ValueError(f"split {split!r} lies in {folder} in more than one form ({twice}): keep one")
     if tables:
         path = tables[0]
-        parquet = path.suffix == ".parquet"
-        columns = _read_parquet(path, forms) if parquet else _columns(_parse_json(path), forms, f"{path}, line")
+        columns: Columns
+        if find_delimiter(path):
+            columns = {**read_table(path, names)}
+        elif path.suffix == ".parquet":
+            columns = _read_parquet(path, forms)
+        else:
+            columns = _columns(_parse_json(path), forms, f"{path}, line")
         return _within(folder, columns, forms), dict.fromkeys(names, path.name)
 
     stems = [path.name.removesuffix(".gz") for path in files]
@@ -255,8 +262,10 @@ def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Col
                 f"unknown source or target {missing[0]!r}: no {split}.{missing[0]}[.gz] in {folder}; "
                 f"split {split!r} has {', '.join(found)}"
             )
-        looked = ", ".join([f"{split}.{names[0]}[.gz]", f"{split}.jsonl[.gz]", f"{split}.parquet"])
-        splits = {stem.rpartition(".")[0] for stem in stems if stem.rpartition(".")[2] in (*names, "jsonl", "parquet")}
+        ends = (f"{names[0]}[.gz]", "jsonl[.gz]", "csv[.gz]", "tsv[.gz]", "parquet")
+        looked = ", ".join(f"{split}.{end}" for end in ends)
+        known = {*names, *(end[1:] for end in TABLES)}
+        splits = {stem.rpartition(".")[0] for stem in stems if stem.rpartition(".")[2] in known}
         found_splits = ", ".join(sorted(splits)) or "none"
         raise FileNotFoundError(f"no split {split!r} in {folder}: looked for {looked}; splits found: {found_splits}")
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from hf_multisource import DataCollatorForMultiSource
 from hf_multisource.data.checks import check_at_least, check_choice, check_finite
 from hf_multisource.data.encoding import MixedExamples, encode_rows
-from hf_multisource.data.files import check_folder, write_json
+from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.media import digest, is_absent
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
@@ -185,7 +185,7 @@ def decode_batch(
             **rule,
         )
     texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
-    texts = [text.replace("\r", " ").replace("\n", " ") for text in texts]  # one line each in the file
+    texts = [single_line(text) for text in texts]
     scores = output.sequences_scores.tolist() if search.n_best else [None] * len(texts)
     hypotheses = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
     return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import check_folder, write_json
+from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.media import forms_of, rates_of
 from hf_multisource.data.rows import Row, check_files, read_split
 from hf_multisource.evaluation.decoding import (
@@ -364,7 +364,7 @@ def score(args: Scoring, command: str) -> dict[str, Any]:
             )
             if congruent is None:
                 congruent = decoded.best
-                text = "".join(f"{row[data.target] or ''}\n" for row in split.rows)
+                text = "".join(f"{single_line(row[data.target] or '')}\n" for row in split.rows)
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)

@@ -1,9 +1,9 @@
 """Translate text that lies in one file per source, or in one table of all sources.
 
-Line i of every file belongs to sentence i; a source without a file is absent. A table has one column per source
-between tabs, in the model's order, or one JSON object a line, source name -> text. An empty line, an empty column and
-null mean that the source is absent in this sentence. A sentence without any source becomes an empty line, and a
-warning.
+Line i of every file belongs to sentence i; a source without a file is absent. A table is a `.csv` or `.tsv` file, whose
+header names the columns; or it has one column per source between tabs, in the model's order; or one JSON object a line,
+source name -> text. An empty line, an empty cell and null mean that the source is absent in this sentence. A sentence
+without any source becomes an empty line, and a warning.
 
 Of a source that is pictures or sound, a text is the path of one, relative to the folder of the file that names it (to
 the current one on standard input). Features come from an array in a file of their own, and not in a table.
@@ -21,6 +21,7 @@ from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
 from hf_multisource.data.rows import Row
+from hf_multisource.data.tables import find_delimiter, read_table
 from hf_multisource.evaluation.decoding import (
     Search,
     check_output,
@@ -63,7 +64,7 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
     return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
 
 
-def rows_from_tsv(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
+def rows_from_tabs(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
     """Split lines at tabs, one column per source.
 
     Args:
@@ -125,8 +126,8 @@ class Translation:
     Args:
         model: Run folder, model folder or Hub id.
         files: Source name -> file of its lines; empty: `table` has all sources.
-        table: File of all sources; None: standard input.
-        jsonl: Whether the table holds JSON lines, not columns between tabs.
+        table: File of all sources, with a header where its name ends in one of `DELIMITERS`; None: standard input.
+        jsonl: Whether the table holds JSON lines.
         out: File to write, or to continue; None: standard output.
         search: How to decode. Without a `max_length`, longer sources are cut as [`source_limit`] says.
         batch_size: Sentences decoded at once.
@@ -177,8 +178,12 @@ def read_rows(
         rows = rows_from_files(files, forms)
     else:
         place = job.table or "standard input"
-        lines = read_lines(job.table or "-", pipes=True)
-        rows = rows_from_jsonl(lines, sources, place) if job.jsonl else rows_from_tsv(lines, sources, place)
+        if not job.jsonl and find_delimiter(place):
+            cells = read_table(place, sources, pipes=True).values()
+            rows = [dict(zip(sources, row, strict=True)) for row in zip(*cells, strict=True)]
+        else:
+            lines = read_lines(job.table or "-", pipes=True)
+            rows = rows_from_jsonl(lines, sources, place) if job.jsonl else rows_from_tabs(lines, sources, place)
         for number, row in enumerate(rows, 1):
             for name, value in row.items():
                 if value and forms.get(name) == "features":

@@ -13,6 +13,7 @@ from typing import Any
 import hf_multisource
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.privacy import find_local_paths, find_secrets, is_secret_key, mask_secrets
+from hf_multisource.data.tables import DELIMITERS, read_cells
 from hf_multisource.json_files import parse_json
 from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
@@ -253,6 +254,10 @@ def training_lines(recipe: Path) -> Iterator[str]:
         if path.is_file():
             for line in islice(read_lines(path), TRAINING_LINES):
                 yield from _long(_texts(line))
+    for end in DELIMITERS:
+        if (path := folder / f"{split}{end}").is_file():
+            for _, cells in islice(read_cells(path), TRAINING_LINES):
+                yield from _long(line for cell in cells for line in cell.split("\n"))
 
 
 def _names(value: Any) -> list[str]:

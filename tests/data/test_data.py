@@ -6,6 +6,7 @@ import runpy
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,21 @@ def lay_nested_parquet(folder: Path) -> None:
     parquet.write_table(arrow.table({"translation": json_rows(COLUMNS)}), folder / "train.parquet")
 
 
+def lay_table(name: str, folder: Path) -> None:
+    rows = [["id", *COLUMNS], *zip("12345", *COLUMNS.values(), strict=True)]
+    delimiter = "\t" if ".tsv" in name else ","
+    write(folder / name, "".join(delimiter.join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+
+
+LAY_TABLES = [partial(lay_table, f"train.{end}") for end in ("csv", "tsv", "csv.gz", "tsv.gz")]
+
+
 @pytest.mark.parametrize(
-    "lay", [lay_plain, lay_gzipped, lay_json, lay_gzipped_json, lay_nested_json, lay_parquet, lay_nested_parquet]
+    "lay",
+    [
+        *(lay_plain, lay_gzipped, lay_json, lay_gzipped_json, lay_nested_json, lay_parquet, lay_nested_parquet),
+        *LAY_TABLES,
+    ],
 )
 def test_every_form_gives_the_same_rows_and_counts(lay: Any, tmp_path: Path) -> None:
     lay(tmp_path)
@@ -130,13 +144,16 @@ def test_a_key_that_some_json_rows_lack_is_an_absent_source(tmp_path: Path) -> N
     assert [row["de"] for row in read_split(str(tmp_path), "train", ["en", "de"], "cs").rows] == [None, None]
 
 
-def test_plain_text_and_json_need_neither_datasets_nor_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_text_json_and_csv_need_neither_datasets_nor_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay_gzipped(tmp_path)
     write_json(tmp_path / "dev.jsonl", json_rows(COLUMNS))
+    lay_table("test.csv", tmp_path)
     for name in ("datasets", "pyarrow"):
         monkeypatch.setitem(sys.modules, name, None)
     read = runpy.run_path(str(Path(rows.__file__)))["read_split"]  # imports anew what the module imports
-    assert [len(read(str(tmp_path), split, ["en", "de"], "cs").rows) for split in ("train", "dev")] == [3, 3]
+    assert [len(read(str(tmp_path), split, ["en", "de"], "cs").rows) for split in ("train", "dev", "test")] == [3] * 3
     with pytest.raises(ImportError, match="no folder org/name; reading a Hub dataset needs datasets: pip install"):
         read("org/name", "train", ["en", "de"], "cs")
 
@@ -177,11 +194,13 @@ def test_data_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_split_names_what_was_looked_for_and_the_splits_there(tmp_path: Path) -> None:
-    for name in ("dev.en", "test_2016.cs.gz", "val.jsonl", "README.md"):
+    for name in ("dev.en", "test_2016.cs.gz", "val.jsonl", "all.tsv.gz", "README.md"):
         write(tmp_path / name, "text\n")
-    looked = r"looked for train\.en\[\.gz\], train\.jsonl\[\.gz\], train\.parquet"
+    looked = (
+        r"looked for train\.en\[\.gz\], train\.jsonl\[\.gz\], train\.csv\[\.gz\], train\.tsv\[\.gz\], train\.parquet"
+    )
     with pytest.raises(
-        FileNotFoundError, match=rf"no split 'train' in .*: {looked}; splits found: dev, test_2016, val$"
+        FileNotFoundError, match=rf"no split 'train' in .*: {looked}; splits found: all, dev, test_2016, val$"
     ):
         read_split(str(tmp_path), "train", ["en"], "cs")
 
@@ -208,7 +227,7 @@ def test_names_must_be_given_and_differ(tmp_path: Path) -> None:
         read_split(str(tmp_path), "train", ["en", "cs"], "cs")
 
 
-@pytest.mark.parametrize("other", ["train.en.gz", "train.jsonl", "train.parquet"])
+@pytest.mark.parametrize("other", ["train.en.gz", "train.jsonl", "train.csv", "train.tsv.gz", "train.parquet"])
 def test_a_split_in_two_forms_is_an_error(other: str, tmp_path: Path) -> None:
     lay_plain(tmp_path)
     write(tmp_path / other, "text\n")
@@ -223,9 +242,9 @@ def test_files_of_different_length_are_named_with_the_first_lonely_line(tmp_path
         read_split(str(tmp_path), "train", ["en", "de"], "cs")
 
 
-@pytest.mark.parametrize("name", ["train.de", "train.de.gz", "train.jsonl"])
+@pytest.mark.parametrize("name", ["train.de", "train.de.gz", "train.jsonl", "train.csv"])
 def test_an_empty_file_is_an_error(name: str, tmp_path: Path) -> None:
-    if name != "train.jsonl":
+    if name not in ("train.jsonl", "train.csv"):
         write_plain(tmp_path, {key: COLUMNS[key] for key in ("en", "cs")})
     write(tmp_path / name, "")
     with pytest.raises(ValueError, match=rf"{name} is empty"):

@@ -27,7 +27,7 @@ from hf_multisource.evaluation.decoding import (
     load_weights,
 )
 from hf_multisource.evaluation.results import length_rule
-from hf_multisource.evaluation.translating import rows_from_files, rows_from_jsonl, rows_from_tsv
+from hf_multisource.evaluation.translating import rows_from_files, rows_from_jsonl, rows_from_tabs
 from searches import generate
 
 GREEDY = Search(num_beams=1)
@@ -346,9 +346,9 @@ def test_files_are_joined_line_by_line_and_sources_without_file_are_absent(tmp_p
 
 
 def test_a_table_needs_every_column_in_every_line() -> None:
-    assert rows_from_tsv(["a\tb", "\tc"], ["en", "de"], "here") == [{"en": "a", "de": "b"}, {"en": "", "de": "c"}]
+    assert rows_from_tabs(["a\tb", "\tc"], ["en", "de"], "here") == [{"en": "a", "de": "b"}, {"en": "", "de": "c"}]
     with pytest.raises(ValueError, match=r"here, line 2: 1 columns between tabs; the model's sources are 2: en, de"):
-        rows_from_tsv(["a\tb", "a"], ["en", "de"], "here")
+        rows_from_tabs(["a\tb", "a"], ["en", "de"], "here")
 
 
 @pytest.mark.parametrize(

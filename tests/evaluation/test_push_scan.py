@@ -98,6 +98,9 @@ def test_training_text_in_a_card_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "train.en").unlink()
     (tmp_path / "train.jsonl").write_text(json.dumps({"translation": {"en": SENTENCE, "de": "x"}}) + "\n", "utf-8")
     assert refused(run).endswith(message)
+    (tmp_path / "train.jsonl").unlink()
+    (tmp_path / "train.csv").write_text(f'id,en\n1,"one\n{SENTENCE}"\n', "utf-8")
+    assert refused(run).endswith(message)
     (run / "README.md").write_text("# A model\n\nTranslate a dog.\n", "utf-8")
     push.main([str(run), "org/name"])
 

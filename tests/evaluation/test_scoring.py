@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
 import os
 import random
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -488,6 +490,35 @@ def test_translate_gives_the_hypotheses_of_score_from_files_and_from_a_table(
     give_input(monkeypatch, table)
     translate.main([str(run), *OPTIONS, *cut])
     assert capsys.readouterr().out.split("\n") == [*expected, ""]
+
+
+@pytest.mark.parametrize("end", ["csv", "tsv.gz"])
+def test_score_and_translate_read_tables_with_a_header(
+    run: Path, tmp_path: Path, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score.main([str(run), *OPTIONS])
+    scores = run / "scores"
+    expected = {name: read_lines(scores / f"test.{name}.txt") for name in ("all", "reference")}
+    for name in COLUMNS:
+        (tmp_path / f"test.{name}").unlink()
+    shutil.rmtree(scores)
+    order = ["cs", "de", "en"]  # by name, not by place
+    rows = [order, *zip(*(COLUMNS[name] for name in order), strict=True)]
+    text = "".join(("," if end == "csv" else "\t").join(row) + "\r\n" for row in rows)
+    text = text.replace(COLUMNS["cs"][0], f'"{COLUMNS["cs"][0].replace(" ", chr(10), 1)}"')
+    path = tmp_path / f"test.{end}"
+    path.write_bytes(gzip.compress(text.encode()) if end.endswith("gz") else text.encode())
+    score.main([str(run), *OPTIONS])
+    assert {name: read_lines(scores / f"test.{name}.txt") for name in expected} == expected
+    capsys.readouterr()
+    translate.main([str(run), "--input", str(path), *OPTIONS, "--max_length", "16"])
+    assert capsys.readouterr().out.split("\n") == [*expected["all"], ""]
+
+
+def test_translate_names_the_column_that_a_table_lacks(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a small dog\tein Hund\n", "utf-8")
+    with pytest.raises(SystemExit, match=r"x\.tsv, line 1: no column 'en'; its columns are a small dog, ein Hund"):
+        translate.main([str(run), "--input", str(tmp_path / "x.tsv"), *OPTIONS])
 
 
 def test_translate_joins_the_sources_of_a_run_that_joined_them(

@@ -419,7 +419,7 @@ def media_targets(folder: Path) -> list[Target]:
 
 
 def row_targets(folder: Path) -> list[Target]:
-    """Text, gzipped text and JSON lines."""
+    """Text, gzipped text, JSON lines, CSV and TSV."""
     row = {"en": "a dog", "de": None, "cs": "pes"}
     nested = {"translation": row}
 
@@ -443,8 +443,13 @@ def row_targets(folder: Path) -> list[Target]:
     lines = st.lists(st.one_of(line, line, text), max_size=3).map(b"\n".join)
     tables = lines.map(lambda content: {"train.jsonl": content})
     gz_tables = lines.map(lambda content: {"train.jsonl.gz": gzip.compress(content, mtime=0)})
+    cell = st.one_of(text, text.map(lambda content: b'"' + content.replace(b'"', b'""') + b'"'))
+    cells = st.lists(cell, min_size=2, max_size=4).map(b",".join)
+    csv = st.lists(cells, max_size=3).map(lambda rows: {"train.csv": b"\n".join([b"en,de,cs", *rows])})
+    tsv = st.binary(max_size=30).map(lambda content: {"train.tsv": b"en\tde\tcs\n" + content})
     good = [{f"train.{name}": b"a b\n" for name in row}, {"train.jsonl": to_json(row).encode()}]
-    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables), read, 200)]
+    good.append({"train.csv": b'de,en,cs\n,"a ""dog""",pes\n'})
+    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables, csv, tsv), read, 200)]
 
 
 def generation_targets(folder: Path) -> list[Target]:
