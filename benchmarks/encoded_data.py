@@ -4,8 +4,8 @@
 
 DATA is a folder of Multi30k's text files (train.en, train.de, train.fr, train.cs). The lines are repeated `--copies`
 times, made different by a number. The page prints, for each number of processes, the memory that one process holds in
-addition to its imports (private, so that what processes share counts once, in the column `shared`), and the time until
-the examples are there: in memory, stored at the first start, and stored at a later one.
+addition to its imports (private, so that what processes share counts once, in the column `shared`), the time until
+the examples are there and the CPU time of that: in memory, stored at the first start, and stored at a later one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def worker(way: str, first: bool, folder: Path) -> None:
     from hf_multisource.data.store import place_of, store_rows, stored_rows
 
     processor = MultiSourceProcessor.from_pretrained(folder / "processor")
-    before, start = kilobytes(), time.perf_counter()
+    before, start, worked = kilobytes(), time.perf_counter(), time.process_time()
     place = place_of(str(folder))
     if way == WAYS[0]:
         examples = encode_rows(processor, read_split(str(folder), "train", NAMES, "cs").rows, "cs", 128)[0]
@@ -59,16 +59,16 @@ def worker(way: str, first: bool, folder: Path) -> None:
             store_rows(place, processor, rows, "cs", 128)
             del rows
         examples = stored_rows(processor, place)
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - worked
     touched = sum(len(examples[i]["labels"]) for i in range(0, len(examples), 7))
-    print(json.dumps({"seconds": seconds, "touched": touched}), flush=True)
+    print(json.dumps([seconds, cpu, touched]), flush=True)
     sys.stdin.readline()  # all are there
     after = kilobytes()
     print(json.dumps({key: after[key] - before[key] for key in after}), flush=True)
     sys.stdin.readline()
 
 
-def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float]:
+def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float, float]:
     """Start processes that hold the examples at the same time.
 
     Args:
@@ -77,27 +77,28 @@ def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float
         folder: Holds the data and the processor.
 
     Returns:
-        Seconds until the last of them has its examples; and, of one that did not read the rows, private and shared
-        memory, in MB.
+        Of the process that took longest: seconds until it has its examples, and its CPU seconds. Of the last one,
+        which did not read the rows if there are several: private and shared memory, in MB.
     """
     environment = {**os.environ, "HF_HOME": str(folder / "cache"), "TOKENIZERS_PARALLELISM": "false"}
-    running, seconds = [], []
+    running, times = [], []
     for number in range(processes):
         command = [sys.executable, __file__, "--worker", way, str(number), str(folder)]
         running.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
         if way != WAYS[0] and number == 0:  # the others wait for it
-            seconds.append(json.loads(running[0].stdout.readline())["seconds"])  # type: ignore[union-attr]
-    for process in running[len(seconds) :]:
-        seconds.append(json.loads(process.stdout.readline())["seconds"])  # type: ignore[union-attr]
+            times.append(json.loads(running[0].stdout.readline())[:2])  # type: ignore[union-attr]
+    for process in running[len(times) :]:
+        times.append(json.loads(process.stdout.readline())[:2])  # type: ignore[union-attr]
     for process in running:
         process.stdin.write("\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
     sizes = [json.loads(process.stdout.readline()) for process in running]  # type: ignore[union-attr]
     for process in running:
         process.communicate("\n")
-    return max(seconds), sizes[-1]["private"] / 1000, sizes[-1]["shared"] / 1000
+    seconds, cpu = max(times)
+    return seconds, cpu, sizes[-1]["private"] / 1000, sizes[-1]["shared"] / 1000
 
 
 def main() -> None:
@@ -124,13 +125,14 @@ def main() -> None:
             (folder / f"train.{column}").write_text("".join(f"{line}\n" for line in copied), encoding="utf-8")
         MultiSourceProcessor(train_tokenizer(texts, "bpe", 8000), NAMES).save_pretrained(folder / "processor")
         print(f"{len(copied):,} rows, {len(NAMES)} sources\n")
-        print("| processes | way | seconds | private, MB | shared, MB |\n|---|---|---|---|---|")
+        print("| processes | way | seconds | CPU seconds | private, MB | shared, MB |\n|---|---|---|---|---|---|")
         for processes in args.processes:
             for file in folder.glob("cache/datasets/hf_multisource/*"):
                 file.unlink()
             for way in WAYS:
-                seconds, private, shared = measure(way, processes, folder)
-                print(f"| {processes} | {way} | {seconds:.1f} | {private:.0f} | {shared:.0f} |", flush=True)
+                seconds, cpu, private, shared = measure(way, processes, folder)
+                row = (processes, way, f"{seconds:.1f}", f"{cpu:.1f}", f"{private:.0f}", f"{shared:.0f}")
+                print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 
 if __name__ == "__main__":

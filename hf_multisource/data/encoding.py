@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from hf_multisource.data.media import forms_of, is_absent, read_sound
 from hf_multisource.data.rows import Row
 
+Example = dict[str, Any]  # one encoded row: ids, masks, features by the model's keywords, for the collator
+
 ROWS_PER_CALL = 1000  # rows given to the tokenizers at once
 
 
@@ -29,7 +31,7 @@ class Processor(Protocol):
         """Encode values, or lists of them, to one row of ids or numbers per key, neither padded nor truncated."""
 
 
-class MixedExamples(Sequence[dict[str, Any]]):
+class MixedExamples(Sequence[Example]):
     """Encoded rows: texts as token ids, in memory; pictures, sound and features are read when a row is asked for.
 
     Args:
@@ -72,7 +74,7 @@ class MixedExamples(Sequence[dict[str, Any]]):
 
 def encode_rows(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
-) -> tuple[Sequence[dict[str, Any]], dict[str, int]]:
+) -> tuple[Sequence[Example], dict[str, int]]:
     """Encode the texts of rows as token ids, in memory; truncate long sequences and count them.
 
     Args:

@@ -18,12 +18,20 @@ from typing import Any
 
 from hf_multisource import processing_multisource
 from hf_multisource.data import encoding
-from hf_multisource.data.encoding import ROWS_PER_CALL, Processor, encode_batch, input_keys, mask_key, text_sources
+from hf_multisource.data.encoding import (
+    ROWS_PER_CALL,
+    Example,
+    Processor,
+    encode_batch,
+    input_keys,
+    mask_key,
+    text_sources,
+)
 from hf_multisource.data.files import write_json
 from hf_multisource.data.rows import Row
 
 
-class StoredExamples(Sequence[dict[str, Any]]):
+class StoredExamples(Sequence[Example]):
     """Encoded texts of rows, read from a file when they are asked for.
 
     Args:
@@ -62,7 +70,7 @@ class StoredExamples(Sequence[dict[str, Any]]):
             return self.__getitems__(list(range(*index.indices(len(self)))))
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Example]:
         """Return the examples of a batch at once; a DataLoader calls this.
 
         Args:
@@ -131,7 +139,7 @@ def store_rows(path: Path, processor: Processor, rows: Sequence[Row], target: st
     write_json(path.with_suffix(".json"), report)
 
 
-def _column(examples: Iterable[dict[str, Any]], key: str) -> list[Any]:
+def _column(examples: Iterable[Example], key: str) -> list[Any]:
     return [example.get(key) for example in examples]
 
 

@@ -25,7 +25,7 @@ from transformers import Seq2SeqTrainingArguments
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.json_files import read_json
-from hf_multisource.recipes.checkpoints import find_checkpoints
+from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show
 

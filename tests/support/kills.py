@@ -12,7 +12,7 @@ import pytest
 from hf_multisource import MultiSourceTrainer
 from hf_multisource.cli.train import main
 from hf_multisource.data.files import write_json
-from hf_multisource.recipes import checkpoints
+from hf_multisource.recipes import checkpoint_files
 from hf_multisource.recipes.training import train
 from runs import recipe_of
 
@@ -44,7 +44,7 @@ def kill_at(patch: pytest.MonkeyPatch, method: str, step: int, *, after: bool) -
 def kill_at_marking(patch: pytest.MonkeyPatch, step: int, *, after: bool) -> None:
     """Have the program die before or after the marker of a checkpoint is written."""
     name = f"checkpoint-{step}"
-    kill_in(patch, checkpoints, "write_json", when=lambda path, *_: path.parent.name == name, after=after)
+    kill_in(patch, checkpoint_files, "write_json", when=lambda path, *_: path.parent.name == name, after=after)
 
 
 def kill_within_marking(patch: pytest.MonkeyPatch, step: int) -> None:
@@ -57,12 +57,12 @@ def kill_within_marking(patch: pytest.MonkeyPatch, step: int) -> None:
         path.with_name(path.name + ".partial").write_text('{"files": {"model.s', encoding="utf-8")
         raise Killed
 
-    patch.setattr(checkpoints, "write_json", dying)
+    patch.setattr(checkpoint_files, "write_json", dying)
 
 
 def kill_at_publishing(patch: pytest.MonkeyPatch, step: int) -> None:
     """Have the program die right after a checkpoint has received its final name."""
-    kill_in(patch, checkpoints, "publish", when=lambda _, target: target.name == f"checkpoint-{step}", after=True)
+    kill_in(patch, checkpoint_files, "publish", when=lambda _, target: target.name == f"checkpoint-{step}", after=True)
 
 
 def killed(folder: Path, kill: Callable[[pytest.MonkeyPatch], None], *, resume: bool = False, **changes: Any) -> None:

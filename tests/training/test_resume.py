@@ -14,7 +14,14 @@ import pytest
 from transformers.trainer_utils import get_last_checkpoint
 
 from builders import EVERY_COMBINER, PAPER_COMBINERS
-from hf_multisource.recipes.checkpoints import MARKER, UNFINISHED, Keeper, find_change, find_checkpoints, find_fault
+from hf_multisource.recipes.checkpoint_files import (
+    MARKER,
+    UNFINISHED,
+    Keeper,
+    find_change,
+    find_checkpoints,
+    find_fault,
+)
 from hf_multisource.recipes.training import train
 from kills import (
     die_within_a_checkpoint,

@@ -25,10 +25,12 @@ from hf_multisource import MultiSourceTrainer
 from hf_multisource.cli.command import make_main
 from hf_multisource.cli.train import main
 from hf_multisource.data.rows import Split
-from hf_multisource.recipes.checkpoints import find_checkpoints
+from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import OWNER, check_batch, data_fingerprint, how_to_continue, locked, next_start
-from hf_multisource.recipes.training import train, without_unreadable
+from hf_multisource.recipes.training import train
+from hf_multisource.recipes.training_data import without_unreadable
+from hf_multisource.recipes.training_run import TrainingRun
 from kills import kill_at, killed
 from runs import SAVED, STEPS, files_of, make_folder, read_json, train_at
 
@@ -274,14 +276,15 @@ def test_a_damaged_file_is_named_in_one_line(spoil: Callable[[], Any], message: 
 
 
 def test_a_damaged_list_of_unreadable_files_is_named(tmp_path: Path, new: Path) -> None:
-    recipe = load_recipe("recipe.yaml")
+    recipe = load_recipe("recipe.yaml", {"output_dir": str(tmp_path)})
+    run = TrainingRun(recipe, recipe.training_arguments(), begun=True)
     for content, message in {
         "": r"unreadable\.json holds no valid JSON",
         '{"train": {}}': r"unreadable\.json is damaged: the lines of 'dev' are missing",
     }.items():
         (tmp_path / "unreadable.json").write_text(content)
         with pytest.raises(ValueError, match=message):
-            without_unreadable(recipe, {"train": Split([], [], {}), "dev": Split([], [], {})}, tmp_path)
+            without_unreadable(run, {"train": Split([], [], {}), "dev": Split([], [], {})})
 
 
 def test_a_run_of_a_version_without_fingerprints_resumes(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:

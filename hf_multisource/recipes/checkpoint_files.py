@@ -10,18 +10,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate.utils import gather_object
-
-from hf_multisource import MultiSourceTrainer
 from hf_multisource.data.files import write_json
 from hf_multisource.json_files import read_json
-from hf_multisource.recipes.processes import together
 
 MARKER = "complete.json"
 UNFINISHED = "unfinished"  # in the run's folder: where a checkpoint is written
@@ -107,6 +100,35 @@ def check_best(checkpoint: Path) -> None:
             f"{best} has the best model of the run, but is damaged ({fault}): restore it from a copy, or delete "
             f"{', '.join([best.name, *later])} to train again from the checkpoint before"
         )
+
+
+def resume_point(folder: Path, best: bool) -> Path | None:
+    """Find the checkpoint from which to continue, and print which one it is.
+
+    Args:
+        folder: The run's folder.
+        best: Whether the weights of the best checkpoint become the model in the end.
+
+    Returns:
+        The last complete checkpoint whose files have the content that was written; None if there is none.
+
+    Raises:
+        ValueError: If the best checkpoint is needed and is damaged or missing.
+    """
+    whole, faults = find_checkpoints(folder)
+    while whole and (change := find_change(whole[-1])) is not None:
+        faults[whole.pop()] = change
+    if whole and best:
+        check_best(whole[-1])
+    lines = [f"resume: {path.name} is skipped: {fault}" for path, fault in faults.items()]
+    start = (
+        f"going on from {whole[-1].name}"
+        if whole
+        else f"no complete checkpoint in {folder}, starting from the beginning"
+    )
+    lines.append(f"resume: {start}")
+    print("\n".join(lines), flush=True)
+    return whole[-1] if whole else None
 
 
 def hash_file(path: Path) -> str:
@@ -207,167 +229,6 @@ class Keeper:
         for path in [*damaged, *superfluous[: max(surplus, 0)]]:
             remove(path)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-
-
-class RunTrainer(MultiSourceTrainer):
-    """[`MultiSourceTrainer`] of a run: its checkpoints appear when they are complete, and divergence stops it.
-
-    Args:
-        *args: As [`MultiSourceTrainer`].
-        **kwargs: As [`MultiSourceTrainer`].
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.keeper = Keeper(self.args.save_total_limit)
-        self.args.save_total_limit = None  # or stock code would delete checkpoints, too
-        self._saving = False  # whether a checkpoint is being written
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on one batch, and raise an error if the loss is not finite on any process.
-
-        The stock trainer hides such a loss in its log.
-
-        Args:
-            *args: As stock.
-            **kwargs: As stock.
-
-        Returns:
-            The loss.
-
-        Raises:
-            FloatingPointError: If the loss is nan or infinite.
-        """
-        loss = super().training_step(*args, **kwargs)
-        spoiled = (~torch.isfinite(loss)).float()
-        if self.args.world_size > 1:  # or the other processes would wait for one that has stopped
-            everywhere: Any = self.accelerator.reduce(spoiled, "sum")
-            spoiled = everywhere
-        if spoiled:
-            value = "not finite on another process" if torch.isfinite(loss) else loss.item()
-            raise self._divergence(f"the loss of update {self.state.global_step + 1} is {value}")
-        return loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As stock.
-
-        Args:
-            logs: The values to log.
-            start_time: When training started, in seconds.
-
-        Raises:
-            FloatingPointError: If the loss of all updates since the last call is 0.
-        """
-        super().log(logs, start_time)
-        if logs.get("loss") == 0.0:
-            raise self._divergence(f"the loss is exactly 0 up to update {self.state.global_step}")
-
-    def check_weights(self) -> None:
-        """Make sure that the weights can be saved.
-
-        Raises:
-            FloatingPointError: If a weight is nan or infinite.
-        """
-        model: Any = self.model
-        spoiled = []
-        for name, weight in model.named_parameters():
-            own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, the part of this process
-            if not torch.isfinite(own).all():
-                spoiled = [name]
-                break
-        if self.args.world_size > 1:
-            spoiled = gather_object(spoiled)
-        if spoiled:
-            raise self._divergence(f"weights of {spoiled[0]} are not finite after update {self.state.global_step}")
-
-    def create_optimizer(self, model: Any = None) -> Any:
-        """Create the optimizer; an error names the keys of the recipe.
-
-        Args:
-            model: The model to train, if it is not the trainer's own.
-
-        Returns:
-            The optimizer.
-
-        Raises:
-            ValueError: If the options do not fit the optimizer.
-        """
-        with _named("optimizer", "training.optim and training.optim_args"):
-            return super().create_optimizer(model)
-
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Create the schedule of the learning rate; an error names the keys of the recipe.
-
-        Args:
-            num_training_steps: Updates of the whole training.
-            optimizer: The optimizer, if it is not the trainer's own.
-
-        Returns:
-            The schedule.
-
-        Raises:
-            ValueError: If the options do not fit the schedule.
-        """
-        with _named("schedule", "training.lr_scheduler_type and training.lr_scheduler_kwargs"):
-            return super().create_scheduler(num_training_steps, optimizer)
-
-    def _load_best_model(self) -> None:
-        best = Path(str(self.state.best_model_checkpoint))
-
-        def check() -> None:
-            if (fault := find_fault(best) or find_change(best)) is not None:
-                raise ValueError(
-                    f"{best} has the best model of the run, but is damaged ({fault}): restore it from a copy and start "
-                    "again with --resume; no model has been saved"
-                )
-
-        together(self.args, check)
-        super()._load_best_model()
-
-    def _divergence(self, what: str) -> FloatingPointError:
-        return FloatingPointError(
-            f"training diverged: {what}; start again in another output_dir with a lower learning_rate or noam_scale "
-            f"(the highest learning rate was {self.args.learning_rate:g})"
-        )
-
-    def _get_output_dir(self, trial: Any) -> str:
-        folder = super()._get_output_dir(trial)
-        return str(Path(folder) / UNFINISHED) if self._saving else folder
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.check_weights()
-        folder, name = Path(super()._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:  # files of an earlier start may lie there
-            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        self._saving = True
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self._saving = False
-        if self.state.best_global_step:  # stock code looked for the best checkpoint in the temporary folder
-            best = folder / f"checkpoint-{self.state.best_global_step}"
-            if best.name == name or best.exists():
-                self.state.best_model_checkpoint = str(best)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            self.state.save_to_json(str(folder / UNFINISHED / name / "trainer_state.json"))
-            self.keeper.complete(folder / UNFINISHED / name, self.state.best_model_checkpoint)
-        self.accelerator.wait_for_everyone()
-        if self.args.push_to_hub:
-            super()._push_from_checkpoint(str(folder / name))
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Do nothing: a checkpoint is pushed under its final name."""
-
-
-@contextmanager
-def _named(what: str, keys: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"the {what} cannot be made from {keys}: {reason}") from error
 
 
 def _read_marker(checkpoint: Path) -> dict[str, Any]:

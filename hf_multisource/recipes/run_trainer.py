@@ -1,0 +1,264 @@
+"""The trainer of a run: its metrics, its checkpoints, and errors that name the keys of the recipe."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from transformers import EvalPrediction, PreTrainedModel, TrainerCallback
+from transformers.trainer_callback import TrainerState
+
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
+from hf_multisource.data.encoding import Example
+from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes.checkpoint_files import UNFINISHED, Keeper, find_change, find_fault
+from hf_multisource.recipes.processes import together
+from hf_multisource.recipes.training_run import TrainingRun
+
+
+class RunTrainer(MultiSourceTrainer):
+    """[`MultiSourceTrainer`] of a run: its checkpoints appear when they are complete, and divergence stops it.
+
+    Args:
+        *args: As [`MultiSourceTrainer`].
+        **kwargs: As [`MultiSourceTrainer`].
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.keeper = Keeper(self.args.save_total_limit)
+        self.args.save_total_limit = None  # or stock code would delete checkpoints, too
+        self._saving = False  # whether a checkpoint is being written
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on one batch, and raise an error if the loss is not finite on any process.
+
+        The stock trainer hides such a loss in its log.
+
+        Args:
+            *args: As stock.
+            **kwargs: As stock.
+
+        Returns:
+            The loss.
+
+        Raises:
+            FloatingPointError: If the loss is nan or infinite.
+        """
+        loss = super().training_step(*args, **kwargs)
+        spoiled = (~torch.isfinite(loss)).float()
+        if self.args.world_size > 1:  # or the other processes would wait for one that has stopped
+            everywhere: Any = self.accelerator.reduce(spoiled, "sum")
+            spoiled = everywhere
+        if spoiled:
+            value = "not finite on another process" if torch.isfinite(loss) else loss.item()
+            raise self._divergence(f"the loss of update {self.state.global_step + 1} is {value}")
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As stock.
+
+        Args:
+            logs: The values to log.
+            start_time: When training started, in seconds.
+
+        Raises:
+            FloatingPointError: If the loss of all updates since the last call is 0.
+        """
+        super().log(logs, start_time)
+        if logs.get("loss") == 0.0:
+            raise self._divergence(f"the loss is exactly 0 up to update {self.state.global_step}")
+
+    def check_weights(self) -> None:
+        """Make sure that the weights can be saved.
+
+        Raises:
+            FloatingPointError: If a weight is nan or infinite.
+        """
+        model: Any = self.model
+        spoiled = []
+        for name, weight in model.named_parameters():
+            own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, the part of this process
+            if not torch.isfinite(own).all():
+                spoiled = [name]
+                break
+        if self.args.world_size > 1:
+            spoiled = gather_object(spoiled)
+        if spoiled:
+            raise self._divergence(f"weights of {spoiled[0]} are not finite after update {self.state.global_step}")
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Create the optimizer; an error names the keys of the recipe.
+
+        Args:
+            model: The model to train, if it is not the trainer's own.
+
+        Returns:
+            The optimizer.
+
+        Raises:
+            ValueError: If the options do not fit the optimizer.
+        """
+        with _named("optimizer", "training.optim and training.optim_args"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Create the schedule of the learning rate; an error names the keys of the recipe.
+
+        Args:
+            num_training_steps: Updates of the whole training.
+            optimizer: The optimizer, if it is not the trainer's own.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            ValueError: If the options do not fit the schedule.
+        """
+        with _named("schedule", "training.lr_scheduler_type and training.lr_scheduler_kwargs"):
+            return super().create_scheduler(num_training_steps, optimizer)
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+
+        def check() -> None:
+            if (fault := find_fault(best) or find_change(best)) is not None:
+                raise ValueError(
+                    f"{best} has the best model of the run, but is damaged ({fault}): restore it from a copy and start "
+                    "again with --resume; no model has been saved"
+                )
+
+        together(self.args, check)
+        super()._load_best_model()
+
+    def _divergence(self, what: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"training diverged: {what}; start again in another output_dir with a lower learning_rate or noam_scale "
+            f"(the highest learning rate was {self.args.learning_rate:g})"
+        )
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / UNFINISHED) if self._saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.check_weights()
+        folder, name = Path(super()._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:  # files of an earlier start may lie there
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving = False
+        if self.state.best_global_step:  # stock code looked for the best checkpoint in the temporary folder
+            best = folder / f"checkpoint-{self.state.best_global_step}"
+            if best.name == name or best.exists():
+                self.state.best_model_checkpoint = str(best)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self.state.save_to_json(str(folder / UNFINISHED / name / "trainer_state.json"))
+            self.keeper.complete(folder / UNFINISHED / name, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(folder / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Do nothing: a checkpoint is pushed under its final name."""
+
+
+class Beginning(TrainerCallback):
+    """Calls a function when the model, the optimizer and the schedule are ready, before the first update.
+
+    Args:
+        call: The function.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Call the function.
+
+        Args:
+            *args: As in the stock class.
+            **kwargs: As in the stock class.
+        """
+        self.call()
+
+
+def build_trainer(
+    run: TrainingRun, model: PreTrainedModel, processor: MultiSourceProcessor, encoded: Mapping[str, Sequence[Example]]
+) -> RunTrainer:
+    """Build the trainer, which evaluates with the metrics of the recipe, but for those that need the sources.
+
+    Args:
+        run: The run.
+        model: The model.
+        processor: The run's processor.
+        encoded: By role, examples for the collator.
+
+    Returns:
+        The trainer.
+    """
+    measured = [name for name in run.recipe.data.metrics if not METRICS[name].needs_sources]
+
+    def measure(prediction: EvalPrediction) -> dict[str, float]:
+        # References from the labels, which come in the order of the predictions whatever the sampler does.
+        padding = processor.tokenizer.pad_token_id
+        texts = [
+            processor.batch_decode(np.where(ids < 0, padding, ids), skip_special_tokens=True)
+            for ids in (np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
+        ]
+        return {name: METRICS[name].measure(*texts).score() for name in measured}
+
+    return RunTrainer(
+        model=model,
+        args=run.args,
+        train_dataset=encoded["train"],
+        eval_dataset=encoded["dev"],
+        data_collator=DataCollatorForMultiSource(processor, model=model if run.args.label_smoothing_factor else None),
+        processing_class=processor,
+        compute_metrics=measure,
+    )
+
+
+def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[], None]) -> None:
+    """Train to the end.
+
+    Args:
+        trainer: The trainer; it has the last model, or with `load_best_model_at_end` the best, in the end.
+        checkpoint: The checkpoint from which to continue; None: from the beginning.
+        begin: Called when the optimizer and the schedule are ready, before the first update.
+    """
+    args, folder = trainer.args, Path(str(trainer.args.output_dir))
+    trainer.keeper.start(checkpoint)
+    state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
+    stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+    if stopped and state.max_steps >= args.max_steps:
+        # Killed after its last update: stock code would make one more.
+        best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        begin()
+        trainer.state = state
+        trainer._load_from_checkpoint(str(folder / Path(best).name if best else checkpoint))
+        if args.process_index == 0:
+            trainer.keeper.tidy(folder, state.best_model_checkpoint)
+    else:
+        trainer.add_callback(Beginning(begin))
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+@contextmanager
+def _named(what: str, keys: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"the {what} cannot be made from {keys}: {reason}") from error

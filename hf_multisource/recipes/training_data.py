@@ -1,0 +1,141 @@
+"""The data of a run: rows of the training and dev splits, compared with those that the run began with, and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.encoding import Example, MixedExamples, text_sources
+from hf_multisource.data.files import write_json
+from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
+from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
+from hf_multisource.json_files import read_json
+from hf_multisource.recipes.processor import contents_of
+from hf_multisource.recipes.run_folder import check_data, data_fingerprint
+from hf_multisource.recipes.training_run import TrainingRun
+
+UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
+
+
+def read_data(run: TrainingRun, parts: dict[str, Any]) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+    """Read the training and dev splits, and compare them with those that the run began with.
+
+    Where all sources are text, one process on each machine reads them: the others read the encoded rows.
+
+    Args:
+        run: The run.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
+
+    Returns:
+        By role, "train" and "dev": rows of the model's sources, nothing on processes that do not need them; and the
+        fingerprints of the data.
+    """
+    forms, data = run.recipe.forms(), run.recipe.data
+    names = {"train": data.train, "dev": data.dev}
+
+    def read() -> dict[str, Split]:
+        return {
+            role: read_split(
+                data.path, name, data.sources, data.target, limit=data.limit if role == "train" else None, forms=forms
+            )
+            for role, name in names.items()
+        }
+
+    needed = run.args.local_process_index == 0 or set(forms.values()) != {"text"}
+    splits = run.together(lambda: read() if needed else {}, everywhere=True)
+
+    def compare() -> dict[str, Any]:
+        now = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
+        check_data(run.recorded().get("data", {}), now, names)
+        return now
+
+    prints = run.together(compare)
+    if {"picture", "sound"} & set(forms.values()):
+        if not run.begun:
+            run.together(lambda: note_unreadable(run, splits, parts))
+        splits = run.together(lambda: without_unreadable(run, splits), everywhere=True)
+    for role, split in splits.items():
+        run.say(role, split.report)
+    return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
+
+
+def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Any]) -> None:
+    """Check that every picture and recording can be read and has its encoder's sampling rate; record those that fail.
+
+    Args:
+        run: The run, whose `unreadable.json` receives the lines, counted from 0, that cannot be read.
+        splits: The splits by role.
+        parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
+
+    Raises:
+        ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
+    """
+    forms, data = run.recipe.forms(), run.recipe.data
+    rates = {name: part.sampling_rate for name, part in parts.items() if forms[name] == "sound"}
+    lines = {
+        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)[1]
+        for role, split in splits.items()
+    }
+    write_json(run.folder / UNREADABLE_FILES, lines)
+
+
+def without_unreadable(run: TrainingRun, splits: dict[str, Split]) -> dict[str, Split]:
+    """Make the pictures and recordings absent that `unreadable.json` lists.
+
+    Args:
+        run: The run.
+        splits: The splits by role.
+
+    Returns:
+        The splits by role, without them.
+
+    Raises:
+        ValueError: If the file is damaged; the message names it.
+    """
+    path = run.folder / UNREADABLE_FILES
+    lines = read_json(path)
+    if missing := [role for role in splits if not isinstance(lines.get(role), dict)]:
+        raise ValueError(f"{path} is damaged: the lines of {missing[0]!r} are missing")
+    return {
+        role: take_away(split, lines[role], run.recipe.data.sources) if lines[role] else split
+        for role, split in splits.items()
+    }
+
+
+def encode_data(
+    run: TrainingRun,
+    rows: Mapping[str, list[Row]],
+    fingerprints: Mapping[str, Any],
+    processor: MultiSourceProcessor,
+) -> dict[str, Sequence[Example]]:
+    """Encode the texts of the rows, unless an earlier run has done it, and print how many were truncated.
+
+    Args:
+        run: The run.
+        rows: By role, rows of the model's sources.
+        fingerprints: By role, the fingerprint of the data.
+        processor: The run's processor, which has been saved in the run's folder.
+
+    Returns:
+        By role, examples for the collator.
+    """
+    data = run.recipe.data
+    parts = contents_of(run.folder, processor)
+    places = {
+        role: place_of([now, parts, data.sources, data.target, data.concatenate, data.max_length])
+        for role, now in fingerprints.items()
+    }
+
+    def encode() -> None:
+        for role, place in places.items():
+            store_rows(place, processor, rows[role], data.target, data.max_length)
+
+    run.together(lambda: encode() if run.args.local_process_index == 0 else None, everywhere=True)
+    examples: dict[str, Sequence[Example]] = {}
+    for role, place in places.items():
+        run.say(f"{role}, tokens", read_report(place) or {})
+        stored = stored_rows(processor, place)
+        mixed = len(text_sources(processor)) < len(processor.source_names)
+        examples[role] = MixedExamples(processor, rows[role], stored) if mixed else stored
+    return examples
