@@ -261,6 +261,7 @@ def measure_trained(run: str, args: Any) -> dict[str, Any]:
     how = Search(args.beams[0], max_new_tokens=data.max_length, max_length=data.max_length)
 
     def decode(variant: str) -> Callable[[], list[Any]]:
+        model: Any
         model, processor = load_model(run, args.device)
         model.to(DTYPES[args.device])
         if variant == "unfolded":

@@ -9,6 +9,7 @@ from typing import Any
 from .messages import shown
 from .regular_files import read_regular
 
+JsonObject = dict[str, Any]  # what a JSON file holds that begins with a brace
 MAX_JSON = 2**28  # bytes of a JSON file; the largest known tokenizers have 2**25
 
 
@@ -55,7 +56,7 @@ def load_json(path: str | Path) -> Any:
         raise ValueError(f"{path} holds no valid JSON: {error}") from error
 
 
-def read_json(path: str | Path) -> dict[str, Any]:
+def read_json(path: str | Path) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
@@ -74,4 +75,4 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return content
 
 
-__all__ = ["load_json", "parse_json", "read_json"]
+__all__ = ["JsonObject", "load_json", "parse_json", "read_json"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 LONGEST = 100  # characters of a value that a message shows
 
 
@@ -19,7 +17,7 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as an error message shows it: in one short line.
 
     Args:
@@ -37,7 +35,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def shown_key(key: Any) -> str:
+def shown_key(key: object) -> str:
     """Return a key of a mapping as an error message shows it: in one short line, without quotation marks.
 
     Args:

@@ -125,7 +125,7 @@ def terminable() -> Iterator[None]:
         Nothing.
     """
 
-    def stop(signal_number: int, frame: Any) -> None:
+    def stop(signal_number: int, frame: object) -> None:
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals

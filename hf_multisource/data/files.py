@@ -7,10 +7,11 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from hf_multisource.json_files import parse_json
 from hf_multisource.regular_files import open_regular, open_regular_or_pipe
 
 CHUNK = 2**20  # bytes that are read at once
@@ -87,6 +88,26 @@ def read_text(path: str | Path, *, pipes: bool = False) -> str:
         byte = error.start - content.rfind(b"\n", 0, error.start)
         found = f"byte {byte} of the line is 0x{content[error.start]:02x} ({error.reason})"
         raise ValueError(f"{name}, line {line}: not UTF-8: {found}") from error
+
+
+def parse_lines(lines: Iterable[str], place: str | Path) -> Iterator[object]:
+    """Parse JSON lines.
+
+    Args:
+        lines: One JSON value each.
+        place: What to call their file in errors.
+
+    Yields:
+        The values.
+
+    Raises:
+        ValueError: If a line is not JSON; the message gives file and line.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{place}, line {number}: not JSON: {error}") from error
 
 
 def single_line(text: str) -> str:
@@ -178,6 +199,6 @@ def write_text(path: Path, content: str) -> None:
     os.replace(partial, path)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file in one step, as [`write_text`] does."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

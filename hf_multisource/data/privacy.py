@@ -111,7 +111,7 @@ def refuse_secret_key(key: str) -> None:
         raise ValueError(f"{key!r} is a secret, and recipes are saved and published: {INSTEAD}")
 
 
-def refuse_secrets(value: Any, place: str = "") -> None:
+def refuse_secrets(value: object, place: str = "") -> None:
     """Refuse secrets in a recipe, at any depth.
 
     Args:

@@ -18,17 +18,16 @@ An empty or white line or cell, a null and a missing key all mean the same: that
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import parse_lines, read_lines
 from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
 from hf_multisource.data.tables import DELIMITERS, find_delimiter, read_table
-from hf_multisource.json_files import parse_json
 from hf_multisource.messages import shown
 
 Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
@@ -252,7 +251,7 @@ def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Col
         elif path.suffix == ".parquet":
             columns = _read_parquet(path, forms)
         else:
-            columns = _columns(_parse_json(path), forms, f"{path}, line")
+            columns = _columns(parse_lines(read_lines(path), path), forms, f"{path}, line")
         return _within(folder, columns, forms), dict.fromkeys(names, path.name)
 
     stems = [path.name.removesuffix(".gz") for path in files]
@@ -287,15 +286,6 @@ def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns
         name: column if forms[name] == "text" else [place(value) for value in column]
         for name, column in columns.items()
     }
-
-
-def _parse_json(path: Path) -> Iterator[object]:
-    """Parse one JSON value a line."""
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            yield parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not JSON: {error}") from error
 
 
 def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hf_multisource import processing_multisource
 from hf_multisource.data import encoding
 from hf_multisource.data.encoding import (
@@ -47,12 +49,11 @@ class StoredExamples(Sequence[Example]):
         from datasets import Dataset
 
         self.dataset = Dataset.from_file(str(path))
-        self.text_lengths: Any = self._lengths(text_keys)
-        self.label_lengths: Any = self._lengths(["labels"])[:, 0]
+        self.text_lengths = self._lengths(text_keys)
+        self.label_lengths = self._lengths(["labels"])[:, 0]
 
-    def _lengths(self, keys: Sequence[str]) -> Any:
+    def _lengths(self, keys: Sequence[str]) -> np.ndarray:
         """(N, K) lengths of the lists in some columns; 0 where a column or a row of it is missing."""
-        import numpy as np
         import pyarrow.compute
 
         lengths = np.zeros((len(self.dataset), len(keys)), np.int32)
@@ -84,7 +85,7 @@ class StoredExamples(Sequence[Example]):
         return [{key: value for key, value in zip(columns, row, strict=True) if value is not None} for row in rows]
 
 
-def place_of(identity: Any) -> Path:
+def place_of(identity: object) -> Path:
     """Return the file that holds the encoding of certain rows, whether it exists or not.
 
     Args:

@@ -16,14 +16,15 @@ import torch
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from hf_multisource import DataCollatorForMultiSource
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice, check_finite
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.files import check_folder, single_line, write_json
+from hf_multisource.data.interfaces import Model
 from hf_multisource.data.media import digest, is_absent
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
@@ -99,21 +100,21 @@ class Search:
                 f"length_penalty {self.length_penalty}; it needs a beam and stands in for the length penalty"
             )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """All settings by name, and of the two rules of length the one that holds."""
         unused = {"length_penalty" if self.length_normalization is not None else "length_normalization"}
         if self.optimize is None:
             unused.add("optimize")
         return {key: setting for key, setting in asdict(self).items() if key not in unused}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """The settings with the rule of length written out, as reports have them."""
         if self.length_normalization is not None:
             return {**self.settings(), "length_normalization_formula": LENGTH_NORMALIZATION}
         return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
 
 
-def load_weights(name: str, device: str | None = None, optimize: str | None = None) -> Any:
+def load_weights(name: str, device: str | None = None, optimize: str | None = None) -> Model:
     """Load a model from a folder or the Hub, ready to decode.
 
     Args:
@@ -145,7 +146,7 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
     return model
 
 
-def load_model(name: str, device: str | None = None, optimize: str | None = None) -> tuple[Any, Any]:
+def load_model(name: str, device: str | None = None, optimize: str | None = None) -> tuple[Model, MultiSourceProcessor]:
     """Load model and processor from a folder or the Hub, ready to decode.
 
     Args:
@@ -164,11 +165,11 @@ def load_model(name: str, device: str | None = None, optimize: str | None = None
 
 
 def decode_batch(
-    model: Any, processor: Any, batch: Mapping[str, torch.Tensor], search: Search
+    model: Model, processor: MultiSourceProcessor, batch: Mapping[str, torch.Tensor], search: Search
 ) -> list[list[Hypothesis]]:
     """Search for the best hypotheses of every example of a padded batch."""
     width = max(1, search.n_best)
-    rule: dict[str, Any] = {}
+    rule: JsonObject = {}
     if search.num_beams > 1:  # greedy search has no rule and warns
         rule["length_penalty"] = search.length_penalty
     if search.length_normalization is not None:
@@ -192,8 +193,8 @@ def decode_batch(
 
 
 def decode_windows(
-    model: Any,
-    processor: Any,
+    model: Model,
+    processor: MultiSourceProcessor,
     rows: Sequence[Row],
     search: Search,
     *,
@@ -244,7 +245,7 @@ def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
     return [max(map(len, example.values())) for example in examples]
 
 
-def fingerprint(model: Any, processor: Any, rows: Sequence[Row], search: Search) -> dict[str, Any]:
+def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], search: Search) -> JsonObject:
     """Everything that decides the hypotheses: search, rows and weights. Not the batch size, which may change."""
     names = list(processor.source_names)
     values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
@@ -288,7 +289,7 @@ def check_output(path: Path) -> None:
     check_folder(path.parent)
 
 
-def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_row: int) -> tuple[int, float]:
+def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: int) -> tuple[int, float]:
     """Return complete rows and seconds so far; drop a torn end. Write the settings of a new file beside it."""
     check_output(out_path)
     content = out_path.read_bytes() if out_path.exists() else b""
@@ -317,8 +318,8 @@ def _resume(out_path: Path, sidecar: Path, settings: dict[str, Any], lines_per_r
 
 
 def decode(
-    model: Any,
-    processor: Any,
+    model: Model,
+    processor: MultiSourceProcessor,
     rows: Sequence[Row],
     out_path: str | Path,
     search: Search,

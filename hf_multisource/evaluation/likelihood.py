@@ -8,16 +8,23 @@ from typing import Any
 
 import torch
 
-from hf_multisource import DataCollatorForMultiSource
+from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.interfaces import Model
 from hf_multisource.data.media import is_absent
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import longest
+from hf_multisource.json_files import JsonObject
 
 
 def cross_entropy(
-    model: Any, processor: Any, rows: Sequence[Row], target: str, max_length: int, batch_size: int = 64
-) -> dict[str, Any]:
+    model: Model,
+    processor: MultiSourceProcessor,
+    rows: Sequence[Row],
+    target: str,
+    max_length: int,
+    batch_size: int = 64,
+) -> JsonObject:
     """Cross-entropy of the model's predictions on the targets of rows, given the reference so far.
 
     Args:

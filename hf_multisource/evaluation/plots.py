@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from hf_multisource import COMBINERS, DataCollatorForMultiSource, attention_to_tokens
+from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourceProcessor, attention_to_tokens
 from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.interfaces import Model
 from hf_multisource.data.rows import Row
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ MIN_WIDTH = 7.0  # inches; the title must fit
 
 
 def measure_attention(
-    model: Any, processor: Any, rows: Sequence[Row], hypotheses: Sequence[str], max_length: int | None
-) -> list[dict[str, Any]]:
+    model: Model,
+    processor: MultiSourceProcessor,
+    rows: Sequence[Row],
+    hypotheses: Sequence[str],
+    max_length: int | None,
+) -> list[JsonObject]:
     """Let the model read hypotheses (teacher forcing) and note what its decoder attends to at each token.
 
     A hypothesis is split into tokens anew, which may differ from those that the search found.
@@ -87,7 +92,7 @@ def _rounded(weights: torch.Tensor) -> Any:
 
 
 def write_plots(
-    folder: Path, split: str, numbers: Sequence[int], contents: Sequence[dict[str, Any]], title: str
+    folder: Path, split: str, numbers: Sequence[int], contents: Sequence[JsonObject], title: str
 ) -> list[Path]:
     """Write `<split>.attention-<number>.json` and the plot beside it, of each sentence.
 
@@ -110,7 +115,7 @@ def write_plots(
     return plots
 
 
-def read_numbers(path: Path) -> dict[str, Any]:
+def read_numbers(path: Path) -> JsonObject:
     """Read the numbers of a plot.
 
     Args:
@@ -137,7 +142,7 @@ def read_numbers(path: Path) -> dict[str, Any]:
     return content
 
 
-def draw(content: dict[str, Any], path: Path, layer: int = -1) -> Path:
+def draw(content: JsonObject, path: Path, layer: int = -1) -> Path:
     """Draw one sentence.
 
     Args:
@@ -170,7 +175,7 @@ def draw(content: dict[str, Any], path: Path, layer: int = -1) -> Path:
     return path
 
 
-def make_figure(content: dict[str, Any], layer: int) -> Any:
+def make_figure(content: JsonObject, layer: int) -> Any:
     """Lay out one panel a source, and one more where the combiner weighs the sources.
 
     Args:
@@ -244,7 +249,7 @@ def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str],
     panel.tick_params(axis="x", labelrotation=90)
 
 
-def caption(content: dict[str, Any], layer: int) -> str:
+def caption(content: JsonObject, layer: int) -> str:
     """What the plot shows, in two lines."""
     strategy = content["combiner"]
     joint = strategy in COMBINERS and COMBINERS[strategy].joint_weights

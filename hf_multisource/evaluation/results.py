@@ -13,17 +13,16 @@ in words what the rows show. The first paragraph of the notes opens the page. No
 from __future__ import annotations
 
 import glob
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceConfig
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import read_lines, write_json
 from hf_multisource.data.privacy import publishable, publishable_command
 from hf_multisource.evaluation.tables import format_table
-from hf_multisource.json_files import load_json
+from hf_multisource.json_files import JsonObject, load_json
 from hf_multisource.metrics.bootstrap import paired_bootstrap
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
 from hf_multisource.recipes.pretrained import encoder_config
@@ -72,7 +71,7 @@ def read_result(path: Path) -> Any:
 
 def compare(
     run: Path, baseline: Path, split: str, condition: str = "all", metrics: Sequence[str] = DEFAULT
-) -> dict[str, Any]:
+) -> JsonObject:
     """Paired bootstrap of two runs on one test set: the run in one condition, the baseline with all its sources."""
     names = ((run, "reference"), (baseline, "reference"), (run, condition), (baseline, "all"))
     files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
@@ -102,7 +101,7 @@ def compare_dedicated(
     sources: Sequence[str],
     conditions: Sequence[str],
     metrics: Sequence[str],
-) -> dict[str, Any]:
+) -> JsonObject:
     """Compare a run, left with some of its sources, with runs that were trained on just these.
 
     Args:
@@ -119,7 +118,7 @@ def compare_dedicated(
     Raises:
         ValueError: If the run was never scored with just the sources of another.
     """
-    compared: dict[str, Any] = {}
+    compared: JsonObject = {}
     for other in dedicated:
         own = read_result(other / "scores" / f"{split}.json")["sources"]
         found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
@@ -149,7 +148,7 @@ def plot_commands(plot: Path) -> list[str]:
     return list(read_result(report)["commands"]) if mark and report.exists() else []
 
 
-def training_facts(run: Path, metric: str) -> dict[str, Any]:
+def training_facts(run: Path, metric: str) -> JsonObject:
     """Read the training facts of a finished run: figures, scores on the dev set over the updates, and the command.
 
     Args:
@@ -183,7 +182,7 @@ def training_facts(run: Path, metric: str) -> dict[str, Any]:
     }
 
 
-def wrapped_encoders(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def wrapped_encoders(config: Mapping[str, Any]) -> dict[str, JsonObject]:
     """Configurations of the encoders that a model wraps: without them, its recipe means nothing where they are not.
 
     Args:
@@ -207,7 +206,7 @@ def make_row(
     split: str | None = None,
     baseline: Path | None = None,
     dedicated: Sequence[Path] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Collect everything about one run.
 
     Args:
@@ -239,7 +238,7 @@ def make_row(
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
     combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "table": table,
         "name": name,
         "run": run.name,
@@ -301,13 +300,13 @@ def split_notes(notes: str) -> tuple[str, str]:
     return opening, rest.strip()
 
 
-def length_rule(search: dict[str, Any]) -> str:
+def length_rule(search: JsonObject) -> str:
     """Which rule of length a search used, with its value."""
     name = "length_penalty" if "length_penalty" in search else "length_normalization"
     return f"{name.replace('_', ' ')} {search[name]} ({search[f'{name}_formula']})"
 
 
-def _against_baseline(row: dict[str, Any]) -> str:
+def _against_baseline(row: JsonObject) -> str:
     head = head_metric(row)
     if head not in (row["baseline"] or {}):
         return ""
@@ -316,7 +315,7 @@ def _against_baseline(row: dict[str, Any]) -> str:
     return f"{difference} (p = {compared['p_value']:.3f}) to {row['baseline']['run']}"
 
 
-def learning_curves(rows: Sequence[dict[str, Any]], metric: Metric) -> str:
+def learning_curves(rows: Sequence[JsonObject], metric: Metric) -> str:
     """Scores of all rows on the dev set over the updates, as a table."""
     curves = {row["name"]: dict(row["curve"]) for row in rows}
     steps = sorted({step for curve in curves.values() for step in curve})
@@ -327,7 +326,7 @@ def learning_curves(rows: Sequence[dict[str, Any]], metric: Metric) -> str:
     return format_table(["updates", *curves], lines)
 
 
-def how_made(rows: Sequence[dict[str, Any]]) -> str:
+def how_made(rows: Sequence[JsonObject]) -> str:
     """The section that says of every row when, on what and by which commands it was made."""
     made = ""
     for row in rows:
@@ -351,13 +350,13 @@ def unfinished_rule(metric: Metric, whose: str = "its") -> str:
     )
 
 
-def signatures_of(rows: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str:
+def signatures_of(rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
     """How each metric was computed, one a line, as the first row that has it says."""
     found = {name: next(row["scores"]["all"][name] for row in rows if name in row["scores"]["all"]) for name in metrics}
     return "".join(f"- {name}: `{score['signature']}`\n" for name, score in found.items())
 
 
-def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
+def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
     """Return the page of one table, made from its rows and the notes on them.
 
     Args:
@@ -382,10 +381,10 @@ def render(table: str, rows: Sequence[dict[str, Any]], notes: str = "") -> str:
     header += ["updates", "minutes", "parameters"]
     unfinished = {row["run"] for row in rows if not row["finished"]}
 
-    def comparable(row: dict[str, Any]) -> bool:
+    def comparable(row: JsonObject) -> bool:
         return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
 
-    def score(row: dict[str, Any], condition: str, metric: str) -> str:
+    def score(row: JsonObject, condition: str, metric: str) -> str:
         scores = row["scores"].get(condition, {})
         return format_score(scores, metric) if metric in scores else ""
 
@@ -491,7 +490,7 @@ def write_row(
         content["commands"] = list(dict.fromkeys([*content["commands"], *plotted]))
     path = results / table / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, content)
     path.with_suffix(".png").unlink(missing_ok=True)
     copies = [Path(shutil.copyfile(plots[0], path.with_suffix(".png")))] if plots else []
     return [path, *copies, write_table(table, results)]

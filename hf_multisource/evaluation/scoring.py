@@ -21,7 +21,6 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
 from hf_multisource.evaluation.tables import format_table
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor
@@ -163,7 +162,7 @@ def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> di
 
 def measure(
     decoded: Decoded, rows: Sequence[Row], target: str, metrics: Sequence[str], congruent: Sequence[str] | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure one decoding.
 
     Args:
@@ -177,7 +176,7 @@ def measure(
         The figures.
     """
     references = [row[target] or "" for row in rows]
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "seconds": decoded.seconds,
         "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
     }
@@ -190,9 +189,9 @@ def measure(
     return figures
 
 
-def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summarise(draws: Sequence[JsonObject]) -> JsonObject:
     """Return the mean score over the draws and its standard deviation (None for one draw), with the draws."""
-    summary: dict[str, Any] = {}
+    summary: JsonObject = {}
     for name in metrics_of(draws[0]):
         scores = [draw[name]["score"] for draw in draws]
         deviation = statistics.stdev(scores) if len(scores) > 1 else None
@@ -200,7 +199,7 @@ def summarise(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**summary, "draws": list(draws)}
 
 
-def table(scored: dict[str, Any]) -> str:
+def table(scored: JsonObject) -> str:
     """Format the scores of all conditions as a table."""
     lines = []
     metrics = metrics_of(scored["all"])
@@ -229,7 +228,7 @@ def table(scored: dict[str, Any]) -> str:
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     """Return the data section of the run's recipe with the command line's options; without a recipe, the options."""
-    options: dict[str, Any] = {
+    options: JsonObject = {
         "path": args.data,
         "target": args.target,
         "metrics": None if args.metrics is None else list(args.metrics),
@@ -237,7 +236,7 @@ def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
         "max_length": args.max_length,
     }
     options["unreadable"] = args.unreadable
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    given: JsonObject = {key: value for key, value in options.items() if value is not None}
     recipe = Path(args.run) / "recipe.yaml"
     if recipe.exists():
         data = replace(load_recipe(recipe).data, **given)
@@ -271,7 +270,7 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
     return list(asked) or fullest[:PLOTS]
 
 
-def left_out(report: dict[str, Any]) -> str:
+def left_out(report: JsonObject) -> str:
     """Say which lines of the test split are missing from the scores.
 
     Args:
@@ -293,7 +292,7 @@ def left_out(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def score(args: Scoring, command: str) -> dict[str, Any]:
+def score(args: Scoring, command: str) -> JsonObject:
     """Decode and measure every condition, writing as it goes.
 
     Nothing is written before all settings and the data are checked and the model is loaded.
@@ -327,7 +326,7 @@ def score(args: Scoring, command: str) -> dict[str, Any]:
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     if before.get("fingerprint") != identity:
         before = {"commands": [], "conditions": {}}  # about something else; what was decoded is checked by `decode`
-    report: dict[str, Any] = {
+    report: JsonObject = {
         "run": Path(args.run).name,
         "split": data.test,
         "sources": data.sources,

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import parse_lines, read_lines
 from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.data.tables import find_delimiter, read_table
@@ -30,7 +31,7 @@ from hf_multisource.evaluation.decoding import (
     format_lines,
     load_weights,
 )
-from hf_multisource.json_files import parse_json
+from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
@@ -105,13 +106,9 @@ def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) ->
         ValueError: If a line is something else, or names an unknown source; the message names the line.
     """
     rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row: Any = parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"{place}, line {number}: not JSON: {error}") from error
+    for number, row in enumerate(parse_lines(lines, place), 1):
         if not isinstance(row, dict) or not all(isinstance(text, str | None) for text in row.values()):
-            raise ValueError(f"{place}, line {number}: must be an object of named text (or null), but is {line[:60]}")
+            raise ValueError(f"{place}, line {number}: must be an object of named text (or null), but is {shown(row)}")
         if unknown := [name for name in row if name not in sources]:
             listed = ", ".join(sources)
             raise ValueError(f"{place}, line {number}: unknown source {unknown[0]!r}; the model's are {listed}")
@@ -202,7 +199,7 @@ def read_rows(
     return rows
 
 
-def source_limit(model: str, config: Any, processor: Any) -> int:
+def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> int:
     """Return the length at which `translate` cuts sources by default.
 
     Args:

@@ -8,6 +8,7 @@ sentence scores; those of chrF are made here, of the n-grams that it extracts.
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngra
 from hf_multisource.metrics.measurement import Counts
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: object = None, **options: Any) -> Counts:
     """Corpus BLEU (Papineni et al. 2002, https://doi.org/10.3115/1073083.1073135).
 
     Args:
@@ -54,7 +55,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: Any = No
     return Counts(np.array(counts), formula, _signature(metric))
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: object = None, **options: Any) -> Counts:
     """Corpus chrF, or chrF++ with `word_order=2` (Popović 2015, 2017, https://doi.org/10.18653/v1/W17-4770).
 
     Args:
@@ -72,7 +73,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: Any = No
     return Counts(np.array(counts), formula, _signature(metric))
 
 
-def ter(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None, **options: Any) -> Counts:
+def ter(hypotheses: Sequence[str], references: Sequence[str], sources: object = None, **options: Any) -> Counts:
     """Translation edit rate (Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25).
 
     Args:
@@ -89,7 +90,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[str], sources: Any = Non
     return Counts(np.array([[one.num_edits, one.ref_length] for one in found]), _edit_rate, _signature(metric))
 
 
-def _signature(metric: Any) -> str:
+def _signature(metric: BLEU | CHRF | TER) -> str:
     metric.corpus_score(["x"], [["x"]])  # only then does it know how many references there are
     return str(metric.get_signature())
 
@@ -99,7 +100,7 @@ def _edit_rate(sums: np.ndarray) -> float:
     return 100 * float(edits / length if length else edits > 0)
 
 
-def _overlaps(metric: Any, hypothesis: str, reference: str) -> list[int]:
+def _overlaps(metric: CHRF, hypothesis: str, reference: str) -> list[int]:
     """For each order of n-grams: how many the hypothesis has, the reference has, and both have."""
     counts = []
     for ours, theirs in zip(_n_grams(metric, hypothesis), _n_grams(metric, reference), strict=True):
@@ -108,7 +109,7 @@ def _overlaps(metric: Any, hypothesis: str, reference: str) -> list[int]:
     return counts
 
 
-def _n_grams(metric: Any, text: str) -> list[Any]:
+def _n_grams(metric: CHRF, text: str) -> list[Counter[str]]:
     text = text.lower() if metric.lowercase else text
     words = _separate_punctuation(text) if metric.word_order else []
     of_words = [extract_word_ngrams(words, n + 1) for n in range(metric.word_order)]
@@ -141,6 +142,6 @@ def _f_score(sums: np.ndarray, beta: int, smooth: bool) -> float:
     return float(100 * _f_beta(precision, recall, beta))
 
 
-def _f_beta(precision: Any, recall: Any, beta: int) -> Any:
+def _f_beta(precision: np.ndarray, recall: np.ndarray, beta: int) -> np.ndarray:
     denominator = beta**2 * precision + recall
     return np.where(denominator > 0, (1 + beta**2) * precision * recall / np.maximum(denominator, 1e-300), 1e-16)

@@ -83,7 +83,7 @@ METRICS: dict[str, Metric] = {
 DEFAULT = ("bleu", "chrf")
 
 
-def metrics_of(scores: Mapping[str, Any]) -> list[str]:
+def metrics_of(scores: Mapping[str, object]) -> list[str]:
     """Return which metrics a report holds scores of.
 
     Args:

@@ -14,13 +14,13 @@ import re
 import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
+from hf_multisource.data.interfaces import Family
 from hf_multisource.data.privacy import publishable, publishable_command, shorten_path
 from hf_multisource.evaluation.results import (
     SPREAD,
@@ -35,6 +35,7 @@ from hf_multisource.evaluation.results import (
     wrapped_encoders,
 )
 from hf_multisource.evaluation.tables import format_table
+from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.publishing.markdown import (
     URL,
@@ -66,7 +67,7 @@ CONDITIONS = {
     "only": "*only*: all other sources are taken away from every sentence.",
 }
 # Where the parts of a strategy are explained.
-DOCUMENTED: dict[str, Any] = {
+DOCUMENTED: dict[str, type] = {
     **COMBINERS,
     **COMBINATIONS,
     **dict.fromkeys(("local_p", "general", "dot"), RNNSourceAttention),
@@ -112,7 +113,7 @@ class Subject:
         ships_code: Whether the code lies beside the weights.
     """
 
-    row: dict[str, Any]
+    row: JsonObject
     recipe: Recipe
     address: str
     plot: Path | None
@@ -146,7 +147,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     recipe = load_recipe(run / "recipe.yaml")
     data = recipe.data
     joined = "concatenated" if len(data.sources) > 1 else ""
-    row: dict[str, Any] = {
+    row: JsonObject = {
         **dict.fromkeys(UNKNOWN),
         **{"name": run.name, "run": run.name, "combiner": joined, "sources": data.sources, "target": data.target},
         **{"commands": [], "curve": [], "versions": {}},
@@ -226,7 +227,7 @@ def strategy_text(strategy: str) -> str:
     return text.strip()
 
 
-def family_of(recipe: Recipe) -> Any:
+def family_of(recipe: Recipe) -> Family:
     """The configuration class of a recipe's model."""
     return FAMILIES[recipe.model.get("model_type", MultiSourceConfig.model_type)]
 
@@ -259,13 +260,13 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def examined(row: dict[str, Any]) -> list[str]:
+def examined(row: JsonObject) -> list[str]:
     """The conditions, of those in `CONDITIONS`, in which sources were scored."""
     scores = row["scores"] or {}
     return [condition for condition in CONDITIONS if any(f"{condition}-{name}" in scores for name in row["sources"])]
 
 
-def worth_table(row: dict[str, Any]) -> str:
+def worth_table(row: JsonObject) -> str:
     """Scores of each source absent, wrong and alone; empty if none was measured."""
     scores, asked = row["scores"] or {}, examined(row)
     columns = [(condition, metric) for metric in metrics_of(scores.get("all", {})) for condition in asked]
@@ -328,7 +329,7 @@ def metadata(subject: Subject) -> ModelCardData:
     )
 
 
-def best_of(row: dict[str, Any]) -> float | None:
+def best_of(row: JsonObject) -> float | None:
     """The best score on the development set; None if training measured none."""
     choose = max if METRICS[head_metric(row)].higher_is_better else min
     return choose((score for _, score in row["curve"]), default=None)

@@ -12,19 +12,19 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
+from hf_multisource.data.interfaces import Model
 from hf_multisource.foreign import load_auto
 from hf_multisource.publishing.scan import check_publishable
 
 CARD = "README.md"
 
 
-def load(folder: Path) -> tuple[Any, Any]:
+def load(folder: Path) -> tuple[Model, MultiSourceProcessor]:
     """Load what is to be published.
 
     Args:

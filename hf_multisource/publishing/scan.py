@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import hf_multisource
 from hf_multisource.data.files import read_lines
@@ -204,7 +203,7 @@ def text_of(path: Path) -> tuple[str, bool]:
         return PATH_IN_BYTES.sub(" /", content.decode("ascii", "replace")), False
 
 
-def _foreign_code(key: str, value: Any, folder: Path) -> Iterator[tuple[str, str]]:
+def _foreign_code(key: str, value: object, folder: Path) -> Iterator[tuple[str, str]]:
     """The entries of `auto_map` or `custom_pipelines` that are not code of this package, and what each of them is."""
     entries = value.items() if isinstance(value, Mapping) else [("", value)]
     for name, entry in entries:
@@ -260,7 +259,7 @@ def training_lines(recipe: Path) -> Iterator[str]:
                 yield from _long(line for cell in cells for line in cell.split("\n"))
 
 
-def _names(value: Any) -> list[str]:
+def _names(value: object) -> list[str]:
     """Return the names in a setting that is a name or a list of names."""
     return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
 

@@ -11,10 +11,9 @@ import hashlib
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from hf_multisource.data.files import write_json
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 
 MARKER = "complete.json"
 UNFINISHED = "unfinished"  # in the run's folder: where a checkpoint is written
@@ -231,7 +230,7 @@ class Keeper:
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
 
 
-def _read_marker(checkpoint: Path) -> dict[str, Any]:
+def _read_marker(checkpoint: Path) -> JsonObject:
     return read_json(checkpoint / MARKER)
 
 

@@ -16,19 +16,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from hf_multisource import MultiSourceConfig, read_picture
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, read_lines, write_json
 from hf_multisource.data.media import find_unreadable
 from hf_multisource.data.rows import describe_unreadable
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_part, resize_pictures
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE
@@ -75,7 +76,7 @@ class Precomputation:
         MultiSourceConfig.check_source_names([self.source])
 
 
-def fingerprint(paths: Sequence[str], args: Precomputation) -> dict[str, Any]:
+def fingerprint(paths: Sequence[str], args: Precomputation) -> JsonObject:
     """Everything that decides the array, but for the pictures' content."""
     listed = hashlib.sha256("\n".join(paths).encode()).hexdigest()
     return {
@@ -108,7 +109,7 @@ def as_sequences(states: Tensor) -> Tensor:
     return states
 
 
-def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
+def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Image | None], list[int]]:
     """Read pictures.
 
     Args:
@@ -117,7 +118,7 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Any], list[int]]:
     Returns:
         The pictures (None for an absent or unreadable picture), and the indices of the unreadable ones.
     """
-    pictures: list[Any] = []
+    pictures: list[Image | None] = []
     unreadable = []
     for i, path in enumerate(paths):
         try:
@@ -158,10 +159,10 @@ class Encoder:
         encoder_config(name)  # the first of many files: a name that does not exist fails fast
         processor = load_part(name, "picture")
         self.processor = resize_pictures(processor, image_size) if image_size else processor
-        self.model: Any = load_encoder(name).to(self.device).eval()
+        self.model: PreTrainedModel = load_encoder(name).to(self.device).eval()
 
     @torch.inference_mode()
-    def __call__(self, pictures: Sequence[Any]) -> np.ndarray:
+    def __call__(self, pictures: Sequence[Image]) -> np.ndarray:
         """Encode pictures.
 
         Args:
@@ -195,7 +196,7 @@ def precompute(args: Precomputation) -> Path:
     whole = args.out / f"{args.split}.{args.source}.npy"
     partial, sidecar = whole.with_name(whole.name + ".partial"), whole.with_name(whole.name + ".json")
     identity = fingerprint(paths, args)
-    state: dict[str, Any] = {"settings": identity, "done": 0, "shape": None, "unreadable": []}
+    state: JsonObject = {"settings": identity, "done": 0, "shape": None, "unreadable": []}
     if sidecar.exists():
         state |= {"settings": {}, **read_json(sidecar)}
         if changed := [key for key in identity if state["settings"].get(key) != identity[key]]:
@@ -222,7 +223,7 @@ def precompute(args: Precomputation) -> Path:
             state["unreadable"] += [start + i for i in unreadable]
             present = [i for i, picture in enumerate(pictures) if picture is not None]
             if present:
-                states = encoder([pictures[i] for i in present])
+                states = encoder([picture for picture in pictures if picture is not None])
                 if not np.abs(states).max() <= np.finfo(args.dtype).max:
                     raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
                 if array is None:  # its shape is known now

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.media import digest
+from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_part
 from hf_multisource.recipes.recipe import Recipe
@@ -17,7 +20,7 @@ from hf_multisource.recipes.tokenization import train_tokenizer
 ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
 
 
-def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
+def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
     """Load the tokenizers, image processors and feature extractors of wrapped encoders.
 
     Args:
@@ -30,7 +33,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
         ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
     """
     origins = recipe.encoder_entries()
-    parts: dict[str, Any] = {}
+    parts: dict[str, Preprocessor] = {}
     for name, form in recipe.forms().items():
         origin = origins[name]
         place = origin.get("processor", origin.get("encoder"))
@@ -42,7 +45,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Any]:
     return parts
 
 
-def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, Any]) -> MultiSourceProcessor:
+def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocessor]) -> MultiSourceProcessor:
     """Train or load the tokenizers, and combine them with the preprocessors of wrapped encoders.
 
     Args:
@@ -56,18 +59,19 @@ def make_processor(recipe: Recipe, rows: list[dict[str, Any]], parts: dict[str, 
     sources, target = recipe.own_texts(), recipe.data.target
     settings, forms = recipe.tokenizer, recipe.forms()
     features = [name for name, form in forms.items() if form == "features"]
+    texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
-    def build(tokenizer: Any, own: dict[str, Any]) -> MultiSourceProcessor:
+    def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,
-            own | {name: part for name, part in parts.items() if forms[name] == "text"},
-            source_processors={name: part for name, part in parts.items() if forms[name] != "text"},
+            own | texts,
+            source_processors={name: part for name, part in parts.items() if name not in texts},
             feature_sources=features,
             null_token=settings.null_token,
         )
 
-    def train_on(*names: str) -> Any:
+    def train_on(*names: str) -> PreTrainedTokenizerBase:
         texts = [text for row in rows for name in names if (text := row[name])]
         return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
 
@@ -119,7 +123,7 @@ def contents_of(folder: Path, processor: MultiSourceProcessor) -> dict[str, str]
     return contents
 
 
-def load_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:
+def load_run_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:
     """Load the processor that a run has made.
 
     Args:

@@ -28,6 +28,7 @@ from transformers.integrations import get_available_reporting_integrations
 from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
 from hf_multisource.configuration_multisource import owner_of
 from hf_multisource.data.files import write_text
+from hf_multisource.data.interfaces import Config
 from hf_multisource.data.privacy import refuse_secret_key, refuse_secrets
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.catalogue import find_recipe
@@ -153,7 +154,7 @@ class Recipe:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
         return forms
 
-    def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Any:
+    def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Config:
         """Build the model's configuration.
 
         Args:
@@ -169,7 +170,7 @@ class Recipe:
             ValueError: If a value is not allowed; the message names the key.
         """
         settings = dict(self.model)
-        family = FAMILIES[settings.pop("model_type", MultiSourceConfig.model_type)]
+        family: Any = FAMILIES[settings.pop("model_type", MultiSourceConfig.model_type)]
         if family is MultiSourceConfig and self.on_cpu and self.training.get("bf16"):
             settings.setdefault("attn_implementation", "eager")  # training is 1.7 times faster than with sdpa
         make = family.paper if settings.pop("preset", "default") == "paper" else family
@@ -186,7 +187,7 @@ class Recipe:
         with errors_of("model", {*family_keys(family), "sources"}):
             return make(sources=sources, vocab_size=vocab_size, **ids, **settings)
 
-    def draft_config(self) -> Any:
+    def draft_config(self) -> Config:
         """Build the model's configuration before there are tokenizers.
 
         Returns:
@@ -341,7 +342,7 @@ def _checked(values: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> 
     return {name: check_value(f"{place}.{name}", keys[name].type, value) for name, value in values.items()}
 
 
-def _checked_sources(entries: Any) -> list[Any]:
+def _checked_sources(entries: object) -> list[Any]:
     """The entries of `model.sources`, every value of its key's type."""
     keys = entry_keys()
     checked: list[Any] = []

@@ -24,7 +24,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show
@@ -165,7 +165,7 @@ def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:
     return show(sections[section][name]) if name in sections[section] else "not given"
 
 
-def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> dict[str, Any]:
+def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> JsonObject:
     """Return the factors of the effective batch size.
 
     Args:
@@ -234,7 +234,7 @@ def _keeping(old: Mapping[str, Any], new: Mapping[str, Any], wanted: int) -> str
     return f"to keep it, add {' or '.join(ways)}" if ways else f"use a number of processes that divides {wanted}"
 
 
-def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> dict[str, Any]:
+def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObject:
     """Compute a fingerprint of a split: of all columns that are used, and of the order of the rows.
 
     Args:
@@ -278,7 +278,7 @@ def check_data(old: Mapping[str, Any], new: Mapping[str, Any], names: Mapping[st
             )
 
 
-def read_fingerprint(folder: Path) -> dict[str, Any]:
+def read_fingerprint(folder: Path) -> JsonObject:
     """Read the fingerprint of a run.
 
     Args:

@@ -143,11 +143,11 @@ class RunTrainer(MultiSourceTrainer):
             f"(the highest learning rate was {self.args.learning_rate:g})"
         )
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / UNFINISHED) if self._saving else folder
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         self.check_weights()
         folder, name = Path(super()._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
         if self.args.should_save:  # files of an earlier start may lie there
@@ -184,7 +184,7 @@ class Beginning(TrainerCallback):
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, *args: object, **kwargs: object) -> None:
         """Call the function.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -25,10 +25,12 @@ from hf_multisource import (
     MultiSourceTrainingArguments,
     SourceConfig,
 )
+from hf_multisource.data.interfaces import Family
+from hf_multisource.data.rows import Row
 from hf_multisource.metrics.table import DEFAULT, METRICS
 from hf_multisource.recipes.values import one_of, show
 
-FAMILIES: dict[str, Any] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
+FAMILIES: dict[str, Family] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
 KINDS = ("bpe", "wordpiece", "unigram")
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
@@ -83,7 +85,7 @@ class DataRecipe:
         """Names of the sources as the model sees them."""
         return ["all"] if self.concatenate else self.sources
 
-    def model_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def model_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Turn rows of columns into rows of the model's sources.
 
         Args:
@@ -266,7 +268,7 @@ class Key:
     meaning: str
 
 
-def documented_arguments(kind: Any) -> dict[str, str]:
+def documented_arguments(kind: Callable[..., object]) -> dict[str, str]:
     """Read the `Args` section of a docstring in Google's style.
 
     Args:
@@ -315,12 +317,12 @@ def _given(keys: Mapping[str, tuple[Any, Any, str]]) -> list[Key]:
     ]
 
 
-def _of_dataclass(kind: Any) -> list[Key]:
+def _of_dataclass(kind: type) -> list[Key]:
     types, meanings = get_type_hints(kind, include_extras=True), documented_arguments(kind)
     return [Key(f.name, types[f.name], _default(f), meanings[f.name]) for f in fields(kind)]
 
 
-def _of_family(family: Any) -> list[Key]:
+def _of_family(family: Family) -> list[Key]:
     """The keys of a configuration, where every field has its type as an object."""
     meanings = documented_arguments(family)
     types = {**MODEL_TYPES, "combiner": one_of(list(COMBINERS)), "sources": SOURCES_TYPE}
@@ -375,7 +377,7 @@ def common_keys() -> dict[str, Key]:
     return {key.name: key for key in _given(OF_EVERY_FAMILY)}
 
 
-def family_keys(family: Any) -> dict[str, Key]:
+def family_keys(family: Family) -> dict[str, Key]:
     """Return the keys of the `model` section that are fields of a configuration.
 
     Args:

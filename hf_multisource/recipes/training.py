@@ -14,20 +14,21 @@ import time
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, Seq2SeqTrainingArguments, set_seed
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.files import write_json
+from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.privacy import mask_words
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import build_auto
+from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.checkpoint_files import resume_point
 from hf_multisource.recipes.pretrained import pour_encoder
 from hf_multisource.recipes.processes import together
-from hf_multisource.recipes.processor import files_of, load_processor, make_processor, wrapped_parts
+from hf_multisource.recipes.processor import files_of, load_run_processor, make_processor, wrapped_parts
 from hf_multisource.recipes.provenance import hardware
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import (
@@ -46,7 +47,7 @@ from hf_multisource.recipes.training_run import TrainingRun
 PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate", "sacrebleu", "numpy")
 
 
-def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -> dict[str, Any]:
+def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -> JsonObject:
     """Train as the recipe says.
 
     Args:
@@ -72,7 +73,7 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         together(args, lambda: stack.enter_context(locked(folder)))
         run = TrainingRun(recipe, args, together(args, lambda: check_start(recipe, args, resume)))
         checkpoint = run.together(lambda: resume_point(folder, args.load_best_model_at_end)) if resume else None
-        parts: dict[str, Any] = {}
+        parts: dict[str, Preprocessor] = {}
         if not run.begun:
             run.together(lambda: parts.update(wrapped_parts(recipe)))
         rows, data = read_data(run, parts)
@@ -118,7 +119,7 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
     return begun
 
 
-def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Any]) -> MultiSourceProcessor:
+def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Preprocessor]) -> MultiSourceProcessor:
     """Load the run's processor; the main process of a new run makes and saves it first.
 
     Args:
@@ -133,7 +134,7 @@ def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Any]) 
         run.together(lambda: make_processor(run.recipe, rows, parts).save_pretrained(run.folder))
 
     def load() -> MultiSourceProcessor:
-        return load_processor(run.folder, run.recorded().get("processor", ()))
+        return load_run_processor(run.folder, run.recorded().get("processor", ()))
 
     return run.together(load, everywhere=True)
 
@@ -167,7 +168,7 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor) -> PreTrained
     return model
 
 
-def record_start(run: TrainingRun, data: dict[str, Any], processor: MultiSourceProcessor) -> None:
+def record_start(run: TrainingRun, data: JsonObject, processor: MultiSourceProcessor) -> None:
     """Write the files that mark a run as begun; `recipe.yaml` is written last.
 
     Args:
@@ -185,7 +186,7 @@ def record_start(run: TrainingRun, data: dict[str, Any], processor: MultiSourceP
     run.recipe.save(folder / RECIPE)  # of a run that goes on, too: some keys may have changed
 
 
-def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> dict[str, Any]:
+def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> JsonObject:
     """Write `train_summary.json`, which marks the run as finished.
 
     Args:
@@ -218,6 +219,6 @@ def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
     return summary
 
 
-def count_parameters(model: Any) -> int:
+def count_parameters(model: PreTrainedModel) -> int:
     """Return the number of parameters of a model that is not sharded yet."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from transformers import SequenceFeatureExtractor
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.encoding import Example, MixedExamples, text_sources
 from hf_multisource.data.files import write_json
+from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
-from hf_multisource.json_files import read_json
+from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.run_folder import check_data, data_fingerprint
 from hf_multisource.recipes.training_run import TrainingRun
@@ -18,7 +20,7 @@ from hf_multisource.recipes.training_run import TrainingRun
 UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
 
 
-def read_data(run: TrainingRun, parts: dict[str, Any]) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[str, list[Row]], JsonObject]:
     """Read the training and dev splits, and compare them with those that the run began with.
 
     Where all sources are text, one process on each machine reads them: the others read the encoded rows.
@@ -45,7 +47,7 @@ def read_data(run: TrainingRun, parts: dict[str, Any]) -> tuple[dict[str, list[R
     needed = run.args.local_process_index == 0 or set(forms.values()) != {"text"}
     splits = run.together(lambda: read() if needed else {}, everywhere=True)
 
-    def compare() -> dict[str, Any]:
+    def compare() -> JsonObject:
         now = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
         check_data(run.recorded().get("data", {}), now, names)
         return now
@@ -60,7 +62,7 @@ def read_data(run: TrainingRun, parts: dict[str, Any]) -> tuple[dict[str, list[R
     return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
 
 
-def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Any]) -> None:
+def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Preprocessor]) -> None:
     """Check that every picture and recording can be read and has its encoder's sampling rate; record those that fail.
 
     Args:
@@ -72,7 +74,7 @@ def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str,
         ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
     """
     forms, data = run.recipe.forms(), run.recipe.data
-    rates = {name: part.sampling_rate for name, part in parts.items() if forms[name] == "sound"}
+    rates = {name: part.sampling_rate for name, part in parts.items() if isinstance(part, SequenceFeatureExtractor)}
     lines = {
         role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)[1]
         for role, split in splits.items()
@@ -106,7 +108,7 @@ def without_unreadable(run: TrainingRun, splits: dict[str, Split]) -> dict[str, 
 def encode_data(
     run: TrainingRun,
     rows: Mapping[str, list[Row]],
-    fingerprints: Mapping[str, Any],
+    fingerprints: Mapping[str, JsonObject],
     processor: MultiSourceProcessor,
 ) -> dict[str, Sequence[Example]]:
     """Encode the texts of the rows, unless an earlier run has done it, and print how many were truncated.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
+from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.processes import Result, together
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import read_fingerprint
@@ -33,7 +33,7 @@ class TrainingRun:
         """The output folder."""
         return Path(str(self.args.output_dir))
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JsonObject:
         """Return the fingerprint that the run began with.
 
         Returns:

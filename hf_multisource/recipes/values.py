@@ -114,7 +114,7 @@ def describe(annotation: Any, *, several: bool = False) -> str:
     return WORDS[name][several] if name in WORDS else f"a {name.__name__}"
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """Return a value as a recipe writes it.
 
     Args:
@@ -133,7 +133,7 @@ def _number(text: str) -> float | None:
     return None
 
 
-def _hint(leaves: Sequence[Any], value: Any) -> str:
+def _hint(leaves: Sequence[Any], value: object) -> str:
     """What the writer of a wrong value probably meant."""
     if isinstance(value, str) and {int, float} & set(leaves):
         if _number(value) is not None:

@@ -98,7 +98,9 @@ def run(
     rows: Sequence[Row] = ROWS,
     batch_size: int = 2,
 ) -> Decoded:
-    return decode(model or Model(), Processor(), rows, out, search, batch_size=batch_size)
+    chosen: Any = model or Model()
+    processor: Any = Processor()
+    return decode(chosen, processor, rows, out, search, batch_size=batch_size)
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +118,9 @@ def test_hypotheses_come_in_the_order_of_the_rows(tmp_path: Path, batch_size: in
 
 def test_sentences_of_like_length_share_a_batch_within_a_window() -> None:
     rows: list[Row] = [{"en": "a" * length} for length in (1, 9, 2, 8, 5, 5, 3, 7)]
-    model = Model()
-    list(decode_windows(model, Processor(), rows, GREEDY, batch_size=2))
+    model: Any = Model()
+    processor: Any = Processor()
+    list(decode_windows(model, processor, rows, GREEDY, batch_size=2))
     assert model.batches == [[9, 8], [2, 1], [7, 5], [5, 3]]
 
 

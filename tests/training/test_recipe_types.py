@@ -391,8 +391,9 @@ def test_bf16_on_a_cpu_uses_eager_attention_unless_the_recipe_says_otherwise(
     from hf_multisource import MultiSourceForConditionalGeneration
 
     given = overridden(small, *arguments)
+    config: Any = given.model_config(500, {})
     with torch.device("meta"):
-        model = MultiSourceForConditionalGeneration(given.model_config(500, {}))
+        model = MultiSourceForConditionalGeneration(config)
     assert model.config._attn_implementation == implementation
     assert ("attn_implementation" in given.model) == ("--attn_implementation" in arguments)
 
