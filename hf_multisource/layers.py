@@ -12,18 +12,18 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.utils import cached_file
 
-from .checkpoints import (
+from .code_references import add_code_references
+from .configuration_multisource import MultiSourceConfig
+from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
+from .model_card import ModelCardMixin
+from .weight_checks import (
     SafetensorError,
-    add_code_references,
     check_finite_weights,
     check_sources,
     check_weights,
     damaged_weights,
     holds_pickles_only,
 )
-from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
-from .model_card import ModelCardMixin
 
 
 def dropout(states: Tensor, p: float, training: bool) -> Tensor:

@@ -16,9 +16,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig, BertConfig, PreTrainedConfig, ViTConfig, WhisperConfig
 
 from hf_multisource import MultiSourceConfig, MultiSourceRNNConfig, SourceConfig
-from hf_multisource.checkpoints import check_sources
 from hf_multisource.limits import LIMITS, RANGES, check_encoder_settings, check_range
 from hf_multisource.messages import shown
+from hf_multisource.weight_checks import check_sources
 
 FAMILIES: list[Any] = [MultiSourceConfig, MultiSourceRNNConfig]
 REFUSALS = (ValueError, StrictDataclassError)

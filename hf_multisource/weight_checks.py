@@ -1,8 +1,7 @@
-"""What a checkpoint says of its code, and what is wrong with one that cannot be what the user meant."""
+"""Check the weights of a checkpoint when it is loaded: sources, shapes, finite values, damaged files, pickles."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,44 +11,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from .configuration_multisource import RESERVED_NAMES
-from .pipeline_multisource import TASK, MultiSourcePipeline
 
-# Where a checkpoint finds both models of its family and the pipeline, though it is only one of them that is saved.
-AUTO_MAPS = tuple(
-    {
-        "AutoModel": f"{module}.{prefix}Model",
-        "AutoModelForSeq2SeqLM": f"{module}.{prefix}ForConditionalGeneration",
-    }
-    for module, prefix in (
-        ("modeling_multisource", "MultiSource"),
-        ("modeling_multisource_rnn", "MultiSourceRNN"),
-    )
-)
-PIPELINES = {
-    TASK: {"impl": f"pipeline_multisource.{MultiSourcePipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"]},
-}
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 FEW = 3  # names that an error gives as examples
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes with a norm; float8 has none
 SOURCE_OF_KEY = re.compile(r"(?:sources|cross_attn)\.(\w+)\.")
-
-
-def add_code_references(model: Any) -> None:
-    """Write into a model's configuration where its code lies, if the model is one of this package itself.
-
-    References to any other code are removed. Transformers adds those of a user's own class when it is saved.
-
-    Args:
-        model: The model, about to be saved.
-    """
-    for stale in ("auto_map", "custom_pipelines"):  # of the checkpoint that the configuration was loaded from
-        vars(model.config).pop(stale, None)
-    kind = type(model)
-    name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
-    for places in AUTO_MAPS:
-        if name in places.values():
-            model.config.auto_map = dict(places)
-            model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` writes into it
 
 
 def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -> None:
@@ -190,7 +156,6 @@ def holds_pickles_only(place: Any) -> bool:
 
 __all__ = [
     "SafetensorError",
-    "add_code_references",
     "check_finite_weights",
     "check_sources",
     "check_weights",
