@@ -13,7 +13,7 @@ try:
     from .combiners import COMBINERS, Combiner
     from .configuration_multisource import MultiSourceConfig, SourceConfig
     from .configuration_multisource_rnn import MultiSourceRNNConfig
-    from .conversion import attach_encoder, convert_combiner
+    from .equivalent_models import attach_encoder, convert_combiner
     from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
     from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
     from .pictures import read_picture

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
@@ -564,6 +564,33 @@ def output_width(model: Any) -> int:
         f"a {type(model).__name__} cannot be a source's encoder: its configuration does not say how wide its last "
         "hidden state is."
     )
+
+
+def wrapped_weights(model: PreTrainedModel, name: str, theirs: PreTrainedModel) -> dict[str, Tensor]:
+    """Find the weights of a wrapped model in a model of Transformers, which may be or contain such a model.
+
+    Args:
+        model: A model of this package.
+        name: Its source that wraps a model.
+        theirs: The model with the weights.
+
+    Returns:
+        The weights, by their names in the model of this package.
+
+    Raises:
+        ValueError: If there is no such model in the given one; the message names both classes.
+    """
+    wrapped: PreTrainedModel = model.get_encoder().sources[name].model
+    first = [theirs.get_encoder()] if theirs.config.is_encoder_decoder else []  # T5's decoder is of the same class
+    found = next((module for module in (*first, *theirs.modules()) if type(module) is type(wrapped)), None)
+    if found is None:
+        raise ValueError(
+            f"sources[{name}]: a source is made of a {type(wrapped).__name__}, and there is none in a "
+            f"{type(theirs).__name__}."
+        )
+    known = wrapped.state_dict().keys()  # poolers are left out
+    weights = {key: value for key, value in found.state_dict().items() if key in known}
+    return {f"model.encoder.sources.{name}.model.{key}": value for key, value in weights.items()}
 
 
 #: Encoder classes by `SourceConfig.kind`.

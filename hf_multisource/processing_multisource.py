@@ -128,7 +128,7 @@ class MultiSourceProcessor(ProcessorMixin):
         parts: dict[str, Any] = {}
         for name, value in sources.items():
             if isinstance(value, str | Path) and str(value) not in loaded:
-                loaded[str(value)] = load_part(cls, value)
+                loaded[str(value)] = load_main_processor(cls, value)
             parts[name] = loaded[str(value)] if isinstance(value, str | Path) else value
         origin = parts[decoder]
         null_token = origin.null_token if isinstance(origin, cls) else None
@@ -596,7 +596,7 @@ def _text(what: str, row: int, value: Any) -> str | None:
     raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
 
 
-def load_part(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:
+def load_main_processor(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:
     """Load what makes the main input of a checkpoint's model.
 
     Args:

@@ -15,7 +15,7 @@ from hf_multisource.recipes.pretrained import (
     form_of,
     load_config,
     load_encoder,
-    load_part,
+    load_preprocessor,
     load_processor,
     resize_pictures,
 )
@@ -41,7 +41,7 @@ def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path, image_s
     load_config(run)
     old = load_processor(run)
     encoder = load_encoder(checkpoint)
-    part = load_part(checkpoint, form_of(encoder.config))
+    part = load_preprocessor(checkpoint, form_of(encoder.config))
     if image_size is not None:
         part = resize_pictures(part, image_size)
     try:

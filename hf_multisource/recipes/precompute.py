@@ -30,7 +30,7 @@ from hf_multisource.data.files import check_folder, read_lines, write_json
 from hf_multisource.data.media import find_unreadable
 from hf_multisource.data.rows import describe_unreadable
 from hf_multisource.json_files import JsonObject, read_json
-from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_part, resize_pictures
+from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_preprocessor, resize_pictures
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE
 
@@ -157,7 +157,7 @@ class Encoder:
     def __init__(self, name: str, device: str | None = None, image_size: int | None = None) -> None:
         self.device = find_device(device)
         encoder_config(name)  # the first of many files: a name that does not exist fails fast
-        processor = load_part(name, "picture")
+        processor = load_preprocessor(name, "picture")
         self.processor = resize_pictures(processor, image_size) if image_size else processor
         self.model: PreTrainedModel = load_encoder(name).to(self.device).eval()
 

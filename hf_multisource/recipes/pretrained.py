@@ -116,7 +116,7 @@ def form_of(config: PreTrainedConfig) -> str:
     return "sound" if type(config) in FEATURE_EXTRACTOR_MAPPING else "text"
 
 
-def load_part(processor: Any, form: str) -> Any:
+def load_preprocessor(processor: Any, form: str) -> Any:
     """The image processor or feature extractor of a source.
 
     Args:
@@ -220,23 +220,3 @@ def plain_image_processor(data_config: Mapping[str, Any]) -> Any:
         image_std=list(data_config["std"]),
         do_convert_rgb=True,
     )
-
-
-def pour_encoder(model: Any, name: str, checkpoint: str) -> None:
-    """Give a source's wrapped model the weights of a checkpoint.
-
-    Args:
-        model: The multi-source model.
-        name: Of the source.
-        checkpoint: Folder or Hub id.
-
-    Raises:
-        ValueError: If a weight is missing.
-    """
-    loaded = load_encoder(checkpoint)
-    if loaded.config.is_encoder_decoder:
-        loaded = loaded.get_encoder()
-    wrapped = model.model.encoder.sources[name].model
-    missing, _ = wrapped.load_state_dict(loaded.state_dict(), strict=False)  # poolers are left out
-    if missing:
-        raise ValueError(f"{checkpoint} lacks {len(missing)} weights of source {name!r}, such as {missing[0]}")

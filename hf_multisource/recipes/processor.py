@@ -13,7 +13,7 @@ from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
-from hf_multisource.recipes.pretrained import load_part
+from hf_multisource.recipes.pretrained import load_preprocessor
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
 
@@ -41,7 +41,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
             continue
         if "processor" not in origin and not isinstance(place, str):
             raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
-        parts[name] = load_auto("AutoTokenizer", place) if form == "text" else load_part(place, form)
+        parts[name] = load_auto("AutoTokenizer", place) if form == "text" else load_preprocessor(place, form)
     return parts
 
 

@@ -23,10 +23,11 @@ from hf_multisource.data.files import write_json
 from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.privacy import mask_words
 from hf_multisource.data.rows import Row
+from hf_multisource.encoders import wrapped_weights
 from hf_multisource.foreign import build_auto
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.checkpoint_files import resume_point
-from hf_multisource.recipes.pretrained import pour_encoder
+from hf_multisource.recipes.pretrained import load_encoder
 from hf_multisource.recipes.processes import together
 from hf_multisource.recipes.processor import files_of, load_run_processor, make_processor, wrapped_parts
 from hf_multisource.recipes.provenance import hardware
@@ -161,7 +162,7 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor) -> PreTrained
     model = build_auto("AutoModelForSeq2SeqLM", config)
     for name, entry in recipe.source_entries().items():
         if isinstance(entry.get("encoder"), str):
-            pour_encoder(model, name, entry["encoder"])
+            model.load_state_dict(wrapped_weights(model, name, load_encoder(entry["encoder"])), strict=False)
     model.generation_config.max_length = recipe.data.max_length
     facts = {"parameters": count_parameters(model), "sources": recipe.data.model_sources, "combiner": config.strategy}
     run.say("model", facts)

@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 from hf_multisource import read_picture
 from hf_multisource.data.rows import read_split
-from hf_multisource.recipes.pretrained import load_part
+from hf_multisource.recipes.pretrained import load_preprocessor
 from kinds import picture
 from prepare import efficientnet_lite0, multi30k_images
 
@@ -51,7 +51,7 @@ def test_efficientnet_lite0_is_converted_and_its_preprocessing_does_not_crop(tmp
         weights[new] = weights.pop(old)
     efficientnet_lite0.convert(weights).save_pretrained(tmp_path)
     model = AutoModel.from_pretrained(tmp_path).eval()
-    pixels = load_part(str(tmp_path), "picture")(picture(0, 224), return_tensors="pt")["pixel_values"]
+    pixels = load_preprocessor(str(tmp_path), "picture")(picture(0, 224), return_tensors="pt")["pixel_values"]
     expected = torch.tensor(list(picture(0, 224).tobytes())).reshape(1, 224, 224, 3).permute(0, 3, 1, 2) / 127.5 - 1
     torch.testing.assert_close(pixels, expected, rtol=1e-5, atol=1e-5)
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from builders import randomise, three_source_processor, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli.attach import main
-from hf_multisource.recipes.pretrained import load_part
+from hf_multisource.recipes.pretrained import load_preprocessor
 
 
 def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
@@ -22,7 +22,9 @@ def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
     network = ResNetModel(config).eval()
     network.save_pretrained(tmp_path / "network")
     ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "network")
-    reads = load_part(str(tmp_path / "network"), "picture")  # as `precompute.py` does, with whatever backend there is
+    reads = load_preprocessor(
+        str(tmp_path / "network"), "picture"
+    )  # as `precompute.py` does, with whatever backend there is
     features = MultiSourceProcessor(three_source_processor().tokenizer, ["en", "image"], feature_sources=["image"])
     sources = ["en", {"name": "image", "kind": "features", "feature_size": 12}]
     model: Any = MultiSourceForConditionalGeneration(

@@ -28,7 +28,7 @@ from hf_multisource import (
 from hf_multisource.cli import push, score, translate
 from hf_multisource.foreign import load_auto
 from hf_multisource.foreign_settings import check_settings
-from hf_multisource.recipes.pretrained import load_config, load_part
+from hf_multisource.recipes.pretrained import load_config, load_preprocessor
 from kinds import mixed_processor
 
 WITHOUT_AUTO_MODEL = "clipseg_text_model"  # a type of configuration that Transformers has, and AutoModel has not
@@ -408,12 +408,12 @@ def test_a_class_that_a_file_names_is_of_the_right_kind(file: str, key: str, nam
 @pytest.mark.parametrize("kind", ["AutoModel", "BertModel", "pipeline", "BertTokenizer", 3, None])
 def test_a_recipe_names_image_processors_and_feature_extractors_only(kind: Any) -> None:
     with pytest.raises(ValueError, match="must name an image processor or feature extractor of Transformers"):
-        load_part({"image_processor_type": kind, "task": "text-generation"}, "picture")
+        load_preprocessor({"image_processor_type": kind, "task": "text-generation"}, "picture")
 
 
 def test_a_recipe_whose_settings_do_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="no settings of a Wav2Vec2FeatureExtractor"):
-        load_part({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "self": 1}, "sound")
+        load_preprocessor({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "self": 1}, "sound")
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -57,7 +57,12 @@ FLOORS = {
     "inference": set[str](),
     "vocabulary": {"inference"},
     "generation": {"beam_cache", "configuration_multisource", "inference", "messages", "vocabulary"},
-    "conversion": {"combiners", "configuration_multisource", "encoders", "foreign"},
+    "architectures": {"configuration_multisource"},
+    "combiner_weights": {"architectures"},
+    "equivalent_models": {"combiner_weights", "configuration_multisource", "encoders"},
+    "conversion": {
+        *("architectures", "combiner_weights", "combiners", "configuration_multisource", "encoders", "foreign"),
+    },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
         *("beam_cache", "conversion", "inference", "vocabulary"),

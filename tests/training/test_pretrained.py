@@ -18,7 +18,7 @@ from transformers import (
     Wav2Vec2Config,
 )
 
-from hf_multisource.recipes.pretrained import encoder_config, form_of, load_part, plain_image_processor
+from hf_multisource.recipes.pretrained import encoder_config, form_of, load_preprocessor, plain_image_processor
 from hf_multisource.recipes.processor import wrapped_parts
 from hf_multisource.recipes.recipe import DataRecipe, Recipe
 from kinds import picture
@@ -52,13 +52,13 @@ def test_what_a_model_reads_follows_from_its_configuration(config: Any, form: st
 
 def test_preprocessing_is_from_a_checkpoint_or_settings(tmp_path: Path) -> None:
     ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
-    assert load_part(str(tmp_path), "picture").size["height"] == 8
-    part = load_part({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}, "sound")
+    assert load_preprocessor(str(tmp_path), "picture").size["height"] == 8
+    part = load_preprocessor({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}, "sound")
     assert part.sampling_rate == 8000
     with pytest.raises(ValueError, match=r"must name an image processor or feature extractor .*; got 'Nothing'"):
-        load_part({"image_processor_type": "Nothing"}, "picture")
+        load_preprocessor({"image_processor_type": "Nothing"}, "picture")
     with pytest.raises(ValueError, match=r"nowhere' has no preprocessing that AutoImageProcessor loads"):
-        load_part(str(tmp_path / "nowhere"), "picture")
+        load_preprocessor(str(tmp_path / "nowhere"), "picture")
 
 
 @pytest.mark.vision
@@ -77,11 +77,11 @@ def test_timms_preprocessing_becomes_one_that_can_be_saved(mode: str, tmp_path: 
     fields: dict[str, Any] = {"architecture": "resnet10t", "num_labels": 0, "pretrained_cfg": settings}
     config = TimmWrapperConfig(**fields)
     TimmWrapperModel(config).save_pretrained(tmp_path)
-    part = load_part(str(tmp_path), "picture")
+    part = load_preprocessor(str(tmp_path), "picture")
     part.save_pretrained(tmp_path / "plain")
     image = picture(0, 40).resize((40, 30))
     expected = timm_data.create_transform(**timm_data.resolve_data_config(settings), is_training=False)(image)
-    for plain in (part, load_part(str(tmp_path / "plain"), "picture")):
+    for plain in (part, load_preprocessor(str(tmp_path / "plain"), "picture")):
         found = np.asarray(plain(image, return_tensors="np")["pixel_values"][0])
         np.testing.assert_allclose(
             found, expected.numpy(), atol=2.5 / 255 / 0.1

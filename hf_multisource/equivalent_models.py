@@ -1,0 +1,179 @@
+"""Models that compute the same in another form: with another combiner, or with an encoder in place of its features."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .combiner_weights import candidates, neutral_values
+from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig
+from .encoders import wrapped_weights
+
+Model = TypeVar("Model", bound=PreTrainedModel)  # one of this package
+
+# Combiners of one line compute the same with the same attentions; with one source, all of them do.
+ALIKE = (("serial", "gated_serial"), ("parallel", "projection"), ("mean", "weighted_sum", "context_gate"), ("flat",))
+PAIRS = (
+    "serial and gated_serial (back, with post-norm, if no source is gated); parallel and projection (back, with "
+    "several sources, if its bias is 0); mean and weighted_sum (back, if its weights are equal), and either to "
+    "context_gate; "
+    f"with one source, any two of {', '.join(name for names in ALIKE for name in names)}"
+)
+
+
+def convert_combiner(model: Model, combiner: str) -> Model:
+    """Give a model another combiner with which it computes the same.
+
+    Possible are those pairs between which nothing is lost. W_O and b_O are the output projection of a source's
+    attention:
+
+        serial -> gated_serial         none of the sources is gated
+        gated_serial -> serial         W_O <- tanh(a_i) W_O, b_O <- tanh(a_i) b_O; not for gated sources with post-norm
+        parallel -> projection         W_i = I, b = 0
+        projection -> parallel         W_O <- W_i W_O, b_O <- W_i b_O; b must be 0 with several sources: it counts once,
+                                       whichever of them are present. With one source it is added to b_O
+        mean -> weighted_sum           w = 0
+        weighted_sum -> mean           if all w_i are equal
+        mean, weighted_sum -> context_gate    U_i = 0, b_i = w_i
+
+    With one source all of these, and flat, are the same but for names. In training they can still differ in where they
+    drop: the equality is that of evaluation.
+
+    Args:
+        model: A model of this package. It stays as it is.
+        combiner: The other combiner.
+
+    Returns:
+        A new model.
+
+    Raises:
+        ValueError: If there is no exact conversion; the message says why and lists the possible pairs.
+    """
+    config: Any = copy.deepcopy(model.config)
+    names, old = config.source_names, config.combiner
+    if combiner == old:
+        return copy.deepcopy(model)
+    for either in (old, combiner):
+        if not any(either in alike for alike in ALIKE):
+            raise _inexact(old, combiner, f"{either!r} is like no other")
+    if len(names) > 1 and not any(old in alike and combiner in alike for alike in ALIKE):
+        raise _inexact(old, combiner, f"there are {len(names)} sources")
+    config.combiner = combiner
+    for source in config.sources:
+        source.gated = False if combiner == "gated_serial" else None
+    new = _built_like(model, config)
+    weights = model.state_dict()
+    layers: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key in list(weights):
+        layer, found, rest = key.partition(".cross_attn.")
+        if found:
+            layers[layer][rest] = weights.pop(key)
+    plain = {layer: _plain(parts, old, combiner, config) for layer, parts in layers.items()}
+    for key, parameter in new.state_dict().items():
+        layer, found, rest = key.partition(".cross_attn.")
+        if found:
+            origins = candidates(rest, {name: name for name in names}, names[0], same_combiner=True)
+            value = next((plain[layer][name] for name in origins if name in plain[layer]), None)
+            weights[key] = neutral_values(combiner, rest, parameter) if value is None else value
+    new.load_state_dict(weights)
+    return new
+
+
+def _built_like(model: Model, config: MultiSourceConfig) -> Model:
+    """A model of another configuration, with new weights, on the device and in the mode of a given one."""
+    new: Any = type(model)(config)
+    new.to(device=model.device, dtype=model.dtype).train(model.training)
+    if hasattr(model, "generation_config"):
+        new.generation_config = copy.deepcopy(model.generation_config)
+    return cast(Model, new)
+
+
+def _inexact(old: str, new: str, why: str) -> ValueError:
+    return ValueError(
+        f"{old!r} cannot become {new!r} without changing what the model computes: {why}. Possible: {PAIRS}."
+    )
+
+
+def _plain(parts: Mapping[str, Tensor], old: str, new: str, config: MultiSourceConfig) -> dict[str, Tensor]:
+    """One layer's parameters for the new combiner, in the old one's names; what is neutral is left out."""
+    parts = dict(parts)
+    names = config.source_names
+    gates = {name: [parts.pop(key) for key in _of(name, "gate", parts)] for name in names}
+    if old == "gated_serial":
+        for name in (name for name in names if gates[name]):
+            if config.norm_position == "post":
+                raise _inexact(old, new, f"{name} is gated, and pre-norm where the others are post-norm")
+            for key in _of(name, "out_proj", parts):
+                parts[key] = parts[key] * gates[name][0].tanh()
+    elif old == "weighted_sum" and len(names) > 1:
+        if new == "mean" and any(not torch.equal(gates[name][0], gates[names[0]][0]) for name in names):
+            raise _inexact(old, new, "its weights are not equal")
+        if new == "context_gate":
+            parts |= {f"{name}.gate.bias": gates[name][0].expand(config.d_model) for name in names}
+    elif old == "context_gate" and len(names) > 1:
+        raise _inexact(old, new, "its weights depend on what is attended to")
+    elif old == "projection":
+        bias = parts.pop("projection.bias")
+        if bias.any() and (len(names) > 1 or not config.attention_bias):
+            raise _inexact(old, new, "its bias is not 0")
+        for name in names:
+            matrix = parts.pop(f"{name}.projection.weight")
+            parts[f"{name}.out_proj.weight"] = matrix @ parts[f"{name}.out_proj.weight"]
+            if config.attention_bias:
+                parts[f"{name}.out_proj.bias"] = matrix @ parts[f"{name}.out_proj.bias"] + bias
+    return parts
+
+
+def _of(name: str, part: str, parts: Mapping[str, Tensor]) -> list[str]:
+    return [key for key in parts if key.startswith(f"{name}.{part}.")]
+
+
+def attach_encoder(model: Model, source: str, encoder: PreTrainedModel, *, freeze: bool = True) -> Model:
+    """Put the encoder whose features a model was trained on into the model, which then reads what the encoder reads.
+
+    So a model can be trained on an image network's maps, made once and kept in files, and be published as one that
+    reads pictures. It computes the same from the pictures as from their features.
+
+    Args:
+        model: A model of this package. It stays as it is.
+        source: Name of a source of kind "features", without layers or positions of its own.
+        encoder: The model that made the features, as its last hidden state; of an encoder-decoder its encoder did.
+        freeze: Whether the encoder stays as it is in further training.
+
+    Returns:
+        A new model, whose source is of kind "pretrained".
+
+    Raises:
+        ValueError: If the source is no such source or shares its encoder, or the encoder's states are of another width;
+            the message names the source and both widths.
+    """
+    config: Any = copy.deepcopy(model.config)
+    entry = config.get_source(source)
+    settings = config.encoder_settings(source)
+    shares = entry.share_encoder_with or any(other.share_encoder_with == source for other in config.sources)
+    if entry.kind != "features" or settings.layers or settings.position_embedding != "none" or shares:
+        raise ValueError(
+            f"sources[{source}] must be of kind 'features', without layers, positions or a shared encoder; got {entry}."
+        )
+    fields = {key: value for key, value in entry.to_dict().items() if key not in ("kind", *FIELDS_OF_KIND["features"])}
+    fields |= {"projection": True, "norm": entry.norm is not False, "dropout": entry.dropout, "freeze": freeze}
+    wrapped = SourceConfig(kind="pretrained", encoder=copy.deepcopy(encoder.config), **fields)
+    config.sources = [wrapped if other.name == source else other for other in config.sources]
+    new = _built_like(model, config)
+    part = new.get_encoder().sources[source]
+    if part.width != entry.feature_size:
+        raise ValueError(
+            f"sources[{source}].feature_size is {entry.feature_size}; a {type(encoder).__name__} makes states of "
+            f"{part.width}."
+        )
+    new.load_state_dict({**model.state_dict(), **wrapped_weights(new, source, encoder)})
+    return new
+
+
+__all__ = ["attach_encoder", "convert_combiner"]
