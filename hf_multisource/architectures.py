@@ -36,6 +36,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "position_offset": 2,
         "final_logits_bias": True,
     },
+    "pegasus": {
+        "norm_position": "pre",
+        "embedding_norm": False,
+        "position_embedding": "sinusoidal_marian",
+        "position_offset": 0,
+        "final_logits_bias": True,
+    },
     "m2m_100": {
         "norm_position": "pre",
         "embedding_norm": False,
@@ -188,7 +195,7 @@ def translate(model: Any) -> Checkpoint:
 
 def _translate_config(model: Any) -> MultiSourceConfig:
     kind, theirs = model.config.model_type, model.config
-    fields = {**FAMILIES[kind], **{name: getattr(theirs, name) for name in SAME_NAME}}
+    fields = {**FAMILIES[kind], **{name: getattr(theirs, name, None) for name in SAME_NAME}}
     if kind == "m2m_100":
         fields["position_offset"] = theirs.pad_token_id + 1
     encoder, decoder = (part.embed_tokens.weight for part in (model.get_encoder(), model.get_decoder()))
