@@ -166,31 +166,19 @@ def is_translatable(model: PreTrainedModel) -> bool:
     return model.config.model_type in (*FAMILIES, MultiSourceConfig.model_type) and hasattr(model, "lm_head")
 
 
-def translate(model: Any) -> Checkpoint:
+def translate(model: PreTrainedModel) -> Checkpoint:
     """Put a model into our terms.
 
     Args:
-        model: An encoder-decoder with its output layer: of this package, or of one of the `FAMILIES`.
+        model: One for which [`is_translatable`] is true.
 
     Returns:
         The checkpoint. Its tensors are the model's own.
-
-    Raises:
-        ValueError: If the model is of another kind; the message names it.
     """
-    kind = model.config.model_type
-    if not is_translatable(model):
-        raise ValueError(
-            f"the decoder cannot be that of a {type(model).__name__} (model_type {kind!r}): it must be of one of these "
-            f"types, with its output layer: {', '.join((*FAMILIES, MultiSourceConfig.model_type))}."
-        )
-    if kind == MultiSourceConfig.model_type:
-        config, weights = model.config, model.state_dict()
-    else:
-        config, weights = _translate_config(model), _translate_weights(model)
-    return Checkpoint(
-        config, weights, model.generation_config, model.dtype, is_ours=kind == MultiSourceConfig.model_type
-    )
+    is_ours = model.config.model_type == MultiSourceConfig.model_type
+    config: Any = model.config if is_ours else _translate_config(model)
+    weights = model.state_dict() if is_ours else _translate_weights(model)
+    return Checkpoint(config, weights, model.generation_config, model.dtype, is_ours)
 
 
 def _translate_config(model: Any) -> MultiSourceConfig:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .architectures import FAMILIES, Checkpoint, is_translatable, translate
+from .architectures import Checkpoint, is_translatable, translate
 from .combiner_weights import transferred_weights
 from .combiners import COMBINERS
 from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, check_choice
 from .encoders import wrapped_weights
-from .foreign import load_auto
+from .foreign import DOWNLOAD_OPTIONS, options_of_sources
+from .foreign_settings import check_keys
+from .source_checkpoints import SourceCheckpoint, checked_dtype
 
 logger = logging.get_logger(__name__)
+Model = TypeVar("Model", bound="FromSourcesMixin")
 
 # What all text encoders and the decoder of a model have in common.
 MODEL_WIDE = (
@@ -53,21 +56,24 @@ class FromSourcesMixin:
 
     @classmethod
     def from_pretrained_sources(
-        cls,
+        cls: type[Model],
         sources: Mapping[str, str | Path | PreTrainedModel],
         decoder: str,
         combiner: str | None = None,
         source_fields: Mapping[str, Mapping[str, Any]] | None = None,
-        **config_fields: Any,
-    ) -> Any:
+        *,
+        dtype: str | torch.dtype | None = None,
+        attn_implementation: str | dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> Model:
         """Make a model of checkpoints: an encoder from each, the decoder from one of them.
 
-        The decoder is that of a Marian, BART, mBART, M2M100 or NLLB model, or of one of this package. With it come the
-        output layer, the settings of generation, and every source's cross-attention (of a model of this package, that
-        of the source of the same name). An encoder of one of these models that fits the decoder (same width, norm
-        position, activation, scale) becomes one of our own; any other checkpoint that `AutoModel` loads is wrapped:
-        text encoders, image networks, speech encoders, the encoder of an encoder-decoder. What no checkpoint has is
-        drawn anew, and a warning names it.
+        The decoder is that of a Marian, BART, mBART, Pegasus, M2M100 or NLLB model, or of one of this package. With it
+        come the output layer, the settings of generation, and every source's cross-attention (of a model of this
+        package, that of the source of the same name). An encoder of one of these models that fits the decoder (same
+        width, norm position, activation, scale) becomes one of our own; any other checkpoint that `AutoModel` loads is
+        wrapped: text encoders, image networks, speech encoders, the encoder of an encoder-decoder. What no checkpoint
+        has is drawn anew, and a warning names it.
 
         With one source the model computes what the checkpoint does. With several it does as long as only the decoder's
         source is present, unless `combiner` is hierarchical, tanh_concat or flat_normed; with gated_serial also if
@@ -86,7 +92,12 @@ class FromSourcesMixin:
                 decoder's checkpoint, if it is a model of several sources of this package, else serial. A warning says
                 where such a checkpoint gets another one.
             source_fields: By source, `dropout`, `source_dropout`, `freeze`, `norm` and `gated` of its [`SourceConfig`].
-            **config_fields: Settings of [`MultiSourceConfig`] that weights do not depend on.
+            dtype: Type of all weights, or its name. None or "auto": that of the decoder's checkpoint.
+            attn_implementation: As [`PreTrainedModel.set_attn_implementation`] takes it; a dict names wrapped encoders
+                "sources.<name>", and the rest of the model "".
+            **kwargs: Settings of [`MultiSourceConfig`] that weights do not depend on; and where the checkpoints are
+                loaded from, as in `from_pretrained`: `revision`, `subfolder` and `token`, each for all sources or as a
+                dict by the name of the source; `cache_dir`, `force_download`, `local_files_only`, `proxies`.
 
         Returns:
             The model, in evaluation mode.
@@ -94,8 +105,8 @@ class FromSourcesMixin:
         Raises:
             ValueError: If the decoder's checkpoint is of another kind, models of this package do not fit together, a
                 name is unknown, or a setting is the checkpoints' to make; the message names the source, the setting and
-                both values.
-            OSError: If weights are in a pickle only.
+                both values. Also if `device_map`, `quantization_config` or `trust_remote_code=True` is given.
+            OSError: If there is no such checkpoint, or its weights are in a pickle only.
 
         Example:
             >>> from hf_multisource import MultiSourceForConditionalGeneration
@@ -108,25 +119,30 @@ class FromSourcesMixin:
         if combiner is not None:
             check_choice("combiner", combiner, tuple(COMBINERS))
         source_fields = source_fields or {}
-        _check_free("source_fields", source_fields, tuple(sources))
-        _check_free("the configuration", config_fields, FREE_FIELDS)
+        check_keys("source_fields", source_fields, tuple(sources))
         for name, fields in source_fields.items():
-            _check_free(f"source_fields[{name}]", fields, FREE_SOURCE_FIELDS)
-        models: dict[Any, Any] = {}
-        for value in sources.values():
-            if (key := _identity(value)) not in models:
-                models[key] = load(cls, value)
-        place = _identity(sources[decoder])
-        origin = translate(models[place])
-        combiner = _chosen_combiner(combiner, models[place])
-        others = {key: model for key, model in models.items() if key != place and is_translatable(model)}
-        checkpoints = {place: origin, **{key: translate(model) for key, model in others.items()}}
+            check_keys(f"source_fields[{name}]", fields, FREE_SOURCE_FIELDS)
+        _check_not_passed_on(kwargs)
+        options = {key: kwargs.pop(key) for key in DOWNLOAD_OPTIONS if key in kwargs}
+        check_keys("the configuration", kwargs, FREE_FIELDS)
+        number_type = checked_dtype(dtype)
+        where = options_of_sources(sources, options)
+        places = {name: SourceCheckpoint(name, value, where[name]) for name, value in sources.items()}
+        for name, place in places.items():
+            place.check(gives_decoder=name == decoder)
+        unique = {place.identity: place for place in places.values()}
+        model_class: Any = cls
+        models = {key: place.load(model_class, number_type) for key, place in unique.items()}
+        checkpoints = {key: translate(model) for key, model in models.items() if is_translatable(model)}
+        origin_key = places[decoder].identity
+        origin = checkpoints[origin_key]
+        combiner = _chosen_combiner(combiner, models[origin_key])
 
         listed: list[dict[str, Any]] = []
         weights: dict[str, Tensor] = {}
-        owners: dict[Any, str] = {}
-        for name, value in sources.items():
-            key = _identity(value)
+        owners: dict[tuple[Hashable, str], str] = {}
+        for name, place in places.items():
+            key = place.identity
             checkpoint = checkpoints.get(key) if _fits(name, checkpoints.get(key), origin) else None
             own = "" if checkpoint is None else checkpoint.owner(name)  # "": its encoder is wrapped
             source: dict[str, Any]
@@ -142,15 +158,18 @@ class FromSourcesMixin:
             if combiner == "gated_serial":
                 source["gated"] = checkpoint is not origin or origin.is_gated(name)
             listed.append({"name": name, **source, **source_fields.get(name, {})})
-        if "dropout" in config_fields:
+        if "dropout" in kwargs:
             for source in listed:
                 if "dropout" not in source_fields.get(source["name"], {}):
                     source.pop("dropout", None)
         chosen = MultiSourceConfig.setting_names() - {"sources", "combiner"}
         kept = {field: getattr(origin.config, field) for field in chosen}
-        config = MultiSourceConfig(**{**kept, **config_fields}, sources=listed, combiner=combiner)
-        model: Any = cls(config).to(origin.dtype).eval()  # type: ignore[call-arg, attr-defined]
-        names = {name: origin.own_source(name) for name, value in sources.items() if _identity(value) == place}
+        config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
+        model = model_class(config)
+        model.to(number_type or origin.dtype).eval()
+        if attn_implementation is not None:
+            model.set_attn_implementation(attn_implementation)
+        names = {name: origin.own_source(name) for name, place in places.items() if place.identity == origin_key}
         transferred, left = transferred_weights(model, origin, names, names[decoder])
         _tell("These parameters of the decoder's checkpoint have no place in the model: %s", left)
         weights |= origin.decoder_weights() | transferred
@@ -160,7 +179,22 @@ class FromSourcesMixin:
         _fill(model, weights)
         model.generation_config = copy.deepcopy(origin.generation_config)
         model.generation_config._from_model_config = False
-        return model
+        return cast(Model, model)
+
+
+def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
+    """Remove the arguments of `from_pretrained` that have no effect; refuse those that would have one."""
+    for name in ("device_map", "quantization_config"):
+        if kwargs.pop(name, None) is not None:
+            raise ValueError(
+                f"{name} is for a model that is complete: save this one with save_pretrained(folder), and load it with "
+                f"from_pretrained(folder, {name}=...)."
+            )
+    if kwargs.pop("trust_remote_code", None):
+        raise ValueError(
+            "trust_remote_code must not be True: this model could not be loaded again with a part whose code is not "
+            "installed. Register the part's classes (AutoConfig.register, AutoModel.register); then it loads without."
+        )
 
 
 def _chosen_combiner(combiner: str | None, origin: Any) -> str:
@@ -175,36 +209,6 @@ def _chosen_combiner(combiner: str | None, origin: Any) -> str:
             "computes something else until it is trained. Leave combiner out to keep the checkpoint's."
         )
     return combiner
-
-
-def _identity(value: Any) -> Any:
-    return id(value) if isinstance(value, PreTrainedModel) else str(value)
-
-
-def _check_free(what: str, given: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in allowed:
-            raise ValueError(f"{what} can set {', '.join(allowed)}; got {name!r}.")
-
-
-def load(model_class: Any, value: str | Path | PreTrainedModel) -> PreTrainedModel:
-    """Load a checkpoint, unless it is a model already.
-
-    Args:
-        model_class: Class of our models, with which those of this package are loaded.
-        value: Folder, Hub id or model.
-
-    Returns:
-        The model: with its output layer, if it is one that can be translated.
-    """
-    if isinstance(value, PreTrainedModel):
-        return value
-    kind = PreTrainedConfig.get_config_dict(value)[0].get("model_type")
-    if kind == MultiSourceConfig.model_type:
-        ours: PreTrainedModel = model_class.from_pretrained(value)
-        return ours
-    model: PreTrainedModel = load_auto("AutoModelForSeq2SeqLM" if kind in FAMILIES else "AutoModel", value)
-    return model
 
 
 def _fits(name: str, checkpoint: Checkpoint | None, origin: Checkpoint) -> bool:

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -371,7 +372,9 @@ class PretrainedEncoder(SourceEncoder):
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
         super().__init__(config, name)
-        model = build_wrapped_model(self.source.encoder, f"sources[{name}].encoder", dtype=torch.get_default_dtype())
+        place = f"sources[{name}].encoder"
+        check_wrappable(self.source.encoder, place)
+        model = build_wrapped_model(self.source.encoder, place, dtype=torch.get_default_dtype())
         if self.source.encoder.is_encoder_decoder:
             whole, model = model, model.get_encoder()
             if not hasattr(model, "main_input_name"):  # a part that does not read inputs by itself
@@ -549,21 +552,44 @@ def output_width(model: Any) -> int:
     Raises:
         ValueError: If neither the model nor its configuration tells it.
     """
-    config: PreTrainedConfig = model.config
     if (wrapped := getattr(model, "timm_model", None)) is not None:
         return int(wrapped.num_features)
+    if (width := _width(model.config)) is None:
+        raise ValueError(
+            f"a {type(model).__name__} cannot be a source's encoder: its configuration does not say how wide its last "
+            "hidden state is."
+        )
+    return width
+
+
+def _width(config: PreTrainedConfig) -> int | None:
     if getattr(config, "add_adapter", False):
         return int(config.output_hidden_size)
     for field in ("neck_hidden_sizes", "hidden_sizes"):
         if sizes := getattr(config, field, None):
             return int(sizes[-1])
-    for field in ("hidden_size", "d_model", "hidden_dim"):
-        if isinstance(width := getattr(config, field, None), int):
-            return width
-    raise ValueError(
-        f"a {type(model).__name__} cannot be a source's encoder: its configuration does not say how wide its last "
-        "hidden state is."
-    )
+    widths = (getattr(config, field, None) for field in ("hidden_size", "d_model", "hidden_dim"))
+    return next((width for width in widths if isinstance(width, int)), None)
+
+
+def check_wrappable(config: PreTrainedConfig, place: str) -> None:
+    """Refuse the configuration of several models in one, such as the two halves of a CLIP.
+
+    Args:
+        config: Configuration of a model.
+        place: Name of the setting that holds it.
+
+    Raises:
+        ValueError: If it is one; the message names the classes that can be wrapped.
+    """
+    models: Any = MODEL_MAPPING
+    parts = [models[part].__name__ for part in config.sub_configs.values() if part in models]
+    if parts and _width(config) is None and not config.is_encoder_decoder:
+        whole = models.get(type(config), type(config)).__name__
+        raise ValueError(
+            f"{place}: a {whole} holds several models, and a source wraps one: load the one that you want from the "
+            f"checkpoint, as {' or '.join(parts)}, and give that model, or the folder that you save it to."
+        )
 
 
 def wrapped_weights(model: PreTrainedModel, name: str, theirs: PreTrainedModel) -> dict[str, Tensor]:

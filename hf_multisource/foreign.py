@@ -19,7 +19,7 @@ from transformers import FeatureExtractionMixin, ImageProcessingMixin, PreTraine
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import cached_file
 
-from .foreign_settings import check_settings, forget_references, walk_settings, without_references
+from .foreign_settings import check_keys, check_settings, forget_references, walk_settings, without_references
 from .json_files import read_json
 from .messages import first_line, shown
 
@@ -28,6 +28,7 @@ LOADERS = {
     "AutoConfig": ("config.json",),
     "AutoModel": ("config.json",),
     "AutoModelForSeq2SeqLM": ("config.json",),
+    "AutoModelForTextEncoding": ("config.json",),
     "AutoTokenizer": ("config.json", "tokenizer_config.json"),
     "AutoImageProcessor": ("config.json", "preprocessor_config.json", "processor_config.json"),
     "AutoFeatureExtractor": ("config.json", "preprocessor_config.json", "processor_config.json"),
@@ -44,6 +45,11 @@ CLASS_KEYS: dict[str, tuple[type, ...]] = {
 }
 #: The arguments of a loader that say where to look for a file.
 DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+# Types whose encoder is a model of its own. In such a model's checkpoint, nothing tells that it has no decoder.
+T5_TYPES = ("t5", "mt5", "umt5")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+#: Those of them that can be given for single sources, by name.
+OPTIONS_OF_SOURCES = ("revision", "subfolder", "token")
 # What a tokenizer takes for the path of a file if it is a text; files of a checkpoint are found by their names.
 PATHS_OF_TOKENIZER = ("vocab", "merges", "init_inputs")
 
@@ -69,18 +75,46 @@ def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) ->
     check_settings(encoder, f"{place}.")
     settings = without_references(encoder)
     kind = settings.pop("model_type", None)
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise ValueError(f"{place}.model_type must be one that Transformers has; got {kind!r}.")
+    check_model_type(kind, place)
     with _named(f"{place} is no configuration of type {kind!r}"):
         config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(settings)
     return config
+
+
+def check_model_type(kind: Any, place: str) -> None:
+    """Refuse a type of model that neither Transformers has nor the user has registered.
+
+    Args:
+        kind: The type.
+        place: Name of the setting that holds it.
+
+    Raises:
+        ValueError: If there is no such type; the message says how to register one.
+    """
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ValueError(
+            f"{place}.model_type must be one that Transformers has; got {kind!r}. Register the classes of a model with "
+            "code of its own before: AutoConfig.register and AutoModel.register."
+        )
+
+
+def encoder_loader(kind: Any) -> str:
+    """Return what loads or builds a model that is wrapped.
+
+    Args:
+        kind: Its `model_type`.
+
+    Returns:
+        One of `LOADERS`; for a T5 one that leaves the decoder out.
+    """
+    return "AutoModelForTextEncoding" if kind in T5_TYPES else "AutoModel"
 
 
 def build_auto(loader: str, config: PreTrainedConfig, **kwargs: Any) -> Any:
     """Build a model with new weights; no code is run but that of Transformers and of this package.
 
     Args:
-        loader: "AutoModel" or "AutoModelForSeq2SeqLM".
+        loader: One of `LOADERS` whose name begins with "AutoModel".
         config: The model's configuration.
         **kwargs: As the loader's `from_config` takes them.
 
@@ -106,13 +140,16 @@ def build_wrapped_model(config: PreTrainedConfig, place: str, **kwargs: Any) -> 
         **kwargs: As `AutoModel.from_config` takes them.
 
     Returns:
-        The model.
+        The model; of a T5 its encoder.
 
     Raises:
         ValueError: If it cannot be built; the message names the setting.
     """
-    with _named(f"{place} is no configuration that AutoModel builds"):
-        return build_auto("AutoModel", config, **kwargs)
+    loader = encoder_loader(config.model_type)
+    with _named(f"{place} is no configuration that {loader} builds"):
+        if loader == "AutoModel":
+            return build_auto(loader, config, **kwargs)
+        return build_auto(loader, copy.deepcopy(config), **kwargs).get_encoder()  # T5EncoderModel changes what it gets
 
 
 def build_part(kind: Any, settings: Mapping[str, Any]) -> Any:
@@ -169,19 +206,66 @@ def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False
         kwargs["use_safetensors"] = True
     try:
         loaded = getattr(transformers, loader).from_pretrained(place, trust_remote_code=trusted, **kwargs)
+    except OSError as error:
+        if "use_safetensors" not in str(error):  # Transformers' advice is to unpickle
+            raise
+        raise _pickle_error(place) from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
             f"{place} needs code of its own (auto_map), which is not run without trust_remote_code=True."
         ) from error
-    except (OSError, ImportError, RuntimeError, MemoryError):
+    except (ImportError, RuntimeError, MemoryError):
         raise
     except Exception as error:
         raise ValueError(f"{place}: {loader} cannot load it ({type(error).__name__}: {first_line(error)}).") from error
+    if isinstance(loaded, PreTrainedTokenizerBase) and not _has_vocabulary(loaded, place, where):
+        raise ValueError(f"{place} has no files of a tokenizer, such as tokenizer.json.")
     if isinstance(loaded, PreTrainedTokenizerBase | ImageProcessingMixin | FeatureExtractionMixin):
         forget_references(loaded)
     return loaded
+
+
+def _has_vocabulary(tokenizer: PreTrainedTokenizerBase, place: Any, where: Mapping[str, Any]) -> bool:
+    """Return whether there is a file of a tokenizer; without one, Transformers makes some of special tokens alone."""
+    names = {"tokenizer_config.json", "tokenizer.json", *tokenizer.vocab_files_names.values()}
+    return any(_find(place, name, where) is not None for name in sorted(names))
+
+
+def _find(place: Any, name: str, where: Mapping[str, Any]) -> Any:
+    """Return the path of a checkpoint's file, or None if there is none."""
+    quiet = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
+    return cached_file(place, name, **where, **quiet)
+
+
+def options_of_sources(sources: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Distribute options of loading among sources.
+
+    Args:
+        sources: Folder, Hub id, or something in memory, by the name of the source.
+        options: Some of `DOWNLOAD_OPTIONS`: each for all sources, or those in `OPTIONS_OF_SOURCES` by the name of the
+            source.
+
+    Returns:
+        The options of each source, by its name; those that are None are left out.
+
+    Raises:
+        ValueError: If there is no such option, or one is for a source that there is not or that is in memory.
+    """
+    check_keys("from_pretrained_sources", options, DOWNLOAD_OPTIONS)
+    found: dict[str, dict[str, Any]] = {name: {} for name in sources}
+    for option, given in options.items():
+        single = option in OPTIONS_OF_SOURCES and isinstance(given, Mapping)
+        if single:
+            check_keys(option, given, sources)
+        for name in given if single else sources:
+            value = given[name] if single else given
+            if single and not isinstance(sources[name], str | Path):
+                raise ValueError(f"{option}[{name}] has no effect on a {type(sources[name]).__name__} in memory.")
+            if value is not None:
+                found[name][option] = value
+    return found
 
 
 def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] | None:
@@ -199,13 +283,12 @@ def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] 
         OSError: If the file cannot be read, or is not a regular file.
         ValueError: If it does not hold a JSON object; the message names the file.
     """
-    quiet = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
-    path = place if Path(place).is_file() else cached_file(place, name, **where, **quiet)
+    path = place if Path(place).is_file() else _find(place, name, where)
     return None if path is None else read_json(path)
 
 
 def check_weight_files(place: str | Path, variant: str | None = None, **where: Any) -> None:
-    """Refuse an index of weights that names pickles or files outside the checkpoint, and adapters that load others.
+    """Refuse pickles, an index of weights that names pickles or other places, and adapters that load others.
 
     Args:
         place: Folder or Hub id.
@@ -214,7 +297,11 @@ def check_weight_files(place: str | Path, variant: str | None = None, **where: A
 
     Raises:
         ValueError: If a file of the checkpoint does so; the message names it.
+        OSError: If a folder holds its weights in a pickle only.
     """
+    folder = Path(place) / (where.get("subfolder") or "")
+    if any((folder / name).exists() for name in PICKLES) and not any(folder.glob("*.safetensors")):
+        raise _pickle_error(folder)
     check_adapter(place, **where)
     _check_index(place, variant, where)
     adapter = read_settings(place, "adapter_config.json", **where) or {}
@@ -222,6 +309,13 @@ def check_weight_files(place: str | Path, variant: str | None = None, **where: A
     if isinstance(base, str) and base != str(place) and not (Path(place) / "config.json").is_file():
         here = {key: value for key, value in where.items() if key not in ("revision", "subfolder")}
         _check_index(base, variant, here)  # Transformers loads the model that is named there
+
+
+def _pickle_error(place: Any) -> OSError:
+    return OSError(
+        f"{place} holds its weights in a pickle (pytorch_model.bin), which is never loaded: reading one can run any "
+        "code. If you trust it, load it with its own class, and save it as model.safetensors with save_pretrained."
+    )
 
 
 def _check_index(place: str | Path, variant: str | None, where: Mapping[str, Any]) -> None:
@@ -318,8 +412,11 @@ __all__ = [
     "build_part",
     "build_wrapped_model",
     "check_adapter",
+    "check_model_type",
     "check_weight_files",
+    "encoder_loader",
     "load_auto",
+    "options_of_sources",
     "read_settings",
     "wrapped_config",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -18,6 +18,22 @@ KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 ADDRESS = re.compile(r"(hf[-_]hub|local-dir)\s*:", re.IGNORECASE)
 PLAIN_NAME = re.compile(r"\w[\w.\-]*")  # of an architecture of timm
 SAFE_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def check_keys(what: str, given: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Refuse keys that are not allowed.
+
+    Args:
+        what: What has the keys.
+        given: Something by key.
+        allowed: All keys that may be given.
+
+    Raises:
+        ValueError: If there is another; the message names it and lists those allowed.
+    """
+    for name in given:
+        if name not in allowed:
+            raise ValueError(f"{what} can set {', '.join(allowed)}; got {name!r}.")
 
 
 def check_settings(settings: Any, place: str = "") -> None:
@@ -125,4 +141,4 @@ def forget_references(thing: Any) -> None:
             held.pop(key, None)
 
 
-__all__ = ["check_settings", "forget_references", "walk_settings", "without_references"]
+__all__ = ["check_keys", "check_settings", "forget_references", "walk_settings", "without_references"]

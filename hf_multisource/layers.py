@@ -22,7 +22,6 @@ from .weight_checks import (
     check_sources,
     check_weights,
     damaged_weights,
-    holds_pickles_only,
 )
 
 
@@ -318,13 +317,6 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
             )
         except SafetensorError as error:
             raise damaged_weights(place, error) from error
-        except OSError as error:
-            if place is not None and holds_pickles_only(place):
-                raise OSError(
-                    f"{place} holds its weights in a pickle (pytorch_model.bin), which is never loaded: reading one "
-                    "can run any code. Have them saved as model.safetensors."
-                ) from error
-            raise
         model, report = loaded
         if not ignore_mismatched_sizes:
             check_sources(model, report, place)

@@ -23,7 +23,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
 from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS, load_auto
+from .foreign import DOWNLOAD_OPTIONS, load_auto, options_of_sources
 from .foreign_settings import forget_references
 from .messages import first_line, shown
 from .model_card import replace_empty_card
@@ -96,7 +96,7 @@ class MultiSourceProcessor(ProcessorMixin):
             self._check_null_token(null_token)
 
     @classmethod
-    def from_pretrained_sources(cls, sources: Mapping[str, Any], decoder: str) -> MultiSourceProcessor:
+    def from_pretrained_sources(cls, sources: Mapping[str, Any], decoder: str, **kwargs: Any) -> MultiSourceProcessor:
         """Make the processor of a model that `MultiSourceForConditionalGeneration.from_pretrained_sources` makes.
 
         The target's tokenizer is that of the checkpoint that `decoder` names. Every source has the tokenizer, image
@@ -108,6 +108,9 @@ class MultiSourceProcessor(ProcessorMixin):
                 processor of a model of this package, which gives what it has for the source of the same name, or for
                 its only source.
             decoder: Name of the source whose checkpoint gives the decoder.
+            **kwargs: Where the checkpoints are loaded from, as in `from_pretrained`: `revision`, `subfolder` and
+                `token`, each for all sources or as a dict by the name of the source; `cache_dir`, `force_download`,
+                `local_files_only`, `proxies`.
 
         Returns:
             The processor.
@@ -124,12 +127,15 @@ class MultiSourceProcessor(ProcessorMixin):
         """
         if decoder not in sources:
             raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
-        loaded: dict[str, Any] = {}
-        parts: dict[str, Any] = {}
+        options = options_of_sources(sources, kwargs)
+        loaded: dict[tuple[str, str], Any] = {}
+        parts: dict[str, Any] = dict(sources)
         for name, value in sources.items():
-            if isinstance(value, str | Path) and str(value) not in loaded:
-                loaded[str(value)] = load_main_processor(cls, value)
-            parts[name] = loaded[str(value)] if isinstance(value, str | Path) else value
+            if isinstance(value, str | Path):
+                key = str(value), str(options[name])
+                if key not in loaded:
+                    loaded[key] = load_main_processor(cls, name, value, options[name])
+                parts[name] = loaded[key]
         origin = parts[decoder]
         null_token = origin.null_token if isinstance(origin, cls) else None
         target = origin.tokenizer if isinstance(origin, cls) else origin
@@ -596,27 +602,39 @@ def _text(what: str, row: int, value: Any) -> str | None:
     raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
 
 
-def load_main_processor(processor_class: type[MultiSourceProcessor], place: str | Path) -> Any:
+def load_main_processor(
+    processor_class: type[MultiSourceProcessor], name: str, place: str | Path, options: Mapping[str, Any]
+) -> Any:
     """Load what makes the main input of a checkpoint's model.
 
     Args:
         processor_class: Class of our processors, with which those of this package are loaded.
+        name: The source.
         place: Folder or Hub id of the checkpoint.
+        options: Some of `foreign.DOWNLOAD_OPTIONS`.
 
     Returns:
         One of our processors, an image processor, a feature extractor or a tokenizer.
 
     Raises:
-        ValueError: If `AutoModel` loads no such checkpoint.
+        ValueError: If `AutoModel` loads no such checkpoint, or it lacks what is to be loaded.
     """
-    if PreTrainedConfig.get_config_dict(place)[0].get("model_type") == MultiSourceConfig.model_type:
-        return processor_class.from_pretrained(place)
-    config = load_auto("AutoConfig", place)
+    if PreTrainedConfig.get_config_dict(place, **options)[0].get("model_type") == MultiSourceConfig.model_type:
+        return processor_class.from_pretrained(place, **options)
+    config = load_auto("AutoConfig", place, **options)
     if type(config) not in MODEL_MAPPING:
         raise ValueError(f"{place}: a checkpoint of type {config.model_type!r} is none that AutoModel loads.")
     model_class: Any = MODEL_MAPPING[type(config)]
     kinds = [kind for kind, inputs in PROCESSOR_INPUTS.items() if model_class.main_input_name in inputs]
-    return load_auto(kinds[0] if kinds else "AutoTokenizer", place)
+    loader = kinds[0] if kinds else "AutoTokenizer"
+    try:
+        return load_auto(loader, place, **options)
+    except (OSError, ValueError) as error:
+        what = {"AutoTokenizer": "tokenizer", "AutoImageProcessor": "image processor"}.get(loader, "feature extractor")
+        raise ValueError(
+            f"sources[{name}]: {place} has no {what} that can be loaded ({first_line(error)}). Save one there, or give "
+            f"the {what} itself in place of the checkpoint."
+        ) from error
 
 
 def auto_class(part: Any) -> str | None:

@@ -12,7 +12,6 @@ from safetensors import SafetensorError, safe_open
 
 from .configuration_multisource import RESERVED_NAMES
 
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 FEW = 3  # names that an error gives as examples
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes with a norm; float8 has none
 SOURCE_OF_KEY = re.compile(r"(?:sources|cross_attn)\.(\w+)\.")
@@ -141,24 +140,10 @@ def _is_whole(file: Path) -> bool:
         return False
 
 
-def holds_pickles_only(place: Any) -> bool:
-    """Whether a folder's weights are in a format that runs code when it is read, and in no other.
-
-    Args:
-        place: Folder or Hub id of a checkpoint.
-
-    Returns:
-        False also where it is no folder.
-    """
-    folder = Path(place)
-    return any((folder / name).exists() for name in PICKLES) and not any(folder.glob("*.safetensors"))
-
-
 __all__ = [
     "SafetensorError",
     "check_finite_weights",
     "check_sources",
     "check_weights",
     "damaged_weights",
-    "holds_pickles_only",
 ]

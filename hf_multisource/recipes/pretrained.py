@@ -14,7 +14,7 @@ from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_M
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
 from hf_multisource import MultiSourceProcessor
-from hf_multisource.foreign import build_part, load_auto, wrapped_config
+from hf_multisource.foreign import build_part, encoder_loader, load_auto, wrapped_config
 from hf_multisource.json_files import read_json
 from hf_multisource.messages import first_line
 
@@ -155,7 +155,7 @@ def load_encoder(name: str) -> Any:
         ValueError: If there is no such model, or its weights are missing or damaged.
     """
     try:
-        return load_auto("AutoModel", name)
+        return load_auto(encoder_loader(load_auto("AutoConfig", name).model_type), name)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ValueError(f"encoder {name!r} is no checkpoint that AutoModel loads: {first_line(error)}") from error
 

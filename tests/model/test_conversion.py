@@ -476,7 +476,11 @@ def test_processors_that_do_not_fit_are_refused(places: dict[str, Path]) -> None
     [
         (lambda: {"en": stock("bart")}, {"decoder": "de"}, r"decoder must name one of the sources \(en\); got 'de'"),
         (lambda: {}, {}, "decoder must name one of the sources"),
-        (lambda: {"en": bert()}, {}, "BertModel .model_type 'bert'.*: marian, bart, mbart, m2m_100, multisource"),
+        (
+            lambda: {"en": bert()},
+            {},
+            "BertModel .model_type 'bert'.*: marian, bart, mbart, pegasus, m2m_100, multisource",
+        ),
         (lambda: {"en": BartModel(stock("bart").config)}, {}, "BartModel .*with its output layer"),
         (lambda: {"en": stock("bart")}, {"d_model": 32}, "the configuration can set .*; got 'd_model'"),
         (

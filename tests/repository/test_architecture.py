@@ -59,9 +59,11 @@ FLOORS = {
     "generation": {"beam_cache", "configuration_multisource", "inference", "messages", "vocabulary"},
     "architectures": {"configuration_multisource"},
     "combiner_weights": {"architectures"},
+    "source_checkpoints": {"architectures", "configuration_multisource", "encoders", "foreign", "messages"},
     "equivalent_models": {"combiner_weights", "configuration_multisource", "encoders"},
     "conversion": {
         *("architectures", "combiner_weights", "combiners", "configuration_multisource", "encoders", "foreign"),
+        *("foreign_settings", "source_checkpoints"),
     },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),

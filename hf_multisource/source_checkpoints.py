@@ -1,0 +1,121 @@
+"""The checkpoints of a new model's sources: where they are, whether they can be sources, and loading them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from .architectures import FAMILIES, is_translatable
+from .configuration_multisource import MultiSourceConfig
+from .encoders import check_wrappable
+from .foreign import check_model_type, check_weight_files, encoder_loader, load_auto
+from .messages import shown
+
+DECODERS = (*FAMILIES, MultiSourceConfig.model_type)
+
+
+@dataclass(frozen=True)
+class SourceCheckpoint:
+    """What a source of a new model is made of.
+
+    Args:
+        name: The source.
+        value: Folder, Hub id or model.
+        options: Some of `foreign.DOWNLOAD_OPTIONS`; not read for a model.
+    """
+
+    name: str
+    value: str | Path | PreTrainedModel
+    options: Mapping[str, Any]
+
+    @property
+    def identity(self) -> Hashable:
+        """The same for sources that are made of the same model."""
+        if isinstance(self.value, PreTrainedModel):
+            return id(self.value)
+        return str(self.value), str(self.options)
+
+    def check(self, *, gives_decoder: bool) -> None:
+        """Refuse what cannot be a source; reads no weights.
+
+        Args:
+            gives_decoder: Whether the model's decoder is that of this checkpoint.
+
+        Raises:
+            ValueError: If it has no decoder like ours and shall give one, or no encoder that can be wrapped; the
+                message names the source.
+            OSError: If there is no checkpoint, or its weights are in a pickle only.
+        """
+        model = self.value if isinstance(self.value, PreTrainedModel) else None
+        kind = self._model_type()
+        known = kind in DECODERS and (model is None or is_translatable(model))
+        if gives_decoder and not known:
+            what = "its checkpoint" if model is None else f"a {type(model).__name__}"
+            raise ValueError(
+                f"sources[{self.name}] cannot give the decoder: {what} (model_type {kind!r}) must be of one of these "
+                f"types, with its output layer: {', '.join(DECODERS)}. Let another source give the decoder; then the "
+                "encoder alone is taken of this one."
+            )
+        if not known:
+            if kind is not None:  # old files lack it; AutoConfig infers it
+                check_model_type(kind, f"sources[{self.name}]")
+            config = load_auto("AutoConfig", self.value, **self.options) if model is None else model.config
+            check_wrappable(config, f"sources[{self.name}]")
+        if model is None:
+            check_weight_files(str(self.value), **self.options)
+
+    def _model_type(self) -> Any:
+        if isinstance(self.value, PreTrainedModel):
+            return self.value.config.model_type
+        return PreTrainedConfig.get_config_dict(self.value, **self.options)[0].get("model_type")
+
+    def load(self, model_class: type[PreTrainedModel], dtype: torch.dtype | None) -> PreTrainedModel:
+        """Load the checkpoint, unless it is a model already.
+
+        Args:
+            model_class: Class of our models, with which those of this package are loaded.
+            dtype: Of its weights; None: as they are stored.
+
+        Returns:
+            The model: with its output layer, if it can give a decoder.
+        """
+        if isinstance(self.value, PreTrainedModel):
+            return self.value
+        kind = self._model_type()
+        options = dict(self.options) if dtype is None else {**self.options, "dtype": dtype}
+        if kind == MultiSourceConfig.model_type:
+            ours: PreTrainedModel = model_class.from_pretrained(self.value, **options)
+            return ours
+        loader = "AutoModelForSeq2SeqLM" if kind in FAMILIES else encoder_loader(kind)
+        model: PreTrainedModel = load_auto(loader, self.value, **options)
+        return model
+
+
+def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """Return the type of numbers that is asked for.
+
+    Args:
+        dtype: The type or its name; None or "auto": that of the decoder's checkpoint.
+
+    Returns:
+        The type; None for that of the decoder's checkpoint.
+
+    Raises:
+        ValueError: If it is no floating-point type of torch.
+    """
+    if dtype in (None, "auto"):
+        return None
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(
+            f"dtype must be a floating-point dtype of torch, or its name, such as 'bfloat16'; got {shown(dtype)}."
+        )
+    return found
+
+
+__all__ = ["SourceCheckpoint", "checked_dtype"]
