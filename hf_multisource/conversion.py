@@ -134,52 +134,70 @@ class FromSourcesMixin:
         model_class: Any = cls
         models = {key: place.load(model_class, number_type) for key, place in unique.items()}
         checkpoints = {key: translate(model) for key, model in models.items() if is_translatable(model)}
-        origin_key = places[decoder].identity
-        origin = checkpoints[origin_key]
-        combiner = _chosen_combiner(combiner, models[origin_key])
+        origin = checkpoints[places[decoder].identity]
+        combiner = _chosen_combiner(combiner, origin)
+        encoders = _encoders(places, checkpoints, origin)
 
         listed: list[dict[str, Any]] = []
-        weights: dict[str, Tensor] = {}
-        owners: dict[tuple[Hashable, str], str] = {}
-        for name, place in places.items():
-            key = place.identity
-            checkpoint = checkpoints.get(key) if _fits(name, checkpoints.get(key), origin) else None
-            own = "" if checkpoint is None else checkpoint.owner(name)  # "": its encoder is wrapped
-            source: dict[str, Any]
-            if (key, own) in owners:
-                kind = "pretrained" if checkpoint is None else checkpoint.config.get_source(own).kind
-                source = {"kind": kind, "share_encoder_with": owners[key, own]}
+        weights = origin.decoder_weights()
+        for name, (checkpoint, own, owner) in encoders.items():
+            source: dict[str, Any] = {"name": name, "kind": "pretrained"}
+            if checkpoint is not None:
+                source |= _source_fields(checkpoint, own, origin)
+            if owner != name:
+                source = {"name": name, "kind": source["kind"], "share_encoder_with": owner}
             elif checkpoint is None:
-                source = {"kind": "pretrained", "encoder": copy.deepcopy(models[key].config)}
+                source["encoder"] = copy.deepcopy(models[places[name].identity].config)
             else:
-                source = _source_fields(checkpoint, own, origin)
-                weights.update(checkpoint.encoder_weights(own, name))
-            owners.setdefault((key, own), name)
+                weights |= checkpoint.encoder_weights(own, name)
             if combiner == "gated_serial":
                 source["gated"] = checkpoint is not origin or origin.is_gated(name)
-            listed.append({"name": name, **source, **source_fields.get(name, {})})
-        if "dropout" in kwargs:
-            for source in listed:
-                if "dropout" not in source_fields.get(source["name"], {}):
-                    source.pop("dropout", None)
-        chosen = MultiSourceConfig.setting_names() - {"sources", "combiner"}
-        kept = {field: getattr(origin.config, field) for field in chosen}
-        config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
-        model = model_class(config)
+            if "dropout" in kwargs:
+                source.pop("dropout", None)
+            listed.append({**source, **source_fields.get(name, {})})
+        kept = {
+            field: getattr(origin.config, field)
+            for field in MultiSourceConfig.setting_names() - {"sources", "combiner"}
+        }
+        model = model_class(MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner))
         model.to(number_type or origin.dtype).eval()
         if attn_implementation is not None:
             model.set_attn_implementation(attn_implementation)
-        names = {name: origin.own_source(name) for name, place in places.items() if place.identity == origin_key}
+        names = {name: origin.own_source(name) for name in places if checkpoints.get(places[name].identity) is origin}
         transferred, left = transferred_weights(model, origin, names, names[decoder])
         _tell("These parameters of the decoder's checkpoint have no place in the model: %s", left)
-        weights |= origin.decoder_weights() | transferred
-        for (key, own), name in owners.items():
-            if not own:
-                weights |= wrapped_weights(model, name, models[key])
+        weights |= transferred
+        for name, (checkpoint, _, owner) in encoders.items():
+            if checkpoint is None and owner == name:
+                weights |= wrapped_weights(model, name, models[places[name].identity])
         _fill(model, weights)
         model.generation_config = copy.deepcopy(origin.generation_config)
         model.generation_config._from_model_config = False
         return cast(Model, model)
+
+
+def _encoders(
+    places: Mapping[str, SourceCheckpoint], checkpoints: Mapping[Hashable, Checkpoint], origin: Checkpoint
+) -> dict[str, tuple[Checkpoint | None, str, str]]:
+    """Find the encoder of every source.
+
+    Args:
+        places: What each source is made of.
+        checkpoints: Those in our terms, by their identity.
+        origin: The one that gives the decoder.
+
+    Returns:
+        By source: the checkpoint and its source whose encoder becomes one of our own (None and "" if the encoder is
+        wrapped), and the first source of the new model with the same encoder.
+    """
+    encoders: dict[str, tuple[Checkpoint | None, str, str]] = {}
+    owners: dict[tuple[Hashable, str], str] = {}
+    for name, place in places.items():
+        found = checkpoints.get(place.identity)
+        checkpoint = found if found is not None and _fits(name, found, origin) else None
+        own = "" if checkpoint is None else checkpoint.owner(name)
+        encoders[name] = (checkpoint, own, owners.setdefault((place.identity, own), name))
+    return encoders
 
 
 def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
@@ -197,10 +215,9 @@ def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
         )
 
 
-def _chosen_combiner(combiner: str | None, origin: Any) -> str:
-    """The combiner of a new model; warns if it is not that of a checkpoint which has one."""
-    several = len(getattr(origin.config, "sources", ())) > 1
-    own = origin.config.combiner if several else None
+def _chosen_combiner(combiner: str | None, origin: Checkpoint) -> str:
+    """Return the combiner of a new model; warn if it is not that of a checkpoint with several sources."""
+    own = origin.config.combiner if len(origin.config.sources) > 1 else None
     if combiner is None:
         return own or "serial"
     if own is not None and combiner != own and (own, combiner) != ("serial", "gated_serial"):  # these agree
@@ -211,10 +228,8 @@ def _chosen_combiner(combiner: str | None, origin: Any) -> str:
     return combiner
 
 
-def _fits(name: str, checkpoint: Checkpoint | None, origin: Checkpoint) -> bool:
-    """Whether a checkpoint's encoder can be one of our own beside the origin's decoder; otherwise it is wrapped."""
-    if checkpoint is None:
-        return False
+def _fits(name: str, checkpoint: Checkpoint, origin: Checkpoint) -> bool:
+    """Return whether a checkpoint's encoder can be one of our own beside the origin's decoder."""
     for field in MODEL_WIDE:
         value, wanted = getattr(checkpoint.config, field), getattr(origin.config, field)
         if value != wanted and checkpoint.is_ours:
@@ -251,7 +266,7 @@ def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint
     return origin.config.tie_word_embeddings and torch.equal(table.to(other), other)
 
 
-def _fill(model: Any, weights: Mapping[str, Tensor]) -> None:
+def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     """Pour weights in; those that there are none for stay as drawn, and are told."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected:
