@@ -47,6 +47,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from builders import three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_encoder
 from hf_multisource.recipes.tokenization import train_tokenizer
 from stock_models import T5, batch, bert, convert, drawn, logits, same, stock
@@ -379,3 +380,16 @@ def test_a_processor_is_loaded_from_subfolders(tmp_path: Path) -> None:
     assert not MultiSourceProcessor.from_pretrained_sources(sources, "en", subfolder="de").source_tokenizers
     with pytest.raises(ValueError, match=r"from_pretrained_sources can set .*subfolder.*; got 'padding'"):
         MultiSourceProcessor.from_pretrained_sources(sources, "en", padding=True)
+
+
+def test_of_a_repository_with_a_pickle_only_the_way_out_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bert().config.save_pretrained(tmp_path)
+
+    def load(*args: Any, **kwargs: Any) -> None:
+        raise OSError("x does not appear to have a file named … Please do not set `use_safetensors=True`.")
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", load)
+    with pytest.raises(OSError, match=r"pickle .*save it as model\.safetensors with save_pretrained"):
+        load_auto("AutoModel", tmp_path)
