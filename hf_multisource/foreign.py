@@ -198,11 +198,7 @@ def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False
     if not trusted:
         _check_files(place, LOADERS[loader], where)
     if loader.startswith("AutoModel"):
-        if read_settings(place, "adapter_config.json", **where) and not (Path(place) / "config.json").is_file():
-            raise ValueError(
-                f"{place} holds an adapter of another model; load that model, and merge the adapter into it."
-            )
-        check_weight_files(place, kwargs.get("variant"), **where)
+        check_whole_model(place, kwargs.get("variant"), **where)
         kwargs["use_safetensors"] = True
     try:
         loaded = getattr(transformers, loader).from_pretrained(place, trust_remote_code=trusted, **kwargs)
@@ -285,6 +281,22 @@ def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] 
     """
     path = place if Path(place).is_file() else _find(place, name, where)
     return None if path is None else read_json(path)
+
+
+def check_whole_model(place: str | Path, variant: str | None = None, **where: Any) -> None:
+    """Refuse a checkpoint that is an adapter of another model, and the files that [`check_weight_files`] refuses.
+
+    Args:
+        place: Folder or Hub id.
+        variant: As `from_pretrained` has it; a part of the names of the files.
+        **where: Some of `DOWNLOAD_OPTIONS`.
+
+    Raises:
+        ValueError: If it is one; the message names the place.
+    """
+    if read_settings(place, "adapter_config.json", **where) and not (Path(place) / "config.json").is_file():
+        raise ValueError(f"{place} holds an adapter of another model; load that model, and merge the adapter into it.")
+    check_weight_files(place, variant, **where)
 
 
 def check_weight_files(place: str | Path, variant: str | None = None, **where: Any) -> None:
@@ -414,6 +426,7 @@ __all__ = [
     "check_adapter",
     "check_model_type",
     "check_weight_files",
+    "check_whole_model",
     "encoder_loader",
     "load_auto",
     "options_of_sources",

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from .architectures import FAMILIES, is_translatable
 from .configuration_multisource import MultiSourceConfig
 from .encoders import check_wrappable
-from .foreign import check_model_type, check_weight_files, encoder_loader, load_auto
+from .foreign import check_model_type, check_whole_model, encoder_loader, load_auto
 from .messages import shown
 
 DECODERS = (*FAMILIES, MultiSourceConfig.model_type)
@@ -52,6 +52,8 @@ class SourceCheckpoint:
             OSError: If there is no checkpoint, or its weights are in a pickle only.
         """
         model = self.value if isinstance(self.value, PreTrainedModel) else None
+        if model is None:
+            check_whole_model(str(self.value), **self.options)
         kind = self._model_type()
         known = kind in DECODERS and (model is None or is_translatable(model))
         if gives_decoder and not known:
@@ -62,17 +64,15 @@ class SourceCheckpoint:
                 "encoder alone is taken of this one."
             )
         if not known:
-            if kind is not None:  # old files lack it; AutoConfig infers it
-                check_model_type(kind, f"sources[{self.name}]")
+            check_model_type(kind, f"sources[{self.name}]")
             config = load_auto("AutoConfig", self.value, **self.options) if model is None else model.config
             check_wrappable(config, f"sources[{self.name}]")
-        if model is None:
-            check_weight_files(str(self.value), **self.options)
 
-    def _model_type(self) -> Any:
+    def _model_type(self) -> str:
         if isinstance(self.value, PreTrainedModel):
             return self.value.config.model_type
-        return PreTrainedConfig.get_config_dict(self.value, **self.options)[0].get("model_type")
+        kind = PreTrainedConfig.get_config_dict(self.value, **self.options)[0].get("model_type")
+        return str(kind or load_auto("AutoConfig", self.value, **self.options).model_type)  # old files lack it
 
     def load(self, model_class: type[PreTrainedModel], dtype: torch.dtype | None) -> PreTrainedModel:
         """Load the checkpoint, unless it is a model already.

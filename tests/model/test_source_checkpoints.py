@@ -194,14 +194,20 @@ class TestRefusedBeforeAnythingIsLoaded:
         with pytest.raises(ValueError, match=r"combiner must be one of 'serial', .*; got 'sum'"):
             convert({"en": good}, combiner="sum")
 
-    def test_a_folder_without_a_model(self, good: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("decoder", ["en", "other"])
+    def test_a_folder_without_a_model(self, decoder: str, good: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"config\.json"):
-            convert({"en": good, "other": tmp_path})
+            convert({"en": good, "other": tmp_path}, decoder=decoder)
 
     def test_two_halves(self, good: Path, tmp_path: Path) -> None:
         clip().config.save_pretrained(tmp_path / "clip")
         with pytest.raises(ValueError, match="CLIPVisionModel"):
             convert({"en": good, "image": tmp_path / "clip"})
+
+    def test_an_adapter(self, tmp_path: Path) -> None:
+        (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/name"}', "utf-8")
+        with pytest.raises(ValueError, match="holds an adapter of another model"):
+            convert({"en": tmp_path})
 
     @pytest.mark.parametrize(
         ("option", "value"), [("device_map", "auto"), ("quantization_config", TorchAoConfig(Int8WeightOnlyConfig()))]
