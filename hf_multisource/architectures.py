@@ -198,7 +198,7 @@ def _translate_config(model: Any) -> MultiSourceConfig:
     )
 
 
-def _translate_weights(model: Any) -> dict[str, Tensor]:
+def _translate_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     learned = FAMILIES[model.config.model_type]["position_embedding"] == "learned"
     weights = {}
     for name, value in model.state_dict().items():

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import FeatureExtractionMixin, ImageProcessingMixin, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    FeatureExtractionMixin,
+    ImageProcessingMixin,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import cached_file
 
@@ -81,7 +86,7 @@ def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) ->
     return config
 
 
-def check_model_type(kind: Any, place: str) -> None:
+def check_model_type(kind: object, place: str) -> None:
     """Refuse a type of model that neither Transformers has nor the user has registered.
 
     Args:
@@ -98,7 +103,7 @@ def check_model_type(kind: Any, place: str) -> None:
         )
 
 
-def encoder_loader(kind: Any) -> str:
+def encoder_loader(kind: object) -> str:
     """Return what loads or builds a model that is wrapped.
 
     Args:
@@ -152,7 +157,7 @@ def build_wrapped_model(config: PreTrainedConfig, place: str, **kwargs: Any) -> 
         return build_auto(loader, copy.deepcopy(config), **kwargs).get_encoder()  # T5EncoderModel changes what it gets
 
 
-def build_part(kind: Any, settings: Mapping[str, Any]) -> Any:
+def build_part(kind: object, settings: Mapping[str, Any]) -> Any:
     """Build an image processor or a feature extractor from settings.
 
     Args:
@@ -174,7 +179,7 @@ def build_part(kind: Any, settings: Mapping[str, Any]) -> Any:
         return found(**without_references(settings))
 
 
-def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False, **kwargs: Any) -> Any:
+def load_auto(loader: str, place: str | Path, *, trust_remote_code: bool | None = False, **kwargs: Any) -> Any:
     """Load something from a folder or the Hub; weights from .safetensors files only.
 
     Args:
@@ -223,16 +228,17 @@ def load_auto(loader: str, place: Any, *, trust_remote_code: bool | None = False
     return loaded
 
 
-def _has_vocabulary(tokenizer: PreTrainedTokenizerBase, place: Any, where: Mapping[str, Any]) -> bool:
+def _has_vocabulary(tokenizer: PreTrainedTokenizerBase, place: str | Path, where: Mapping[str, Any]) -> bool:
     """Return whether there is a file of a tokenizer; without one, Transformers makes some of special tokens alone."""
     names = {"tokenizer_config.json", "tokenizer.json", *tokenizer.vocab_files_names.values()}
     return any(_find(place, name, where) is not None for name in sorted(names))
 
 
-def _find(place: Any, name: str, where: Mapping[str, Any]) -> Any:
+def _find(place: str | Path, name: str, where: Mapping[str, Any]) -> str | None:
     """Return the path of a checkpoint's file, or None if there is none."""
     quiet = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
-    return cached_file(place, name, **where, **quiet)
+    path: str | None = cached_file(place, name, **where, **quiet)
+    return path
 
 
 def options_of_sources(sources: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -323,7 +329,7 @@ def check_weight_files(place: str | Path, variant: str | None = None, **where: A
         _check_index(base, variant, here)  # Transformers loads the model that is named there
 
 
-def _pickle_error(place: Any) -> OSError:
+def _pickle_error(place: str | Path) -> OSError:
     return OSError(
         f"{place} holds its weights in a pickle (pytorch_model.bin), which is never loaded: reading one can run any "
         "code. If you trust it, load it with its own class, and save it as model.safetensors with save_pretrained."
@@ -391,7 +397,7 @@ def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, 
                 raise ValueError(f"{file}: {path} must name a {wanted} of Transformers; got {shown(value)}.")
 
 
-def _may_be(name: Any, bases: tuple[type, ...]) -> bool:
+def _may_be(name: object, bases: tuple[type, ...]) -> bool:
     """Return whether a name is that of a class with such a base; the loader decides on unknown names."""
     if not isinstance(name, str):
         return name is None
@@ -400,7 +406,7 @@ def _may_be(name: Any, bases: tuple[type, ...]) -> bool:
     return all(_is_class(one, bases) for one in found if one is not None)
 
 
-def _is_class(found: Any, bases: tuple[type, ...]) -> bool:
+def _is_class(found: object, bases: tuple[type, ...]) -> bool:
     if type(found).__name__ == "DummyObject":  # stands for a class whose package is not installed, and says so if used
         return True
     return isinstance(found, type) and issubclass(found, bases)

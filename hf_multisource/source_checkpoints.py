@@ -65,7 +65,7 @@ class SourceCheckpoint:
             )
         if not known:
             check_model_type(kind, f"sources[{self.name}]")
-            config = load_auto("AutoConfig", self.value, **self.options) if model is None else model.config
+            config = load_auto("AutoConfig", str(self.value), **self.options) if model is None else model.config
             check_wrappable(config, f"sources[{self.name}]")
 
     def _model_type(self) -> str:
