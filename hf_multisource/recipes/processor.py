@@ -36,7 +36,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
     parts: dict[str, Preprocessor] = {}
     for name, form in recipe.forms().items():
         origin = origins[name]
-        place: Any = origin.get("processor", origin.get("encoder"))
+        place = origin.get("processor", origin.get("encoder"))
         if origin.get("kind") != "pretrained":
             continue
         if "processor" not in origin and not isinstance(place, str):
