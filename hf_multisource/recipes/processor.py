@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -36,7 +37,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
     parts: dict[str, Preprocessor] = {}
     for name, form in recipe.forms().items():
         origin = origins[name]
-        place = origin.get("processor", origin.get("encoder"))
+        place: Any = origin.get("processor", origin.get("encoder"))
         if origin.get("kind") != "pretrained":
             continue
         if "processor" not in origin and not isinstance(place, str):
