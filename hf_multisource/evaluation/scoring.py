@@ -45,6 +45,7 @@ from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
 PERPLEXITY = "perplexity"
@@ -271,7 +272,7 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
 
 
 def left_out(report: JsonObject) -> str:
-    """Say which lines of the test split are missing from the scores.
+    """Say which lines of the test split are missing from the scores, and which symbols are unknown.
 
     Args:
         report: What `score` returns.
@@ -289,6 +290,8 @@ def left_out(report: JsonObject) -> str:
     for name in report["sources"]:
         if count := counts.get(f"unreadable.{name}"):
             lines.append(f"{count} files of source {name!r} cannot be read and count as absent")
+    if report["unknown"]:
+        lines.append(unknown_note(split, report["unknown"]))
     return "\n".join(lines)
 
 
@@ -332,6 +335,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         "sources": data.sources,
         "target": data.target,
         "data": split.report,
+        "unknown": find_unknown(processor, data.model_rows(split.rows), data.target),
         "search": {**search.described(), "batch_size": args.batch_size},
         "significance": "paired bootstrap (sacrebleu), 1000 resamples, each condition against `all`",
         "hardware": hardware(model.device),

@@ -28,10 +28,10 @@ from hf_multisource import (
 from hf_multisource.data.interfaces import Family
 from hf_multisource.data.rows import Row
 from hf_multisource.metrics.table import DEFAULT, METRICS
+from hf_multisource.recipes.tokenization import KINDS
 from hf_multisource.recipes.values import one_of, show
 
 FAMILIES: dict[str, Family] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
-KINDS = ("bpe", "wordpiece", "unigram")
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
 LOSS = "loss"
@@ -106,8 +106,9 @@ class TokenizerRecipe:
     """The `tokenizer` section.
 
     Args:
-        kind: Algorithm of the tokenizer that is trained on the training text.
-        vocab_size: Number of tokens, the special ones included.
+        kind: Algorithm of the tokenizer that is trained on the training text; with "symbols", each symbol of the text
+            that white space separates is one token.
+        vocab_size: Number of tokens, the special ones included; of symbols, the largest number.
         separate: Whether every source and the target get a vocabulary of their own; otherwise all share one.
         load: Folder of a tokenizer to use instead of training one, or of separate ones as
             `hf-multisource tokenizer --separate` writes them.

@@ -1,25 +1,32 @@
 """Train tokenizers: one for all sources and the target, or one for each.
 
-Every kind works on bytes, as GPT-2's does: no character is ever unknown, and decoding gives the text back exactly, up
-to Unicode normalisation (NFC) and white space at both ends. The same text always gives the same `tokenizer.json`.
+The subword kinds work on bytes, as GPT-2's does: no character is ever unknown, and decoding gives the text back
+exactly, up to Unicode normalisation (NFC) and white space at both ends. The kind `symbols` takes text that is already
+segmented: each symbol between blanks is one token, and a symbol that the training text lacks is unknown. The same text
+always gives the same `tokenizer.json`.
 """
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from hf_multisource import MultiSourceConfig
+from hf_multisource import MultiSourceConfig, MultiSourceProcessor
 from hf_multisource.data.checks import check_choice
+from hf_multisource.data.encoding import text_sources
 from hf_multisource.data.files import check_new_folder
-from hf_multisource.data.rows import read_split
+from hf_multisource.data.media import is_absent
+from hf_multisource.data.rows import Row, read_split
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # their ids are 0, 1, 2, 3
-KINDS = ("bpe", "wordpiece", "unigram")
+SUBWORDS = ("bpe", "wordpiece", "unigram")
+KINDS = (*SUBWORDS, "symbols")
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 letters that stand for the bytes
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(ALPHABET) + 1
 # A word takes the space before it along; no token crosses from letters (with their marks) to numbers or punctuation.
@@ -28,6 +35,7 @@ WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # The time of BPE's trainer grows with the square of a word's length: a word of 1 MB would take many minutes. No word of
 # a language is this long; what is this long is encoded data, or a text of several sentences without spaces.
 LONGEST_WORD = 1000  # bytes
+LISTED = 10  # symbols that a note lists before it only counts the others
 
 
 def cut_long_words(text: str) -> Iterator[str]:
@@ -61,43 +69,64 @@ def train_tokenizer(
     """Train a tokenizer on sentences.
 
     Args:
-        texts: Sentences; None, empty and white ones are passed over. Words of more than `LONGEST_WORD` bytes are cut
-            into pieces, for training alone, and a note with their number is printed.
-        kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`.
-        vocab_size: Most tokens, the special ones and the 256 bytes included. Little text may give fewer: a note is
-            printed then.
-        lowercase: Whether to encode text in lower case; decoding cannot give the capitals back.
+        texts: Sentences; None, empty and white ones are passed over. For subwords, words of more than `LONGEST_WORD`
+            bytes are cut into pieces, for training alone, and a note with their number is printed.
+        kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`; or `symbols`: each symbol of a
+            text that white space separates is one token, just as it is.
+        vocab_size: Most tokens, the special ones and the 256 bytes of subwords included. Of the symbols, the most
+            frequent ones are kept. A note is printed if there is too little text for so many subwords, or if symbols
+            are left out.
+        lowercase: Whether to encode text in lower case; decoding cannot give the capitals back. Not for `symbols`.
         null_token: One more special token, such as "<NULL>": what a processor with this `null_token` reads where a
             text source is absent.
 
     Returns:
-        The tokenizer, which ends every sentence with `</s>` and reads special tokens in text as plain text.
+        The tokenizer, which ends every sentence with `</s>` and does not read special tokens in text as such.
 
     Raises:
-        ValueError: If the kind is unknown, `vocab_size` too small or `null_token` no new token, or there is no text.
+        ValueError: If the kind is unknown, `vocab_size` too small, `null_token` no new token or `lowercase` set for
+            symbols, or there is no text.
     """
     check_choice(KINDS, kind=kind)
+    if lowercase and kind not in SUBWORDS:
+        raise ValueError(f"lowercase is not allowed with kind {kind}: symbols are taken as they are")
     if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
         raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
     special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
-    least = MIN_VOCAB_SIZE + (null_token is not None)
+    letters = ALPHABET if kind in SUBWORDS else []
+    least = len(special_tokens) + len(letters) + 1
     if vocab_size < least:
-        raise ValueError(
-            f"vocab_size is {vocab_size}, but must be at least {least}: "
-            f"{len(special_tokens)} special tokens, {len(ALPHABET)} bytes and one more"
-        )
-    sentences: list[str] = []
-    long = 0
-    for text in texts:
-        if text and text.strip():
-            parts = list(cut_long_words(text))
-            sentences += parts
-            long += parts != [text]
+        parts = f"{len(special_tokens)} special tokens{f', {len(letters)} bytes' if letters else ''} and one more"
+        raise ValueError(f"vocab_size is {vocab_size}, but must be at least {least}: {parts}")
+    sentences = [text for text in texts if text and text.strip()]
     if not sentences:
         raise ValueError("there is no text to train the tokenizer on")
-    if long:
-        print(f"note: {long} sentences have words of more than {LONGEST_WORD} bytes, cut into pieces for the training")
+    if kind in SUBWORDS:
+        tokenizer = _learn_subwords(sentences, kind, vocab_size, special_tokens, lowercase)
+    else:
+        tokenizer = _collect_symbols(sentences, vocab_size, special_tokens)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        bos_token="<s>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,  # a sentence may well quote "</s>", and must not end there
+        model_input_names=["input_ids", "attention_mask"],
+    )
 
+
+def _learn_subwords(
+    sentences: Sequence[str], kind: str, vocab_size: int, special_tokens: Sequence[str], lowercase: bool
+) -> Tokenizer:
+    """Train a tokenizer of bytes; the arguments are those of `train_tokenizer`, checked."""
+    parts = [list(cut_long_words(text)) for text in sentences]
+    if long := sum(cut != [text] for cut, text in zip(parts, sentences, strict=True)):
+        print(f"note: {long} sentences have words of more than {LONGEST_WORD} bytes, cut into pieces for the training")
     options: dict[str, Any] = {
         "vocab_size": vocab_size,
         "special_tokens": list(special_tokens),
@@ -127,24 +156,86 @@ def train_tokenizer(
         ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.train_from_iterator((part for cut in parts for part in cut), trainer)
     if kind == "unigram":
         tokenizer.model = _settled(tokenizer, len(special_tokens))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
-    )
     if tokenizer.get_vocab_size() < vocab_size:
         print(f"note: asked for {vocab_size} tokens, but the text gives only {tokenizer.get_vocab_size()}")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="</s>",
-        bos_token="<s>",
-        unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-        split_special_tokens=True,  # a sentence may well quote "</s>", and must not end there
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return tokenizer
+
+
+def _collect_symbols(sentences: Sequence[str], vocab_size: int, special_tokens: Sequence[str]) -> Tokenizer:
+    """Make a tokenizer of symbols, the most frequent first; the arguments are those of `train_tokenizer`, checked."""
+    splitter = pre_tokenizers.WhitespaceSplit()
+    counts = Counter(symbol for text in sentences for symbol, _ in splitter.pre_tokenize_str(text))
+    symbols = sorted(counts.keys() - set(special_tokens), key=lambda symbol: (-counts[symbol], symbol))
+    if not symbols:
+        raise ValueError("there is no text to train the tokenizer on")
+    size = vocab_size - len(special_tokens)
+    if rare := symbols[size:]:
+        kinds = f"{len(rare)} of the {len(symbols)} symbols"
+        print(f"note: vocab_size {vocab_size} leaves out {kinds}, which become <unk>: {_listed(rare)}")
+    vocab = {token: i for i, token in enumerate([*special_tokens, *symbols[:size]])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    # A symbol that is spelt like a special token is unknown, for it must not end the text.
+    names = "|".join(map(re.escape, special_tokens))
+    tokenizer.normalizer = normalizers.Replace(Regex(rf"(?<!\S)(?:{names})(?!\S)"), "<unk>")
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.add_special_tokens(list(special_tokens))
+    return tokenizer
+
+
+def _listed(symbols: Iterable[str]) -> str:
+    """The first few of some symbols, and how many more there are."""
+    every = list(symbols)
+    more = f" and {len(every) - LISTED} more" if len(every) > LISTED else ""
+    return ", ".join(every[:LISTED]) + more
+
+
+def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: str) -> dict[str, dict[str, int]]:
+    """Find the symbols in rows of text that a processor's tokenizers encode as the unknown token.
+
+    Args:
+        processor: Encodes the sources and the target.
+        rows: Rows of the model's sources.
+        target: Name of the target in the rows.
+
+    Returns:
+        By source, and for the target by its name: how often each unknown symbol occurs, most often first. Names
+        without unknown symbols are left out; so are tokenizers that have no unknown token.
+    """
+    tokenizers = {name: processor.get_tokenizer(name) for name in text_sources(processor)}
+    found = {}
+    for name, tokenizer in {**tokenizers, target: processor.tokenizer}.items():
+        texts = [str(row[name]) for row in rows if not is_absent(row.get(name))]
+        unknown = tokenizer.unk_token_id
+        if not texts or unknown is None or not tokenizer.is_fast:
+            continue
+        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        places = zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        counts = Counter(
+            text[:end].split()[-1]  # of a symbol that the normalizer replaces, only the end is right
+            for text, ids, spans in places
+            for token, (_, end) in zip(ids, spans, strict=True)
+            if token == unknown
+        )
+        if counts:
+            found[name] = dict(counts.most_common())
+    return found
+
+
+def unknown_note(split: str, found: Mapping[str, Mapping[str, int]]) -> str:
+    """Say which symbols of a split are unknown.
+
+    Args:
+        split: Name of the split.
+        found: What `find_unknown` gives.
+
+    Returns:
+        One line; empty if nothing is unknown.
+    """
+    parts = [f"{name}: {sum(counts.values())} ({_listed(counts)})" for name, counts in found.items()]
+    return f"note: the tokenizer does not know these symbols of split {split!r}: {'; '.join(parts)}" if parts else ""
 
 
 def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:

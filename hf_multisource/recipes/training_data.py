@@ -15,6 +15,7 @@ from hf_multisource.data.store import place_of, read_report, store_rows, stored_
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.run_folder import check_data, data_fingerprint
+from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
 
 UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
@@ -111,7 +112,7 @@ def encode_data(
     fingerprints: Mapping[str, JsonObject],
     processor: MultiSourceProcessor,
 ) -> dict[str, Sequence[Example]]:
-    """Encode the texts of the rows, unless an earlier run has done it, and print how many were truncated.
+    """Encode the texts of the rows, unless an earlier run has done it; print how many were truncated, what is unknown.
 
     Args:
         run: The run.
@@ -134,6 +135,8 @@ def encode_data(
             store_rows(place, processor, rows[role], data.target, data.max_length)
 
     run.together(lambda: encode() if run.args.local_process_index == 0 else None, everywhere=True)
+    if run.args.process_index == 0 and (note := unknown_note(data.dev, find_unknown(processor, rows["dev"], data.target))):
+        print(note, flush=True)
     examples: dict[str, Sequence[Example]] = {}
     for role, place in places.items():
         run.say(f"{role}, tokens", read_report(place) or {})

@@ -90,7 +90,7 @@ TRUTH = "true or false (or yes, no, on, off)"
         ("sources", "5", "data.sources must be a list of names; got 5"),
         ("sources", "[]", "data.sources must be a list of names; got []"),
         ("sources", "[en, 5]", "data.sources must be a list of names; got ['en', 5]"),
-        ("kind", "bpee", "tokenizer.kind must be one of bpe, wordpiece, unigram; got 'bpee'"),
+        ("kind", "bpee", "tokenizer.kind must be one of bpe, wordpiece, unigram, symbols; got 'bpee'"),
         ("unreadable", "skip", "data.unreadable must be one of error, absent; got 'skip'"),
         ("tokenizer.vocab_size", "4k", "tokenizer.vocab_size must be a whole number, 1 or more; got '4k'"),
         ("concatenate", "perhaps", f"data.concatenate must be {TRUTH}; got 'perhaps'"),

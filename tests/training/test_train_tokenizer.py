@@ -12,10 +12,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_multisource.cli.tokenizer import main
 from hf_multisource.recipes.tokenization import (
-    KINDS,
     LONGEST_WORD,
     MIN_VOCAB_SIZE,
     SPECIAL_TOKENS,
+    SUBWORDS,
     cut_long_words,
     train_tokenizer,
 )
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_decoding_gives_text_back_that_was_never_seen(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer([*TEXTS, *STRANGERS])["input_ids"]
@@ -63,7 +63,7 @@ def test_decoding_gives_text_back_that_was_never_seen(kind: str) -> None:
     assert not any(tokenizer.unk_token_id in row for row in ids)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])))
 def test_decoding_gives_any_text_back(kind: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
@@ -71,7 +71,7 @@ def test_decoding_gives_any_text_back(kind: str, text: str) -> None:
     assert spaceless_ends(decoded) == spaceless_ends(text)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_special_tokens_have_their_places_and_only_the_end_is_added(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<pad>", "</s>", "<s>", "<unk>"]
@@ -88,7 +88,7 @@ def test_special_tokens_have_their_places_and_only_the_end_is_added(kind: str) -
     assert tokenizer.model_max_length > 10**9
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_a_word_is_the_same_tokens_wherever_it_stands(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     first, later = tokenizer(["boy", "A boy, boy"], add_special_tokens=False)["input_ids"]
@@ -96,18 +96,18 @@ def test_a_word_is_the_same_tokens_wherever_it_stands(kind: str) -> None:
     assert tokenizer("boy,", add_special_tokens=False)["input_ids"][: len(first)] == first
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_frequent_letters_become_one_token(kind: str) -> None:
     assert len(tokenizer_of(kind).tokenize("the boys")) <= 6  # 9 bytes with the space before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_the_same_text_gives_the_same_tokenizer(kind: str) -> None:
     jsons = {train_tokenizer(TEXTS, kind, 400).backend_tokenizer.to_str() for _ in range(4)}
     assert len(jsons) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_a_saved_tokenizer_loads_the_same(kind: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(kind)
     tokenizer.save_pretrained(tmp_path)
@@ -118,7 +118,7 @@ def test_a_saved_tokenizer_loads_the_same(kind: str, tmp_path: Path) -> None:
     assert set(loaded("boy")) == {"input_ids", "attention_mask"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_lower_case_is_a_choice(kind: str) -> None:
     tokenizer = tokenizer_of(kind, lowercase=True)
     upper, lower = tokenizer(["ÚPĚL Straße", "úpěl straße"])["input_ids"]
@@ -126,14 +126,14 @@ def test_lower_case_is_a_choice(kind: str) -> None:
     assert tokenizer.decode(upper, skip_special_tokens=True) == "úpěl straße"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_little_text_gives_fewer_tokens_and_a_note_says_so(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_tokenizer(["a b a b"], kind, 5000)
     assert 260 <= len(tokenizer) < 270
     assert capsys.readouterr().out == f"note: asked for 5000 tokens, but the text gives only {len(tokenizer)}\n"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_the_smallest_vocabulary_still_gives_text_back(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_tokenizer(TEXTS, kind, MIN_VOCAB_SIZE)
     assert len(tokenizer) == MIN_VOCAB_SIZE
@@ -142,7 +142,7 @@ def test_the_smallest_vocabulary_still_gives_text_back(kind: str, capsys: pytest
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="kind is 'sentencepiece'; allowed are bpe, wordpiece, unigram"):
+    with pytest.raises(ValueError, match="kind is 'sentencepiece'; allowed are bpe, wordpiece, unigram, symbols"):
         train_tokenizer(TEXTS, "sentencepiece", 400)
     with pytest.raises(
         ValueError, match="vocab_size is 260, but must be at least 261: 4 special tokens, 256 bytes and one"
@@ -228,7 +228,7 @@ def test_the_command_says_what_is_wrong_and_writes_nothing(arguments: list[str],
     assert not (folder / "tok").exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUBWORDS)
 def test_a_token_for_absent_texts_is_one_more_special_token(kind: str, tmp_path: Path) -> None:
     tokenizer = train_tokenizer(TEXTS, kind, 300, null_token="<NULL>")
     null = len(SPECIAL_TOKENS)
