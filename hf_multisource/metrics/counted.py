@@ -87,7 +87,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[str], sources: object = 
     """
     metric = TER(**options)
     found = (metric.sentence_score(text, [other]) for text, other in zip(hypotheses, references, strict=True))
-    return Counts(np.array([[one.num_edits, one.ref_length] for one in found]), _edit_rate, _signature(metric))
+    return Counts(np.array([[one.num_edits, one.ref_length] for one in found]), edit_rate, _signature(metric))
 
 
 def _signature(metric: BLEU | CHRF | TER) -> str:
@@ -95,7 +95,15 @@ def _signature(metric: BLEU | CHRF | TER) -> str:
     return str(metric.get_signature())
 
 
-def _edit_rate(sums: np.ndarray) -> float:
+def edit_rate(sums: np.ndarray) -> float:
+    """Return the number of edits per 100 words or symbols of the references.
+
+    Args:
+        sums: (2,) edits, and length of the references.
+
+    Returns:
+        The rate; 100 if there are edits and the references are empty.
+    """
     edits, length = sums
     return 100 * float(edits / length if length else edits > 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_multisource.metrics import counted
+from hf_multisource.metrics import counted, symbols
 from hf_multisource.metrics.measurement import Measurement
 
 Sources = Sequence[Mapping[str, Any]]
@@ -79,6 +79,17 @@ METRICS: dict[str, Metric] = {
     "bleu": Metric("BLEU", counted.bleu),
     "chrf": Metric("chrF", counted.chrf),
     "ter": Metric("TER", counted.ter, higher_is_better=False),
+    "exact_match": Metric("exact match", symbols.exact_match),
+    "edit_distance": Metric("edit distance", symbols.edit_distance, higher_is_better=False, flat_gain=0.01, decimals=3),
+    "normalized_edit_distance": Metric(
+        "normalized edit distance",
+        symbols.normalized_edit_distance,
+        higher_is_better=False,
+        flat_gain=0.002,
+        decimals=3,
+    ),
+    "symbol_error_rate": Metric("symbol error rate", symbols.symbol_error_rate, higher_is_better=False),
+    "bcubed_f": Metric("B-cubed F", symbols.bcubed_f, flat_gain=0.002, decimals=3),
 }
 DEFAULT = ("bleu", "chrf")
 

@@ -1,4 +1,6 @@
-"""Naive combiners, the oracles of `test_combiners.py`: the papers' equations, one number at a time; and naive searches.
+"""Naive combiners, the oracles of `test_combiners.py`: the papers' equations, one number at a time.
+
+Also naive searches, and naive metrics of symbols.
 
 Libovický et al. 2018, https://doi.org/10.18653/v1/W18-6326: attention (1)-(3), parallel (4), flat (5)(6), hierarchical
 (7)(8); serial is its section 3. The paper leaves out norm, dropout and biases; their places follow the authors' code,
@@ -387,3 +389,46 @@ def normalised_beam(
 def normaliser(length: int, alpha: float) -> float:
     """Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14: lp(Y)."""
     return ((5 + length) / (5 + 1)) ** alpha
+
+
+def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
+    """Levenshtein's distance, by its recursive definition."""
+    if not one or not other:
+        return len(one) + len(other)
+    return min(
+        edit_distance(one[1:], other[1:]) + (one[0] != other[0]),
+        edit_distance(one[1:], other) + 1,
+        edit_distance(one, other[1:]) + 1,
+    )
+
+
+def alignments(one: Sequence[str], other: Sequence[str], gap: str) -> list[list[tuple[str, str]]]:
+    """All alignments of two sequences: lists of pairs, in which one symbol may be a gap."""
+    if not one and not other:
+        return [[]]
+    found = []
+    if one and other:
+        found += [[(one[0], other[0]), *rest] for rest in alignments(one[1:], other[1:], gap)]
+    if one:
+        found += [[(one[0], gap), *rest] for rest in alignments(one[1:], other, gap)]
+    if other:
+        found += [[(gap, other[0]), *rest] for rest in alignments(one, other[1:], gap)]
+    return found
+
+
+def bcubed_f(items: Sequence[tuple[str, str]]) -> float:
+    """B-cubed F of two clusterings, item by item (Amigó et al. 2009, https://doi.org/10.1007/s10791-008-9066-8).
+
+    Args:
+        items: Of each item, its cluster in the one clustering and in the other.
+    """
+
+    def mean_share(own: int) -> float:
+        shares = []
+        for item in items:
+            together = [other for other in items if other[own] == item[own]]
+            shares.append(sum(other[1 - own] == item[1 - own] for other in together) / len(together))
+        return sum(shares) / len(shares)
+
+    precision, recall = mean_share(1), mean_share(0)
+    return 2 * precision * recall / (precision + recall)

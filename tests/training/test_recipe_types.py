@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from hf_multisource.cli.train import main
+from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.reading import parse_yaml, read_yaml
 from hf_multisource.recipes.recipe import Recipe, load_recipe, parse_overrides
 
@@ -126,8 +127,8 @@ TRUTH = "true or false (or yes, no, on, off)"
         (
             "metric_for_best_model",
             "comet",
-            "training.metric_for_best_model must be one of loss, bleu, chrf, ter, eval_loss, eval_bleu, eval_chrf, "
-            "eval_ter, or null; got 'comet'",
+            f"training.metric_for_best_model must be one of loss, {', '.join(METRICS)}, eval_loss, "
+            f"eval_{', eval_'.join(METRICS)}, or null; got 'comet'",
         ),
         ("combiner", "serail", "model.combiner must be one of serial, parallel, "),
         ("combiner", "[", "--combiner [: not YAML: "),
