@@ -9,6 +9,7 @@ import typer
 
 from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
+from hf_multisource.evaluation.presence import presence_table
 from hf_multisource.evaluation.scoring import PLOTS, Scoring, left_out, table
 from hf_multisource.evaluation.scoring import score as score_run
 from hf_multisource.metrics.table import METRICS
@@ -70,10 +71,14 @@ def score(
     The conditions are `all` (every source as it is), `wrong-X` (X shuffled so that no sentence keeps its own),
     `absent-X` (X removed) and `only-X` (all other sources removed). RUN/scores receives `<split>.json` with every
     score and `<split>.<condition>.txt` with the hypotheses. The same command continues an interrupted run.
+
+    If some lines lack a source, a second table has the scores by the sources that are present in a line.
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot")}
     report = score_run(Scoring(**given, attention_plot=rows_of(attention_plot)), command_line(ctx, NAME))
     print(table(report["conditions"]))
+    if report["presence"]:
+        print(f"\n{presence_table(report['presence'])}")
     if note := left_out(report):
         print(f"\n{note}")
 

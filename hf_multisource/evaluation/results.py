@@ -21,6 +21,7 @@ from typing import Any
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import read_lines, write_json
 from hf_multisource.data.privacy import publishable, publishable_command
+from hf_multisource.evaluation.presence import presence_labels
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import JsonObject, load_json
 from hf_multisource.metrics.bootstrap import paired_bootstrap
@@ -263,6 +264,8 @@ def make_row(
         "date": scores["date"],
         "versions": scores["versions"],
     }
+    if presence := scores.get("presence"):  # not in older reports
+        row["presence"] = {kind: groups for kind, groups in presence.items() if kind != "exactly"}
     if encoders := wrapped_encoders(config):
         row["encoders"] = publishable(encoders)
     if dedicated:
@@ -274,7 +277,7 @@ def format_score(scores: Mapping[str, Any], metric: str) -> str:
     """Format a score with its spread.
 
     Args:
-        scores: By metric: `score`, `sd`, `draws` and `draws_sd`, as rows have them.
+        scores: By metric: `score` and `sd`; of a condition also `draws` and `draws_sd`, as rows have them.
         metric: Name of the metric.
 
     Returns:
@@ -282,7 +285,7 @@ def format_score(scores: Mapping[str, Any], metric: str) -> str:
         spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)".
     """
     score, show = scores[metric], METRICS[metric].show
-    if score["draws"] > 1:
+    if score.get("draws", 1) > 1:
         return f"{show(score['score'])} ({score['draws']} draws, sd {show(score['draws_sd'])})"
     return f"{show(score['score'])} ± {show(score['sd'])}"
 
@@ -298,6 +301,11 @@ def split_notes(notes: str) -> tuple[str, str]:
     """
     opening, _, rest = notes.strip().partition("\n\n")
     return opening, rest.strip()
+
+
+def title(row: Mapping[str, Any]) -> str:
+    """A row's name, marked if its training had not flattened."""
+    return str(row["name"]) if row["finished"] else f"{row['name']} (unfinished)"
 
 
 def length_rule(search: JsonObject) -> str:
@@ -324,6 +332,27 @@ def learning_curves(rows: Sequence[JsonObject], metric: Metric) -> str:
         for step in steps
     ]
     return format_table(["updates", *curves], lines)
+
+
+def by_presence(rows: Sequence[JsonObject], metric: str) -> str:
+    """The section with the scores of all rows by the sources that are present; empty if no row has such scores."""
+    groups = {title(row): presence_labels(row["presence"]) for row in rows if "presence" in row}
+    if not groups:
+        return ""
+
+    def cell(entry: Mapping[str, Any] | None) -> str:
+        return f"{format_score(entry, metric)} ({entry['n']})" if entry and metric in entry else ""
+
+    labels = dict.fromkeys(label for own in groups.values() for label in own)
+    lines = [[label, *(cell(own.get(label)) for own in groups.values())] for label in labels]
+    return f"""\
+## By the sources that are present
+
+{METRICS[metric].label} of the sentences with so many sources, with a source, and without it. In parentheses: the number
+of these sentences.
+
+{format_table(["sources present", *groups], lines)}
+"""
 
 
 def how_made(rows: Sequence[JsonObject]) -> str:
@@ -390,7 +419,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
 
     lines, changes = [], []
     for row in rows:
-        name = row["name"] if row["finished"] else f"{row['name']} (unfinished)"
+        name = title(row)
         lines.append(
             [
                 name,
@@ -434,6 +463,8 @@ over the draws, and *sd* is the standard deviation over them.
 
 {format_table(["name", "all", *changed], changes)}
 """)
+    if present := by_presence(rows, metrics[0]):
+        sections.append(present)
     if rest:
         sections.append(f"## What they show\n\n{rest}\n")
     if any(row["curve"] for row in rows):

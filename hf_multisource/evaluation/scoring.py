@@ -38,7 +38,8 @@ from hf_multisource.evaluation.decoding import (
 from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
-from hf_multisource.evaluation.tables import format_table
+from hf_multisource.evaluation.presence import measure_presence
+from hf_multisource.evaluation.tables import format_table, score_cells
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS, metrics_of
@@ -211,9 +212,8 @@ def table(scored: JsonObject) -> str:
             if name not in entry:  # scored earlier, by other metrics
                 line += ["", ""]
                 continue
-            first, deviation = entry["draws"][0][name], entry[name]["draws_sd"]
-            low, high = (METRICS[name].show(first[end], more=1) for end in ("ci_low", "ci_high"))
-            spread = f"[{low}, {high}]"
+            deviation = entry[name]["draws_sd"]
+            _, spread = score_cells(name, entry["draws"][0][name])
             if deviation is not None:
                 spread = f"± {METRICS[name].show(deviation, more=1)} over {len(entry['draws'])} draws"
             line += [METRICS[name].show(entry[name]["score"], more=1), spread]
@@ -347,6 +347,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         "conditions": before["conditions"],
     }
     congruent: list[str] | None = None
+    references = [row[data.target] or "" for row in split.rows]
     for condition, draws in chosen_rows.items():
         measured = []
         for i, rows in enumerate(draws):
@@ -367,8 +368,9 @@ def score(args: Scoring, command: str) -> JsonObject:
             )
             if congruent is None:
                 congruent = decoded.best
-                text = "".join(f"{single_line(row[data.target] or '')}\n" for row in split.rows)
+                text = "".join(f"{single_line(text)}\n" for text in references)
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
+                report["presence"] = measure_presence(congruent, references, split.rows, data.sources, data.metrics)
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)
     if plotted and congruent is not None:

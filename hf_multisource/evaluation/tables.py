@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_multisource.metrics.table import METRICS
 
 
 def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -12,3 +15,17 @@ def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
     )
+
+
+def score_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
+    """The cells of a score: the score and its interval.
+
+    Args:
+        name: The metric.
+        figures: `score`, `ci_low` and `ci_high`.
+
+    Returns:
+        Such as "27.41" and "[26.20, 28.63]".
+    """
+    score, low, high = (METRICS[name].show(figures[key], more=1) for key in ("score", "ci_low", "ci_high"))
+    return [score, f"[{low}, {high}]"]

@@ -15,20 +15,23 @@ LEAST_RESAMPLES = 40  # with fewer, a 95 % interval would leave out no resample 
 SEED = 12345  # sacrebleu's
 
 
-def resampled_scores(measurement: Measurement, n_samples: int, seed: int = SEED) -> np.ndarray:
+def resampled_scores(
+    measurement: Measurement, n_samples: int, seed: int = SEED, rows: np.ndarray | None = None
+) -> np.ndarray:
     """Score test sets that are drawn from the sentences with replacement.
 
     Args:
         measurement: Of the sentences.
         n_samples: Number of resamples.
         seed: Of the draws, which are the same as sacrebleu's for the same seed.
+        rows: Indices of the sentences to draw from; None: all.
 
     Returns:
         (n_samples,) scores, in the order of the draws.
     """
-    size = len(measurement)
+    size = len(measurement) if rows is None else len(rows)
     draws = np.random.default_rng(seed).choice(size, size=(n_samples, size), replace=True)
-    return np.array([measurement.score(rows) for rows in draws])
+    return np.array([measurement.score(draw if rows is None else rows[draw]) for draw in draws])
 
 
 def interval(replicas: np.ndarray) -> tuple[float, float]:
@@ -42,6 +45,25 @@ def interval(replicas: np.ndarray) -> tuple[float, float]:
     """
     ordered, cut = np.sort(replicas), len(replicas) // LEAST_RESAMPLES  # 2.5 % at each end
     return float(ordered[cut]), float(ordered[-cut - 1])
+
+
+def score_with_interval(
+    measurement: Measurement, n_bootstrap: int = 1000, seed: int = SEED, rows: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return the score of a selection of the sentences with its confidence interval.
+
+    Args:
+        measurement: Of the sentences.
+        n_bootstrap: Number of bootstrap resamples.
+        seed: Seed of the resampling.
+        rows: Indices of the sentences; None: all.
+
+    Returns:
+        `score`, `ci_low` and `ci_high` (95 % interval of the replicas) and `sd` (standard deviation of the replicas).
+    """
+    replicas = resampled_scores(measurement, n_bootstrap, seed, rows)
+    low, high = interval(replicas)
+    return {"score": measurement.score(rows), "ci_low": low, "ci_high": high, "sd": float(replicas.std(ddof=1))}
 
 
 def measure_metric(
@@ -66,8 +88,7 @@ def measure_metric(
         options: Further keywords of the metric, for instance of `sacrebleu.metrics.BLEU`.
 
     Returns:
-        `score`, `ci_low` and `ci_high` (95 % interval of the replicas), `sd` (standard deviation of the replicas), and
-        `signature` (the metric's, with the number of resamples and the seed).
+        What `score_with_interval` gives, and `signature` (the metric's, with the number of resamples and the seed).
 
     Raises:
         ValueError: If the metric is unknown, there is no sentence, the lists differ in length, or `n_bootstrap` is too
@@ -77,16 +98,9 @@ def measure_metric(
     if n_bootstrap < LEAST_RESAMPLES:
         raise ValueError(f"n_bootstrap is {n_bootstrap}; a 95 % interval needs at least {LEAST_RESAMPLES} resamples")
     measurement = METRICS[name].measure(predictions, references, sources, **(options or {}))
-    replicas = resampled_scores(measurement, n_bootstrap, seed)
-    low, high = interval(replicas)
     first, _, rest = measurement.signature.partition("|")
-    return {
-        "score": measurement.score(),
-        "ci_low": low,
-        "ci_high": high,
-        "sd": float(replicas.std(ddof=1)),
-        "signature": f"{first}|bs:{n_bootstrap}|seed:{seed}|{rest}",
-    }
+    signature = f"{first}|bs:{n_bootstrap}|seed:{seed}|{rest}"
+    return {**score_with_interval(measurement, n_bootstrap, seed), "signature": signature}
 
 
 def paired_bootstrap(

@@ -135,8 +135,10 @@ def encode_data(
             store_rows(place, processor, rows[role], data.target, data.max_length)
 
     run.together(lambda: encode() if run.args.local_process_index == 0 else None, everywhere=True)
-    if run.args.process_index == 0 and (note := unknown_note(data.dev, find_unknown(processor, rows["dev"], data.target))):
-        print(note, flush=True)
+    if run.args.process_index == 0:
+        note = unknown_note(data.dev, find_unknown(processor, rows["dev"], data.target))
+        if note:
+            print(note, flush=True)
     examples: dict[str, Sequence[Example]] = {}
     for role, place in places.items():
         run.say(f"{role}, tokens", read_report(place) or {})

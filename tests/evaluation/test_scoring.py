@@ -297,7 +297,8 @@ def test_score_writes_every_condition_and_the_table(run: Path, capfd: pytest.Cap
     score.main([str(run), *OPTIONS, "--adversarial", "--draws", "2", "--absent", "--only"])
     shown, noted = capfd.readouterr()
     names = ["all", "wrong-en", "absent-en", "only-en", "wrong-de", "absent-de", "only-de"]
-    assert [line.split()[1] for line in shown.splitlines()] == ["condition", "---------", *names]
+    conditions, _, _ = shown.partition("\n\n")
+    assert [line.split()[1] for line in conditions.splitlines()] == ["condition", "---------", *names]
     report = json.loads((run / "scores" / "test.json").read_text("utf-8"))
     assert list(report["conditions"]) == names
     assert report["search"]["length_penalty_formula"] == "transformers: sum(log p) / length**length_penalty"

@@ -25,6 +25,7 @@ from hf_multisource.evaluation.results import (
     signatures_of,
     sources_left,
     split_notes,
+    title,
     unfinished_rule,
 )
 from hf_multisource.evaluation.tables import format_table
@@ -85,11 +86,6 @@ def pick(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[list[dic
     if len(ways) > 1:
         raise ValueError(f"the rows were not scored alike: {sorted(ways)}")
     return asked, dedicated
-
-
-def title(row: dict[str, Any]) -> str:
-    """A row's name, marked if its training had not flattened."""
-    return str(row["name"]) if row["finished"] else f"{row['name']} (unfinished)"
 
 
 def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], notes: str = "") -> str:
