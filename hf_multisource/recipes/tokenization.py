@@ -211,7 +211,7 @@ def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: s
         unknown = tokenizer.unk_token_id
         if not texts or unknown is None or not tokenizer.is_fast:
             continue
-        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         places = zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True)
         counts = Counter(
             text[:end].split()[-1]  # of a symbol that the normalizer replaces, only the end is right
