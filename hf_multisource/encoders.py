@@ -20,7 +20,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import KEYS_OF_KIND, EncoderSettings, MultiSourceConfig
 from .foreign import build_wrapped_model
-from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, build_positions, dropout
+from .layers import FeedForward, TextEmbeddings, build_positions, dropout
+from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
 
 
 def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:
@@ -168,7 +169,7 @@ class SourceEncoder(MultiSourcePreTrainedModel):
         return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask.new_zeros(size))
 
 
-class LayeredEncoder(SourceEncoder):
+class LayeredEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
     """Base of the encoders with Transformer layers of our own.
 
     Args:
@@ -354,7 +355,7 @@ class FeatureEncoder(LayeredEncoder):
         return self.run_layers(states, attention_mask, **kwargs)
 
 
-class PretrainedEncoder(SourceEncoder):
+class PretrainedEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
     """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
 
     Its last hidden state is mapped to D where it is of another width or `SourceConfig.projection` says so, normalised

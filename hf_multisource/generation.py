@@ -13,7 +13,7 @@ from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .beam_cache import BeamCache
-from .configuration_multisource import KEYS_OF_KIND, MultiSourceConfig
+from .configuration_multisource import KEYS_OF_KIND, SourcesConfig
 from .inference import keep_freed_memory
 from .messages import shown
 from .vocabulary import Shortlist
@@ -83,7 +83,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
     many languages, say, those that texts of the target's language have. It should hold the end token.
     """
 
-    config: MultiSourceConfig
+    config: SourcesConfig
     main_input_name: str
     model: Any
 
@@ -185,31 +185,6 @@ class MultiSourceGenerationMixin(GenerationMixin):
             expand_size=expand_size, is_encoder_decoder=is_encoder_decoder and not shared, input_ids=input_ids, **kept
         )
         return input_ids, {**kept, **shared}
-
-    def _prepare_cache_for_generation(  # type: ignore[override]
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> None:
-        model: Any = self
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(  # type: ignore[misc]
-            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-        )
-        cache: Any = model_kwargs.get("past_key_values")
-        if (
-            cache is not given
-            and generation_config.cache_implementation is None
-            and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-            and (beams := model_kwargs[EXPANSION]) > 1
-            and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
-            and not generation_config.output_attentions
-            and not model.training  # checkpointing takes caches away
-        ):
-            cache.self_attention_cache = BeamCache(beams, self.config.decoder_layers, max_cache_length)
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
         # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.

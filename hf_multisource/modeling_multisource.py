@@ -1,25 +1,17 @@
-"""Several encoders, one decoder: the models that users load, train and generate with."""
+"""The Transformer family: several encoders, one decoder whose cross-attention is a combiner."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from transformers import Cache, DynamicCache, EncoderDecoderCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationConfig
+from transformers.generation import GenerationMode
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPastAndCrossAttentions,
-    ModelOutput,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
-from transformers.utils import TransformersKwargs, logging
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
@@ -27,176 +19,26 @@ from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
-from .encoders import ENCODERS, EncodedSource, drop_sources
-from .generation import MultiSourceGenerationMixin
-from .inference import InferenceMixin
-from .layers import FeedForward, MultiSourcePreTrainedModel, TextEmbeddings, dropout
-from .loss import linear_cross_entropy
-from .vocabulary import Shortlist, best_tokens
-
-logger = logging.get_logger(__name__)
-
-
-@dataclass
-class MultiSourceEncoderOutput(ModelOutput):
-    """All encoded sources, joined on the time axis: to a decoder it looks as if there were one source.
-
-    Args:
-        last_hidden_state: (B, S, D), source 0 first.
-        hidden_states: Of source 0's encoder, if asked for.
-        attentions: Of source 0's encoder, if asked for.
-        attention_mask: (B, S) bool, True = real token.
-        source_lengths: Padded length of each source; 0 if the whole batch lacks it.
-    """
-
-    last_hidden_state: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    attention_mask: Tensor | None = None
-    source_lengths: tuple[int, ...] | None = None
+from .encoders import ENCODERS, EncodedSource
+from .generation import EXPANSION, MultiSourceGenerationMixin
+from .layers import FeedForward, TextEmbeddings, dropout
+from .modeling_sources import (
+    MultiSourceDecoderOutput,
+    SourcesEncoder,
+    SourcesForConditionalGeneration,
+    SourcesModel,
+)
+from .pretrained_model import MultiSourceTransformerPreTrainedModel
 
 
-@dataclass
-class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """What the decoder returns.
-
-    Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
-    """
-
-    source_weights: tuple[Tensor, ...] | None = None
-
-
-@dataclass
-class MultiSourceModelOutput(Seq2SeqModelOutput):
-    """What [`MultiSourceModel`] returns. `cross_attentions` has one (B, H, T, S) per layer, over all sources joined.
-
-    Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
-        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
-    """
-
-    source_weights: tuple[Tensor, ...] | None = None
-    source_lengths: tuple[int, ...] | None = None
-
-
-@dataclass
-class MultiSourceLMOutput(Seq2SeqLMOutput):
-    """What [`MultiSourceForConditionalGeneration`] returns; see [`MultiSourceModelOutput`].
-
-    Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
-        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
-        best_token_ids: (B, C), if the C best tokens are asked for.
-    """
-
-    source_weights: tuple[Tensor, ...] | None = None
-    source_lengths: tuple[int, ...] | None = None
-    best_token_ids: Tensor | None = None
-
-
-class MultiSourceEncoder(MultiSourcePreTrainedModel):
+class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
     """Encodes every source with its own encoder and joins the states on the time axis.
 
     Args:
         config: The model's configuration.
     """
 
-    #: Encoder classes by `SourceConfig.kind`.
-    encoder_types: ClassVar[Mapping[str, Any]] = ENCODERS
-
-    def __init__(self, config: MultiSourceConfig) -> None:
-        super().__init__(config)
-        self.owners = {name: config.encoder_owner(name).name for name in config.source_names}
-        self.sources = nn.ModuleDict()
-        for source in config.sources:
-            if self.owners[source.name] != source.name:
-                continue
-            if hasattr(self.sources, source.name):
-                raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
-            self.sources[source.name] = self.encoder_types[source.kind](config, source.name)
-        self.main_input_name = self._first.main_input_name
-        self.post_init()
-
-    @property
-    def _first(self) -> Any:
-        return next(iter(self.sources.values()))
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self._first.get_input_embeddings()
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self._first.set_input_embeddings(value)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> MultiSourceEncoderOutput:
-        """Encode the sources that are given.
-
-        Args:
-            input_ids: Token ids of source 0; of source `de`: `de_input_ids`.
-            attention_mask: 1 at real tokens of source 0, 0 at padding; of source `de`: `de_attention_mask`. A row of
-                zeros: the example lacks the source. Left out: made from the padding id.
-            inputs_embeds: Embedded tokens of source 0 instead of ids; of source `de`: `de_inputs_embeds`.
-            **kwargs: The other sources, by name; `output_attentions` and `output_hidden_states`.
-
-        Shape:
-            input_ids, attention_mask (B, S_i); inputs_embeds (B, S_i, D).
-
-        Returns:
-            The joined states, their mask and the lengths of the sources.
-
-        Raises:
-            ValueError: If no source is given, one that the model does not have, or batches of different size; the
-                message gives the names.
-        """
-        kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
-        given = self.config.source_inputs(kwargs)
-        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        masks = {name: mask for name in given if (mask := self._mask(name, **given[name])).shape[1]}
-        self._check_batch_sizes(masks)
-        dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
-        if self.training and any(dropouts[name] for name in masks):
-            kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
-            masks = dict(zip(masks, kept, strict=True))
-        inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
-        encoded = self._encode_all(inputs, options)
-        if self.training:  # what the collator makes of a picture that no example has: parameters still get gradients
-            encoder: Any
-            for name in (name for name in given if name not in masks and self.config.get_source(name).kind != "text"):
-                encoder = self.sources[self.owners[name]]
-                encoded[name] = encoder.absent(next(iter(masks.values())).new_zeros(len(next(iter(masks.values()))), 0))
-            encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
-        return self.join(encoded)
-
-    def join(self, encoded: Mapping[str, Any]) -> MultiSourceEncoderOutput:
-        """Join encoded sources on the time axis.
-
-        Args:
-            encoded: What the encoders returned, by the names of those sources that were given, in order.
-
-        Returns:
-            The joined states, their mask and the lengths of the sources.
-        """
-        first = encoded.get(self.config.source_names[0], EncodedSource())
-        state_masks = {name: output.attention_mask for name, output in encoded.items()}
-        return MultiSourceEncoderOutput(
-            last_hidden_state=torch.cat([output.last_hidden_state for output in encoded.values()], dim=1),
-            hidden_states=first.hidden_states,
-            attentions=first.attentions,
-            attention_mask=torch.cat(list(state_masks.values()), dim=1),
-            source_lengths=tuple(
-                state_masks[name].shape[1] if name in state_masks else 0 for name in self.config.source_names
-            ),
-        )
+    encoder_types = ENCODERS
 
     def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, Any]:
         """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
@@ -259,43 +101,6 @@ class MultiSourceEncoder(MultiSourcePreTrainedModel):
             for i, name in enumerate(inputs)
         }
 
-    @staticmethod
-    def _check_batch_sizes(masks: dict[str, Tensor]) -> None:
-        size = next((mask.shape[0] for mask in masks.values()), 0)
-        for name, mask in masks.items():
-            if mask.shape[0] != size:
-                raise ValueError(
-                    f"all sources must have the same batch size; {name} has {mask.shape[0]}, others {size}."
-                )
-
-    def encode_source(self, name: str, **kwargs: Any) -> EncodedSource:
-        """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
-
-        Args:
-            name: The source's name.
-            **kwargs: A batch as for `forward`, of which the source's own inputs are read; `output_attentions` and
-                `output_hidden_states`.
-
-        Returns:
-            What the source's encoder returns: states (B, S_i, D), their mask, and what was asked for.
-
-        Raises:
-            ValueError: If the model has no such source or the batch lacks it; the message gives the name.
-        """
-        self.config.get_source(name)
-        given = self.config.source_inputs(kwargs)
-        if name not in given:
-            raise ValueError(f"the batch has no inputs of source {name!r}, only of {', '.join(given)}.")
-        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        return self._encode(name, {**given[name], "attention_mask": self._mask(name, **given[name])}, **options)
-
-    def _encode(self, name: str, inputs: dict[str, Tensor], **options: Any) -> Any:
-        return self.sources[self.owners[name]](**inputs, **options, return_dict=True)
-
-    def _mask(self, name: str, **inputs: Tensor) -> Tensor:
-        encoder: Any = self.sources[self.owners[name]]
-        return encoder.input_mask(**inputs)
-
 
 class DecoderLayer(GradientCheckpointingLayer):
     """Self-attention, then the combiner, then feed-forward.
@@ -356,7 +161,7 @@ def _recorder_of_layers() -> OutputRecorder:
     return recorder
 
 
-class MultiSourceDecoder(MultiSourcePreTrainedModel):
+class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
     """Transformer decoder whose cross-attention is a combiner.
 
     Args:
@@ -450,215 +255,19 @@ class MultiSourceDecoder(MultiSourcePreTrainedModel):
         return MultiSourceDecoderOutput(last_hidden_state=states, past_key_values=past_key_values)
 
 
-class MultiSourceModel(MultiSourcePreTrainedModel):
+class MultiSourceModel(MultiSourceTransformerPreTrainedModel, SourcesModel):
     """The encoders and the decoder, without a head.
 
     Args:
         config: The model's configuration.
     """
 
-    encoder_type: ClassVar[type[MultiSourceEncoder]] = MultiSourceEncoder
-    decoder_type: ClassVar[Any] = MultiSourceDecoder
-
-    def __init__(self, config: MultiSourceConfig) -> None:
-        config.validate()  # its fields may have been changed since it was made
-        super().__init__(config)
-        self.encoder = self.encoder_type(config)
-        self.decoder = self.decoder_type(config)
-        self.main_input_name = self.encoder.main_input_name
-        self._tied_weights_keys = {
-            f"encoder.sources.{name}.embeddings.tokens.weight": table
-            for name in self.encoder.sources
-            if config.get_source(name).kind == "text" and (table := self._embedding_table(name)) is not None
-        }
-        self.post_init()
-
-    def _embedding_table(self, name: str) -> str | None:
-        """The parameter that a source's token table is a copy of, if it has none of its own."""
-        source = self.config.get_source(name)
-        if source.share_embeddings_with is not None:
-            owner = self.encoder.owners[source.share_embeddings_with]
-            return self._embedding_table(owner) or f"encoder.sources.{owner}.embeddings.tokens.weight"
-        return "decoder.embeddings.tokens.weight" if source.vocab_size is None else None
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.decoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self.decoder.set_input_embeddings(value)
-        if not self.config.tie_word_embeddings:
-            return
-        encoder: Any
-        for name, encoder in self.encoder.sources.items():
-            kind = self.config.get_source(name).kind
-            if kind == "text" and self._embedding_table(name) == "decoder.embeddings.tokens.weight":
-                encoder.set_input_embeddings(value)
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Change the size of the target's vocabulary, everywhere that it is used.
-
-        Args:
-            new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
-            pad_to_multiple_of: As [`PreTrainedModel.resize_token_embeddings`].
-            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
-
-        Returns:
-            The decoder's new token embeddings.
-        """
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.resize_untied_embeddings(embeddings.num_embeddings, mean_resizing)
-        return embeddings
-
-    def resize_untied_embeddings(self, size: int, mean_resizing: bool = True) -> None:
-        """Change the size of those sources' tables that have the target's vocabulary, but are not its table.
-
-        Args:
-            size: The number of tokens.
-            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
-        """
-        encoder: Any
-        for name, encoder in self.encoder.sources.items():
-            source = self.config.get_source(name)
-            own = source.kind != "text" or source.vocab_size is not None
-            if not (own or self.config.tie_word_embeddings):
-                encoder.resize_token_embeddings(size, mean_resizing=mean_resizing)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        decoder_expansion: int = 1,
-        **kwargs: Any,
-    ) -> MultiSourceModelOutput:
-        """Encode the sources (unless `encoder_outputs` holds them already) and decode the target.
-
-        Args:
-            input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
-            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
-            decoder_input_ids: Token ids of the target, shifted right.
-            decoder_attention_mask: 1 at real target tokens.
-            encoder_outputs: What the encoder returned, to use it again.
-            past_key_values: Keys and values of earlier calls.
-            inputs_embeds: Embedded tokens of source 0 instead of ids.
-            decoder_inputs_embeds: Embedded target tokens instead of ids.
-            use_cache: Whether to return keys and values.
-            decoder_expansion: Rows of `decoder_input_ids` per example, K; those of an example follow one another and
-                share its sources, which are encoded and projected once. `generate` folds beams so.
-            **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
-                implementation reads.
-
-        Returns:
-            States (B * K, T, D) of the decoder and what was asked for.
-
-        Raises:
-            ValueError: If no source is given or one that the model does not have, or if there are not K rows for each
-                example.
-        """
-        options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,  # whatever the configuration says: tuples are for users
-                **kwargs,
-            )
-        encoded: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
-        target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
-        if target is None:
-            raise ValueError(
-                "give the model labels, decoder_input_ids or decoder_inputs_embeds. A stock Trainer with "
-                "label_smoothing_factor takes the labels away: its collator needs the model, "
-                "DataCollatorForMultiSource(processor, model=model)."
-            )
-        examples = encoded.last_hidden_state.shape[0]
-        if target.shape[0] != examples * decoder_expansion:
-            raise ValueError(
-                f"the decoder is given {target.shape[0]} rows for {examples} examples and "
-                f"decoder_expansion={decoder_expansion}; it needs so many rows for each example."
-            )
-        # With one source it is an ordinary model, which returns nothing more than those do.
-        by_source = options.get("output_attentions", self.config.output_attentions) and len(self.config.sources) > 1
-        decoded = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoded.last_hidden_state,
-            encoder_attention_mask=encoded.attention_mask,
-            source_lengths=encoded.source_lengths,
-            decoder_expansion=decoder_expansion,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_source_weights=by_source,
-            return_dict=True,
-            **self._decoder_extras(encoded),
-            **options,
-        )
-        return MultiSourceModelOutput(
-            last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoded.last_hidden_state,
-            encoder_hidden_states=encoded.hidden_states,
-            encoder_attentions=encoded.attentions,
-            source_weights=decoded.source_weights or None,
-            source_lengths=encoded.source_lengths if by_source else None,
-        )
-
-    def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
-        """What else the decoder of the family reads of the encoded sources."""
-        return {}
-
-    def complete_encoder_outputs(
-        self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
-    ) -> MultiSourceEncoderOutput:
-        """Accept what other encoders return, too, where there is only one source.
-
-        Args:
-            encoder_outputs: What an encoder returned.
-            attention_mask: Of the one source, for an output that holds none; None: all its states are real.
-
-        Shape:
-            attention_mask (B, S).
-
-        Returns:
-            A new output, with mask and lengths.
-
-        Raises:
-            ValueError: If there are several sources and the output does not say how its states divide into them.
-        """
-        if isinstance(encoder_outputs, ModelOutput):
-            fields = dict(encoder_outputs)
-        else:
-            fields = dict(zip(("last_hidden_state", "hidden_states", "attentions"), encoder_outputs, strict=False))
-        states = fields["last_hidden_state"]
-        if fields.get("source_lengths") is None:
-            if len(self.config.source_names) > 1:
-                raise ValueError(
-                    f"encoder_outputs lacks source_lengths, which {len(self.config.source_names)} sources need; "
-                    "pass what model.get_encoder() returns."
-                )
-            fields["source_lengths"] = (states.shape[1],)
-        if fields.get("attention_mask") is None:
-            ones = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-            fields["attention_mask"] = ones if attention_mask is None else attention_mask.bool().expand_as(ones)
-        return MultiSourceEncoderOutput(**fields)
+    encoder_type = MultiSourceEncoder
+    decoder_type = MultiSourceDecoder
 
 
-class MultiSourceForConditionalGeneration(
-    MultiSourcePreTrainedModel, MultiSourceGenerationMixin, InferenceMixin, FromSourcesMixin
+class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base has its own type of `config`
+    MultiSourceTransformerPreTrainedModel, SourcesForConditionalGeneration, MultiSourceGenerationMixin, FromSourcesMixin
 ):
     """The model with its output layer: trains on `labels`, and generates.
 
@@ -672,166 +281,31 @@ class MultiSourceForConditionalGeneration(
         ['en', 'de']
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
-    body_type: ClassVar[type[MultiSourceModel]] = MultiSourceModel
+    body_type = MultiSourceModel
 
-    def __init__(self, config: MultiSourceConfig) -> None:
-        super().__init__(config)
-        self.model = self.body_type(config)
-        self.main_input_name = self.model.main_input_name
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        if config.final_logits_bias:
-            self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self.model.set_input_embeddings(value)
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Change the size of the target's vocabulary, everywhere that it is used.
-
-        Args:
-            new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
-            pad_to_multiple_of: As [`PreTrainedModel.resize_token_embeddings`].
-            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
-
-        Returns:
-            The decoder's new token embeddings.
-        """
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.model.resize_untied_embeddings(embeddings.num_embeddings, mean_resizing)
-        if self.config.final_logits_bias:
-            bias: Any = self.get_buffer("final_logits_bias")
-            more = embeddings.num_embeddings - bias.shape[1]
-            self.final_logits_bias = nn.functional.pad(bias, (0, more))  # a negative number cuts
-        return embeddings
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels one token to the right.
-
-        Args:
-            labels: Token ids, -100 at padding.
-
-        Shape:
-            (B, T) to (B, T).
-
-        Returns:
-            What the decoder is fed to predict them.
-
-        Raises:
-            ValueError: If the configuration names no id to begin with.
-        """
-        first = self.config.decoder_start_token_id
-        if first is None:
-            raise ValueError("the config needs a decoder_start_token_id (or bos_token_id) to shift labels.")
-        start = labels.new_full((labels.shape[0], 1), first)
-        shifted = torch.cat([start, labels[:, :-1]], dim=1)
-        padding = self.config.pad_token_id
-        return shifted if padding is None else shifted.masked_fill(shifted == -100, padding)
-
-    @can_return_tuple
-    def forward(
+    def _prepare_cache_for_generation(  # type: ignore[override]
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        skip_logits: bool = False,
-        num_best_tokens: int = 0,
-        decoder_shortlist: Shortlist | None = None,
-        **kwargs: Any,
-    ) -> MultiSourceLMOutput:
-        """Predict the target's tokens.
-
-        Args:
-            input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
-            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
-            decoder_input_ids: Token ids of the target, shifted right; None: made from `labels`.
-            decoder_attention_mask: 1 at real target tokens.
-            encoder_outputs: What the encoder returned, to use it again.
-            past_key_values: Keys and values of earlier calls.
-            inputs_embeds: Embedded tokens of source 0 instead of ids.
-            decoder_inputs_embeds: Embedded target tokens instead of ids.
-            labels: Token ids to predict, -100 where there is nothing to predict.
-            use_cache: Whether to return keys and values.
-            num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
-            skip_logits: Return the loss of `labels` without logits: less memory, faster. [`MultiSourceTrainer`] does.
-            num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C likeliest tokens
-                at the last position and of all others together, without gradients, and `best_token_ids` says which.
-                Beam search reads no more.
-            decoder_shortlist: Which tokens can be predicted, if not all; `generate` makes it of `shortlist`.
-            **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
-                `output_hidden_states`, and what the attention implementation reads.
-
-        Shape:
-            labels (B, T). Returns logits (B, T, V).
-
-        Returns:
-            Loss (mean over labels that are not -100: cross-entropy in nats, label-smoothed in training only), logits
-            and what was asked for.
-        """
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        output = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            return_dict=True,
-            **kwargs,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        given = model_kwargs.get("past_key_values")
+        super()._prepare_cache_for_generation(  # type: ignore[misc]
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
-        if self.training and labels is None and self.config.label_smoothing and torch.is_grad_enabled():
-            logger.warning_once(
-                f"label_smoothing={self.config.label_smoothing} of the configuration acts on the loss that the model "
-                "computes, and the model is trained without labels: a Trainer with label_smoothing_factor takes them. "
-                "Set one of the two."
-            )
-        bias = self.final_logits_bias if self.config.final_logits_bias else None
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        logits = loss = best_ids = None
-        if num_best_tokens:
-            row = None if bias is None else bias[0]
-            states = output.last_hidden_state[:, -1]
-            if decoder_shortlist is not None:
-                scores, best_ids = decoder_shortlist.best_tokens(states, num_best_tokens)
-            else:
-                scores, best_ids = best_tokens(self.lm_head, row, states, num_best_tokens, self.config.vocab_size)
-            logits = scores[:, None]
-        elif decoder_shortlist is not None:
-            logits = decoder_shortlist.logits(output.last_hidden_state)
-        elif skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
-            states = output.last_hidden_state.flatten(0, 1)
-            row = None if bias is None else bias[0]
-            loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)
-        else:
-            logits = self.lm_head(output.last_hidden_state)
-            logits = logits if bias is None else logits + bias
-            if labels is not None:
-                scores = logits.float().flatten(0, 1)
-                loss = cross_entropy(scores, labels.flatten(), label_smoothing=smoothing, reduction="sum")
-        if loss is not None and labels is not None:
-            loss = loss / (labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
-        rest = {key: value for key, value in output.items() if key != "last_hidden_state"}
-        return MultiSourceLMOutput(loss=loss, logits=logits, best_token_ids=best_ids, **rest)
+        cache: Any = model_kwargs.get("past_key_values")
+        if (
+            cache is not given
+            and generation_config.cache_implementation is None
+            and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+            and (beams := model_kwargs[EXPANSION]) > 1
+            and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
+            and not generation_config.output_attentions
+            and not self.training  # checkpointing takes caches away
+        ):
+            cache.self_attention_cache = BeamCache(beams, self.config.decoder_layers, max_cache_length)
 
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,17 @@ from transformers.utils.generic import merge_with_config_defaults
 from .attention import SourceMemory
 from .combinations import COMBINATIONS, ForgetBias
 from .configuration_multisource_rnn import MultiSourceRNNConfig
-from .encoders import EncodedSource, TextSourceEncoder
-from .layers import Bias, MultiSourcePreTrainedModel, TextEmbeddings, dropout
-from .modeling_multisource import (
+from .encoders import EncodedSource, SourceEncoder, TextSourceEncoder
+from .generation import MultiSourceGenerationMixin
+from .layers import Bias, TextEmbeddings, dropout
+from .modeling_sources import (
     MultiSourceDecoderOutput,
-    MultiSourceEncoder,
     MultiSourceEncoderOutput,
-    MultiSourceForConditionalGeneration,
-    MultiSourceModel,
+    SourcesEncoder,
+    SourcesForConditionalGeneration,
+    SourcesModel,
 )
+from .pretrained_model import MultiSourcePreTrainedModel
 from .rnn_attention import RNNAttention, Score, view_sources
 from .rnn_cache import MultiSourceRNNCache
 
@@ -59,31 +61,18 @@ class MultiSourceRNNEncoderOutput(MultiSourceEncoderOutput):
 
 
 class MultiSourceRNNPreTrainedModel(MultiSourcePreTrainedModel):
-    """Base of the models of this family: what Transformers needs to know, and how weights begin."""
+    """Base class of the models of the LSTM family: configuration and initial values."""
 
-    config: Any
-    config_class = MultiSourceRNNConfig  # type: ignore[assignment]
-    supports_gradient_checkpointing = False
+    config: MultiSourceRNNConfig
+    config_class = MultiSourceRNNConfig
     _no_split_modules = ["LSTMEncoder", "MultiSourceRNNDecoder"]
-    _supports_sdpa = False
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-    _supports_attention_backend = False
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        reach = self.config.init_range
+    def draw_weights(self, module: nn.Module) -> None:
         if isinstance(module, ForgetBias):
             init.ones_(module.bias)
         elif isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | Bias | Score):
             for parameter in module.parameters(recurse=False):
-                init.uniform_(parameter, -reach, reach)
-        loaded = getattr(getattr(module, "weight", None), "_is_hf_initialized", False)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None and not loaded:
-            init.zeros_(module.weight[module.padding_idx])
-        if "final_logits_bias" in module._buffers:
-            bias: Any = module._buffers["final_logits_bias"]
-            init.zeros_(bias)
+                init.uniform_(parameter, -self.config.init_range, self.config.init_range)
 
 
 class SteppingLSTM(nn.LSTM):
@@ -228,23 +217,19 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
         return torch.where(mask, rank, padding).argsort(dim=1)
 
 
-class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, MultiSourceEncoder):
+class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
     """Encodes every source with its own LSTM, joins the states on the time axis and combines the final ones.
 
     Args:
         config: The model's configuration.
     """
 
-    encoder_types: ClassVar[Mapping[str, Any]] = {"text": LSTMEncoder}
+    encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoder]]] = {"text": LSTMEncoder}
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.combination = nn.ModuleList([COMBINATIONS[config.combination](config) for _ in range(config.num_layers)])
         self.post_init()
-
-    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, Any]:
-        """Encode every source in a call of its own: packed sequences gain little by being more."""
-        return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
 
     def join(self, encoded: Mapping[str, Any]) -> MultiSourceRNNEncoderOutput:
         """Join encoded sources on the time axis, and combine their final states layer by layer.
@@ -387,7 +372,7 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         )
 
 
-class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, MultiSourceModel):
+class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, SourcesModel):
     """The encoders and the decoder, without a head.
 
     Args:
@@ -395,10 +380,7 @@ class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, MultiSourceModel):
     """
 
     encoder_type = MultiSourceRNNEncoder
-    decoder_type: ClassVar[Any] = MultiSourceRNNDecoder
-
-    def __init__(self, config: MultiSourceRNNConfig) -> None:
-        super().__init__(config)  # type: ignore[arg-type]
+    decoder_type = MultiSourceRNNDecoder
 
     def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
         return {"initial_state": encoded.initial_state}
@@ -424,7 +406,9 @@ class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, MultiSourceModel):
         return MultiSourceRNNEncoderOutput(**fields)
 
 
-class MultiSourceRNNForConditionalGeneration(MultiSourceRNNPreTrainedModel, MultiSourceForConditionalGeneration):
+class MultiSourceRNNForConditionalGeneration(  # type: ignore[misc]  # each base has its own type of `config`
+    MultiSourceRNNPreTrainedModel, SourcesForConditionalGeneration, MultiSourceGenerationMixin
+):
     """The model with its output layer: trains on `labels`, and generates.
 
     Args:
@@ -439,22 +423,6 @@ class MultiSourceRNNForConditionalGeneration(MultiSourceRNNPreTrainedModel, Mult
     """
 
     body_type = MultiSourceRNNModel
-
-    def __init__(self, config: MultiSourceRNNConfig) -> None:
-        super().__init__(config)  # type: ignore[arg-type]
-
-    @classmethod
-    def from_pretrained_sources(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not for this family: its encoders are LSTMs, and no checkpoint holds such.
-
-        Args:
-            *args: Not read.
-            **kwargs: Not read.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("a multisource-rnn model is not made of checkpoints; MultiSourceForConditionalGeneration is.")
 
     def _prepare_cache_for_generation(  # type: ignore[override]
         self,

@@ -15,7 +15,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 
 from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource.attention import MultiHeadAttention, eager_attention_forward
-from hf_multisource.modeling_multisource import MultiSourceEncoderOutput
+from hf_multisource.modeling_sources import MultiSourceEncoderOutput
 
 TARGET = torch.tensor([[2, 5, 6, 7], [2, 7, 1, 0], [2, 8, 9, 4]])
 

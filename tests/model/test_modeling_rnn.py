@@ -26,6 +26,8 @@ from hf_multisource import (
     MultiSourceRNNConfig,
     MultiSourceRNNForConditionalGeneration,
     MultiSourceRNNModel,
+    modeling_multisource,
+    modeling_multisource_rnn,
     returned_attentions,
     split_by_source,
 )
@@ -384,8 +386,14 @@ def test_other_caches_and_other_encoders_outputs_are_refused() -> None:
         model(encoder_outputs=(states,), decoder_input_ids=TARGET[:1])
     with pytest.raises(ValueError, match=r"cache_implementation must be one of None, 'dynamic', 'static'.*'quantized'"):
         model.generate(**batch(["en"], [0]), cache_implementation="quantized")
-    with pytest.raises(TypeError, match="not made of checkpoints"):
-        model.from_pretrained_sources({}, "en")
+
+
+def test_neither_family_inherits_from_the_other() -> None:
+    lstm = [kind for kind in vars(modeling_multisource_rnn).values() if isinstance(kind, type)]
+    own = {kind for kind in lstm if kind.__module__ == modeling_multisource_rnn.__name__}
+    assert MultiSourceRNNForConditionalGeneration in own
+    assert {base.__module__ for kind in own for base in kind.__mro__} & {modeling_multisource.__name__} == set()
+    assert not hasattr(MultiSourceRNNForConditionalGeneration, "from_pretrained_sources")  # no checkpoint has LSTMs
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -37,9 +37,12 @@ FLOORS = {
     "code_references": {"pipeline_multisource"},
     "weight_checks": {"configuration_multisource"},
     "model_card": set[str](),
-    "layers": {"code_references", "configuration_multisource", "foreign", "model_card", "weight_checks"},
+    "layers": {"configuration_multisource"},
+    "pretrained_model": {
+        *("code_references", "configuration_multisource", "foreign", "layers", "model_card", "weight_checks"),
+    },
     "combiners": {"configuration_multisource", "attention", "layers"},
-    "encoders": {"configuration_multisource", "attention", "foreign", "layers"},
+    "encoders": {"configuration_multisource", "attention", "foreign", "layers", "pretrained_model"},
     "processor_files": {"configuration_multisource", "foreign", "messages"},
     "processing_multisource": {
         *(
@@ -65,16 +68,19 @@ FLOORS = {
         *("architectures", "combiner_weights", "combiners", "configuration_multisource", "encoders", "foreign"),
         *("foreign_settings", "source_checkpoints"),
     },
+    "modeling_sources": {
+        *("configuration_multisource", "encoders", "inference", "loss", "pretrained_model", "vocabulary"),
+    },
     "modeling_multisource": {
-        *("configuration_multisource", "attention", "layers", "combiners", "encoders", "generation", "loss"),
-        *("beam_cache", "conversion", "inference", "vocabulary"),
+        *("configuration_multisource", "attention", "beam_cache", "combiners", "conversion", "encoders", "generation"),
+        *("layers", "modeling_sources", "pretrained_model"),
     },
     "combinations": {"configuration_multisource_rnn", "layers"},
     "rnn_cache": set[str](),
     "rnn_attention": {"configuration_multisource_rnn", "attention", "combinations"},
     "modeling_multisource_rnn": {
-        *("configuration_multisource_rnn", "attention", "layers", "encoders", "modeling_multisource"),
-        *("combinations", "rnn_attention", "rnn_cache"),
+        *("configuration_multisource_rnn", "attention", "combinations", "encoders", "generation", "layers"),
+        *("modeling_sources", "pretrained_model", "rnn_attention", "rnn_cache"),
     },
     "analysis": {"collation"},
     "sharding": set[str](),

@@ -244,7 +244,7 @@ def test_a_stock_trainer_that_takes_the_labels_away_is_told_what_is_missing(tmp_
 
 def test_two_smoothings_under_a_stock_trainer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, _ = trainer_of(tmp_path, "serial", Seq2SeqTrainer, smoothing=0.2, label_smoothing_factor=0.1)
-    logger = logging.getLogger("hf_multisource.modeling_multisource")
+    logger = logging.getLogger("hf_multisource.modeling_sources")
     logger.addHandler(caplog.handler)
     trainer.train()
     logger.removeHandler(caplog.handler)
