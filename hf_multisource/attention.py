@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,22 @@ def show_first_position(mask: Tensor) -> Tensor:
     return mask | (~mask.any(dim=1, keepdim=True) & first)
 
 
+class SourceView(NamedTuple):
+    """One source of a [`SourceMemory`].
+
+    Args:
+        states: (B, S_i, D).
+        mask: (B, S_i) bool, True = real token.
+        positions: (B, S_i): number of each real token, from 0, in the order of the text, however it was read.
+        lengths: (B,): number of real tokens.
+    """
+
+    states: Tensor
+    mask: Tensor
+    positions: Tensor
+    lengths: Tensor
+
+
 @dataclass
 class SourceMemory:
     """All encoded sources of a batch, joined on the time axis.
@@ -131,6 +148,27 @@ class SourceMemory:
             (B,) bool.
         """
         return self._present.any(dim=1) if source is None else self._present[:, source]
+
+    @cached_property
+    def views(self) -> list[SourceView]:
+        """The sources one by one, in order, with their tokens counted."""
+        blocks = zip(self.states.split(self.lengths, dim=1), self._masks, strict=True)
+        return [SourceView(states, mask, mask.cumsum(dim=1) - 1, mask.sum(dim=1)) for states, mask in blocks]
+
+    def with_states(self, states: Tensor) -> SourceMemory:
+        """Exchange the states, which may lie on another device or be part of another autograd graph.
+
+        Args:
+            states: The states, of the same shape.
+
+        Returns:
+            A memory with these states; the same one if it has them already.
+        """
+        if states is self.states:
+            return self
+        if states.device != self.mask.device:
+            return SourceMemory(states, self.mask.to(states.device), self.lengths, self.expansion)
+        return replace(self, states=states)
 
     def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> Any:
         """The mask in the form that the configured attention implementation wants, made once for all layers.

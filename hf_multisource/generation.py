@@ -175,16 +175,22 @@ class MultiSourceGenerationMixin(GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        if expand_size == 1:
-            return input_ids, model_kwargs
-        # By now the sources are encoded: what was given of them is read no more.
-        kept = {key: value for key, value in model_kwargs.items() if key not in self._source_keywords()}
-        shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
-        expand: Any = super()._expand_inputs_for_generation  # type: ignore[misc]
-        input_ids, kept = expand(
-            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder and not shared, input_ids=input_ids, **kept
-        )
-        return input_ids, {**kept, **shared}
+        if expand_size > 1:
+            # The sources are already encoded here: their raw inputs need not be repeated for each beam.
+            kept = {key: value for key, value in model_kwargs.items() if key not in self._source_keywords()}
+            shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
+            expand: Any = super()._expand_inputs_for_generation  # type: ignore[misc]
+            input_ids, kept = expand(
+                expand_size=expand_size,
+                is_encoder_decoder=is_encoder_decoder and not shared,
+                input_ids=input_ids,
+                **kept,
+            )
+            model_kwargs = {**kept, **shared}
+        if (encoded := model_kwargs.get("encoder_outputs")) is not None:
+            mask, expansion = model_kwargs.get("attention_mask"), model_kwargs[EXPANSION]
+            model_kwargs["encoder_outputs"] = self.model.prepare_sources(encoded, mask, expansion)
+        return input_ids, model_kwargs
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
         # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.

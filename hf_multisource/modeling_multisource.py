@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -144,8 +143,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         Returns:
             The new states.
         """
-        if encoder_hidden_states is not memory.states:
-            memory = replace(memory, states=encoder_hidden_states)
+        memory = memory.with_states(encoder_hidden_states)
         states = self.self_attn_layer_norm(hidden_states) if self.pre_norm else hidden_states
         states, _ = self.self_attn(states, mask, past_key_values, **kwargs)
         states = hidden_states + dropout(states, p=self.dropout, training=self.training)
@@ -208,9 +206,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         use_cache: bool | None = None,
         *,
         encoder_hidden_states: Tensor,
-        encoder_attention_mask: Tensor,
-        source_lengths: tuple[int, ...],
-        decoder_expansion: int = 1,
+        memory: SourceMemory,
         **kwargs: Any,
     ) -> MultiSourceDecoderOutput:
         """Decode the target's tokens, all of them or the new ones only.
@@ -221,16 +217,13 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             past_key_values: Keys and values of earlier calls.
             inputs_embeds: Embedded tokens instead of ids.
             use_cache: Whether to return keys and values.
-            encoder_hidden_states: The joined states of all sources.
-            encoder_attention_mask: True at real states.
-            source_lengths: How S divides into sources.
-            decoder_expansion: Rows of the decoder per example, K; those of an example follow one another and share its
-                sources.
+            encoder_hidden_states: The states of the memory: hooks move tensors to another device, but no memories.
+            memory: The encoded sources; K rows of the decoder, which follow one another, share those of an example.
             **kwargs: `output_attentions`, `output_hidden_states`, `output_source_weights`, and what the attention
                 implementation reads.
 
         Shape:
-            input_ids (B * K, T); encoder_hidden_states (B, S, D); encoder_attention_mask (B, S).
+            input_ids (B * K, T); encoder_hidden_states (B, S, D).
 
         Returns:
             States (B * K, T, D) and what was asked for.
@@ -245,7 +238,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             mask = create_causal_mask(
                 config=self.config, inputs_embeds=states, attention_mask=attention_mask, past_key_values=own
             )
-        memory = SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths, decoder_expansion)
+        memory = memory.with_states(encoder_hidden_states)
         for layer in self.layers:
             states = layer(
                 states, memory.states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs

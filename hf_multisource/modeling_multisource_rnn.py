@@ -30,7 +30,7 @@ from .modeling_sources import (
     SourcesModel,
 )
 from .pretrained_model import MultiSourcePreTrainedModel
-from .rnn_attention import RNNAttention, Score, view_sources
+from .rnn_attention import RNNAttention, Score
 from .rnn_cache import MultiSourceRNNCache
 
 CACHES = (None, "dynamic", "static")  # what `generate` may be told of a cache whose size never changes
@@ -291,10 +291,8 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         use_cache: bool | None = None,
         *,
         encoder_hidden_states: Tensor,
-        encoder_attention_mask: Tensor,
-        source_lengths: tuple[int, ...],
+        memory: SourceMemory,
         initial_state: Tensor,
-        decoder_expansion: int = 1,
         **kwargs: Any,
     ) -> MultiSourceDecoderOutput:
         """Decode the target's tokens, all of them or the new ones only.
@@ -305,17 +303,13 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
             past_key_values: The states after earlier calls.
             inputs_embeds: Embedded tokens instead of ids.
             use_cache: Whether to return the states.
-            encoder_hidden_states: The joined states of all sources.
-            encoder_attention_mask: True at real states.
-            source_lengths: How S divides into sources.
+            encoder_hidden_states: The states of the memory: hooks move tensors to another device, but no memories.
+            memory: The encoded sources; K rows of the decoder, which follow one another, share those of an example.
             initial_state: Where to begin.
-            decoder_expansion: Rows of the decoder per example, K; those of an example follow one another and share its
-                sources.
             **kwargs: `output_attentions`, `output_hidden_states`.
 
         Shape:
-            input_ids (R, T), R = B * K; encoder_hidden_states (B, S, D); encoder_attention_mask (B, S); initial_state
-            (B, 2 L, D).
+            input_ids (R, T), R = B * K; encoder_hidden_states (B, S, D); initial_state (B, 2 L, D).
 
         Returns:
             Vectors (R, T, D), and what was asked for: as cross-attention one (R, 1, T, S), if there is attention; as
@@ -332,13 +326,13 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         length = embedded.shape[1]
         state = None if past_key_values is None else past_key_values.state
         if state is None:
-            state = initial_state.repeat_interleave(decoder_expansion, dim=0).transpose(0, 1)
+            state = initial_state.repeat_interleave(memory.expansion, dim=0).transpose(0, 1)
             state = torch.cat([state, torch.zeros_like(state[:1])])
         # Parts of their own: the gradient of a slice is as large as what it is cut from, and there are many steps.
         layers = self.config.num_layers
         hidden, cell, fed = state.split([layers, layers, 1])
         real = None if attention_mask is None else attention_mask[:, -length:].bool()
-        sources = view_sources(SourceMemory(encoder_hidden_states, encoder_attention_mask, source_lengths))
+        sources = memory.with_states(encoder_hidden_states).views
         recording = past_key_values is not None and past_key_values.past is not None
         keep_in_one_piece(self.lstm)
         whole = not (self.config.input_feeding or recording) and (real is None or bool(real.all()))

@@ -19,6 +19,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
+from .attention import SourceMemory
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoder, drop_sources
 from .inference import InferenceMixin
@@ -46,6 +47,11 @@ class MultiSourceEncoderOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     attention_mask: Tensor | None = None
     source_lengths: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        #: What the decoder reads, made by `SourcesModel.prepare_sources`. Not a field: copies and exports lack it.
+        self.memory: SourceMemory | None = None
 
 
 @dataclass
@@ -355,7 +361,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
                 return_dict=True,  # whatever the configuration says: tuples are for users
                 **kwargs,
             )
-        encoded: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
+        encoded: Any = self.prepare_sources(encoder_outputs, attention_mask, decoder_expansion)
         target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
         if target is None:
             raise ValueError(
@@ -375,9 +381,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
-            encoder_attention_mask=encoded.attention_mask,
-            source_lengths=encoded.source_lengths,
-            decoder_expansion=decoder_expansion,
+            memory=encoded.memory,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -402,6 +406,31 @@ class SourcesModel(MultiSourcePreTrainedModel):
     def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
         """What else the decoder of the family reads of the encoded sources."""
         return {}
+
+    def prepare_sources(
+        self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None, expansion: int
+    ) -> MultiSourceEncoderOutput:
+        """Make the memory that the decoder reads. `generate` does so once, and gives the result to every step.
+
+        Args:
+            encoder_outputs: What an encoder or this method returned.
+            attention_mask: As for `complete_encoder_outputs`.
+            expansion: Rows of the decoder per example.
+
+        Returns:
+            A new output with its memory; the given one if its memory is of these very tensors and this expansion.
+        """
+        memory: SourceMemory | None = getattr(encoder_outputs, "memory", None)
+        # A compiled graph has to make its own: what CUDA graphs write is overwritten by the next call.
+        if memory is not None and not torch.compiler.is_compiling():
+            given: Any = encoder_outputs
+            states, mask, lengths = given.last_hidden_state, given.attention_mask, given.source_lengths
+            same = memory.states is states and memory.mask is mask
+            if same and (memory.lengths, memory.expansion) == (lengths, expansion):
+                return given
+        made: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
+        made.memory = SourceMemory(made.last_hidden_state, made.attention_mask, made.source_lengths, expansion)
+        return made
 
     def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
-from .attention import SourceMemory
+from .attention import SourceView
 from .combinations import modules_of_sources
 from .configuration_multisource_rnn import MultiSourceRNNConfig
-
-
-class SourceView(NamedTuple):
-    """One source as attention reads it.
-
-    Args:
-        states: (B, S_i, D).
-        mask: (B, S_i) bool, True = real token.
-        positions: (B, S_i): number of each real token, from 0, in the order of the text, however it was read.
-        lengths: (B,): number of real tokens.
-    """
-
-    states: Tensor
-    mask: Tensor
-    positions: Tensor
-    lengths: Tensor
-
-
-def view_sources(memory: SourceMemory) -> list[SourceView]:
-    """Split the joined states, and count the tokens: once for all steps.
-
-    Args:
-        memory: The encoded sources.
-
-    Returns:
-        One view per source, in order.
-    """
-    blocks = zip(memory.states.split(memory.lengths, dim=1), memory.mask.split(memory.lengths, dim=1), strict=True)
-    return [SourceView(states, mask, mask.cumsum(dim=1) - 1, mask.sum(dim=1)) for states, mask in blocks]
 
 
 class Score(nn.Module):
@@ -154,7 +123,7 @@ class RNNAttention(nn.Module):
 
         Args:
             hidden_states: States of the decoder's last layer.
-            sources: What `view_sources` gives.
+            sources: [`SourceMemory.views`].
 
         Returns:
             The attentional vectors, and the weights over the states of all sources, joined.

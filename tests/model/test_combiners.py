@@ -648,3 +648,12 @@ def test_reference_layer_norm_equals_a_sum_done_by_hand() -> None:
     weights = {"n.weight": torch.tensor([1.0, 2.0, 1.0, 1.0]), "n.bias": torch.tensor([0.0, 0.0, 0.5, 0.0])}
     x = torch.tensor([1.0, -1.0, 1.0, -1.0])
     torch.testing.assert_close(layer_norm(x, weights, "n", 0.0), torch.tensor([1.0, -2.0, 1.5, -1.0]))
+
+
+def test_a_memory_follows_its_states_to_another_device() -> None:
+    memory = MIXED.memory()
+    assert memory.with_states(memory.states) is memory
+    moved = memory.with_states(memory.states.to("meta"))
+    assert (moved.states.device, moved.mask.device, moved.present.device) == (torch.device("meta"),) * 3
+    other = memory.with_states(memory.states + 1)
+    assert torch.equal(other.states, memory.states + 1) and other.mask is memory.mask

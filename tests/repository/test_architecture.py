@@ -69,7 +69,7 @@ FLOORS = {
         *("foreign_settings", "source_checkpoints"),
     },
     "modeling_sources": {
-        *("configuration_multisource", "encoders", "inference", "loss", "pretrained_model", "vocabulary"),
+        *("attention", "configuration_multisource", "encoders", "inference", "loss", "pretrained_model", "vocabulary"),
     },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "beam_cache", "combiners", "conversion", "encoders", "generation"),
