@@ -243,7 +243,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             sources = self.config.source_inputs(
                 model_kwargs if inputs is None else {**model_kwargs, self.main_input_name: inputs}
             )
-            masks = [self.model.encoder._mask(name, **given) for name, given in sources.items()]
+            masks = list(self.model.encoder.input_masks(sources).values())
             self._check_present(masks)
             if self.config.source_names[0] not in sources:
                 nothing = torch.zeros(len(masks[0]), 0, dtype=torch.long, device=masks[0].device)

@@ -176,11 +176,20 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
             input_ids: Token ids.
             attention_mask: True at real tokens; None: all are.
             inputs_embeds: Embedded tokens instead of ids.
-            **kwargs: Not read: the states of inner layers are not kept, and there is no attention.
+            **kwargs: `output_hidden_states` and `output_attentions`.
 
         Returns:
-            The states, zero at padding.
+            The states, zero at padding. All layers are computed in one call, which returns the states of the last layer
+            alone: hidden states and attentions are empty tuples if asked for, as those of the decoder are.
+
+        Raises:
+            NotImplementedError: If the encoder is exported.
         """
+        if torch.compiler.is_exporting():
+            raise NotImplementedError(
+                "an LSTM encoder cannot be exported: the tokens that it reads depend on the masks. Export the model "
+                "with encoder_outputs, and encode with model.get_encoder()."
+            )
         embedded = self.embeddings(input_ids, inputs_embeds)
         if attention_mask is None:
             attention_mask = torch.ones(embedded.shape[:2], dtype=torch.bool, device=embedded.device)
@@ -205,7 +214,12 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
             ends = torch.stack(ends).transpose(1, 2)  # (2, B, L, D)
             final = final.to(ends.dtype).index_copy(1, present, ends)
         return EncodedRNNSource(
-            last_hidden_state=states, attention_mask=attention_mask, final_hidden=final[0], final_cell=final[1]
+            last_hidden_state=states,
+            hidden_states=() if kwargs.get("output_hidden_states", self.config.output_hidden_states) else None,
+            attentions=() if kwargs.get("output_attentions", self.config.output_attentions) else None,
+            attention_mask=attention_mask,
+            final_hidden=final[0],
+            final_cell=final[1],
         )
 
     def _reading_order(self, mask: Tensor, lengths: Tensor) -> Tensor:
@@ -417,6 +431,16 @@ class MultiSourceRNNForConditionalGeneration(  # type: ignore[misc]  # each base
     """
 
     body_type = MultiSourceRNNModel
+
+    def _validate_generation_mode(
+        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: Any
+    ) -> None:
+        super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
+        if (layer := generation_config.assistant_early_exit) is not None:
+            raise ValueError(
+                f"assistant_early_exit is {layer}; it must be None: all {self.config.num_layers} layers of the LSTM "
+                "are computed in one call."
+            )
 
     def _prepare_cache_for_generation(  # type: ignore[override]
         self,

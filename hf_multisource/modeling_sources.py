@@ -1,7 +1,6 @@
 """The parts that both families of models share: encoders of the sources, a decoder, and an output layer."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: Transformers' shared tests read `**kwargs: Unpack[TransformersKwargs]`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
+from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
@@ -159,8 +159,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.config.source_inputs(kwargs)
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
-        masks = {name: mask for name in given if (mask := self._mask(name, **given[name])).shape[1]}
-        self._check_batch_sizes(masks)
+        masks = {name: mask for name, mask in self.input_masks(given).items() if mask.shape[1]}
         dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
         if self.training and any(dropouts[name] for name in masks):
             kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
@@ -200,14 +199,24 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         """Encode every source in a call of its own."""
         return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
 
-    @staticmethod
-    def _check_batch_sizes(masks: dict[str, Tensor]) -> None:
-        size = next((mask.shape[0] for mask in masks.values()), 0)
-        for name, mask in masks.items():
-            if mask.shape[0] != size:
-                raise ValueError(
-                    f"all sources must have the same batch size; {name} has {mask.shape[0]}, others {size}."
-                )
+    def input_masks(self, given: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Make the masks of all inputs, and make sure that they are of one batch.
+
+        Args:
+            given: The inputs of each source that is given.
+
+        Returns:
+            Bool masks (B, S_i) by source, True = real.
+
+        Raises:
+            ValueError: If sources have batches of different sizes; the message gives all names and sizes.
+        """
+        masks = {name: self._mask(name, **inputs) for name, inputs in given.items()}
+        sizes = {name: mask.shape[0] for name, mask in masks.items()}
+        if any(size != next(iter(sizes.values())) for size in sizes.values()):  # no set: in export they are symbols
+            got = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+            raise ValueError(f"all sources must have the same batch size; got {got}.")
+        return masks
 
     def encode_source(self, name: str, **kwargs: Any) -> EncodedSource:
         """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
@@ -326,7 +335,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         decoder_expansion: int = 1,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> MultiSourceModelOutput:
         """Encode the sources (unless `encoder_outputs` holds them already) and decode the target.
 
@@ -538,7 +547,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         return shifted if padding is None else shifted.masked_fill(shifted == -100, padding)
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]  # num_items_in_batch, among the names of TransformersKwargs too
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -554,7 +563,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         skip_logits: bool = False,
         num_best_tokens: int = 0,
         decoder_shortlist: Shortlist | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> MultiSourceLMOutput:
         """Predict the target's tokens.
 

@@ -167,6 +167,7 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _can_compile_fullgraph = True
 
     def draw_weights(self, module: nn.Module) -> None:
         super().draw_weights(module)

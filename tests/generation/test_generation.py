@@ -230,6 +230,14 @@ def test_beam_search_is_a_naive_beam_search(combiner: str, num_beams: int, penal
 # What is refused
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_sources_of_unequal_batch_sizes_are_refused_by_name(num_beams: int) -> None:
+    inputs = {**batch(["en"], [0, 3]), **batch(["de"], [0, 2, 3]), **batch(["fr"], [0, 1])}
+    with pytest.raises(ValueError, match=r"all sources must have the same batch size; got en: 2, de: 3, fr: 2"):
+        make().generate(**inputs, num_beams=num_beams)
+
+
+@pytest.mark.feature("Generation", "A call without any input is refused (Transformers: one source of a start token)")
 def test_no_source_at_all_is_refused() -> None:
     model = make()
     for inputs in ({}, {"attention_mask": torch.ones(1, 2)}, {"labels": torch.ones(1, 2, dtype=torch.long)}):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate.utils import infer_auto_device_map
 from torch import Tensor
-from transformers import AttentionInterface
+from transformers import AttentionInterface, CompileConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
@@ -106,6 +106,19 @@ def test_a_training_step_compiles_into_one_graph(combiner: str) -> None:
     compiled(**given).loss.backward()
     for name, gradient in expected.items():
         same(model.get_parameter(name).grad, gradient)
+
+
+@pytest.mark.feature("Generation", "torch.compile, whole graph, with a static cache")
+@each_combiner
+def test_a_step_of_generate_compiles_into_one_graph(combiner: str) -> None:
+    model = three_source_model(combiner, decoder_layers=1)
+    assert model._can_compile_fullgraph
+    options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
+    compiled: Any = CompileConfig(fullgraph=True, backend="eager", mode=None)
+    compiled._compile_all_devices = True  # otherwise Transformers compiles on accelerators alone
+    expected = model.generate(**three_source_batch(), **options)
+    assert torch.equal(model.generate(**three_source_batch(), **options, compile_config=compiled), expected)
+    assert hasattr(model, "_compiled_call")
 
 
 class Encode(torch.nn.Module):

@@ -282,7 +282,7 @@ def test_a_bigger_vocabulary_reaches_every_table_of_it(tied: bool, final_logits_
 
 def test_sources_of_different_batch_size_are_named() -> None:
     model = make(sources=["en", "de"])
-    with pytest.raises(ValueError, match=r"same batch size; de has 3, others 2"):
+    with pytest.raises(ValueError, match=r"same batch size; got en: 2, de: 3"):
         model.get_encoder()(input_ids=torch.ones(2, 4).long(), de_input_ids=torch.ones(3, 4).long())
 
 

@@ -388,6 +388,34 @@ def test_other_caches_and_other_encoders_outputs_are_refused() -> None:
         model.generate(**batch(["en"], [0]), cache_implementation="quantized")
 
 
+def test_an_exit_before_the_last_layer_is_refused_and_changes_nothing() -> None:
+    model = make(["en"], num_layers=2)
+    with pytest.raises(ValueError, match=r"assistant_early_exit is 1; .* all 2 layers"):
+        model.generate(**batch(["en"], [0]), assistant_early_exit=1, max_new_tokens=3)
+    assert model.config.num_layers == 2
+    assert model.generate(**batch(["en"], [0]), max_new_tokens=3).shape[0] == 1
+
+
+def test_export_of_the_encoder_is_refused_and_that_of_a_step_is_exact() -> None:
+    model = make(["en"])
+    inputs = batch(["en"], [0, 1])
+    with pytest.raises(NotImplementedError, match=r"LSTM encoder cannot be exported.*encoder_outputs"):
+        torch.export.export(model, (), {**inputs, "decoder_input_ids": TARGET[:2]}, strict=False)
+    encoded = model.get_encoder()(**inputs)
+    step = {"decoder_input_ids": TARGET[:2], "encoder_outputs": encoded, "use_cache": False}
+    exported = torch.export.export(model, (), step, strict=False).module()
+    torch.testing.assert_close(exported(**step).logits, model(**step).logits)
+
+
+def test_neither_side_has_states_of_inner_layers() -> None:
+    inputs = {**batch(["en"], [0]), "decoder_input_ids": TARGET[:1]}
+    silent = make(["en"])(**inputs)
+    assert silent.encoder_hidden_states is None and silent.decoder_hidden_states is None
+    asked = make(["en"])(**inputs, output_hidden_states=True, output_attentions=True)
+    assert asked.encoder_hidden_states == asked.decoder_hidden_states == ()
+    assert asked.encoder_attentions == asked.decoder_attentions == ()
+
+
 def test_neither_family_inherits_from_the_other() -> None:
     lstm = [kind for kind in vars(modeling_multisource_rnn).values() if isinstance(kind, type)]
     own = {kind for kind in lstm if kind.__module__ == modeling_multisource_rnn.__name__}
