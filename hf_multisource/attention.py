@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+#: What the configured attention implementation reads as its mask; None attends everywhere.
+AttentionMask: TypeAlias = Tensor | BlockMask | None
 
 
 def eager_attention_forward(
@@ -22,7 +26,7 @@ def eager_attention_forward(
     scaling: float,
     dropout: float = 0.0,
     present: Tensor | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention in plain arithmetic (Vaswani et al. 2017, Eq. 1), which also returns the weights.
 
@@ -121,7 +125,9 @@ class SourceMemory:
     mask: Tensor
     lengths: tuple[int, ...]
     expansion: int = 1
-    _attention_masks: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+    _attention_masks: dict[tuple[int | None, str | None], tuple[tuple[int, torch.dtype], AttentionMask]] = field(
+        default_factory=dict, repr=False
+    )
 
     def __post_init__(self) -> None:
         if self.mask.dtype != torch.bool:
@@ -170,7 +176,7 @@ class SourceMemory:
             return SourceMemory(states, self.mask.to(states.device), self.lengths, self.expansion)
         return replace(self, states=states)
 
-    def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> Any:
+    def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> AttentionMask:
         """The mask in the form that the configured attention implementation wants, made once for all layers.
 
         An example without the source sees its first position, which a combiner discards.
@@ -261,7 +267,7 @@ class MultiHeadAttention(nn.Module):
         return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
 
     def attend(
-        self, hidden_states: Tensor, keys: Tensor, values: Tensor, mask: Any, **kwargs: Any
+        self, hidden_states: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
         """Look at keys and values.
 
@@ -293,7 +299,7 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(context.reshape(hidden_states.shape)), weights
 
     def forward(
-        self, hidden_states: Tensor, mask: Any = None, past_key_values: Cache | None = None, **kwargs: Any
+        self, hidden_states: Tensor, mask: AttentionMask = None, past_key_values: Cache | None = None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
         """Self-attention, over the cached positions too.
 

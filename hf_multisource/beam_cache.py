@@ -22,8 +22,8 @@ class BeamLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, num_beams: int, max_positions: int) -> None:
         super().__init__()
@@ -47,7 +47,9 @@ class BeamLayer(CacheLayerMixin):
         self.values = value_states.new_empty(self.keys.shape)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Write down new keys and values.
 
         Args:

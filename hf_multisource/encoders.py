@@ -55,7 +55,9 @@ class EncodedSource(BaseModelOutput):
             speech make one state of many samples.
     """
 
-    attention_mask: Tensor | None = None
+    # Outputs of Transformers have defaults of None; encoders always give these two.
+    last_hidden_state: Tensor = None  # type: ignore[assignment]
+    attention_mask: Tensor = None  # type: ignore[assignment]
 
 
 class TextEncoderLayer(GradientCheckpointingLayer):
@@ -213,7 +215,7 @@ class LayeredEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
             states = layer(states, attention_mask, **kwargs)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
-        return EncodedSource(last_hidden_state=states, attention_mask=mask)
+        return EncodedSource(last_hidden_state=states, attention_mask=mask)  # type: ignore[arg-type]  # None: alone, not in a model
 
 
 class TextSourceEncoder(SourceEncoder):

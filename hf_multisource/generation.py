@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers import Cache, EncoderDecoderCache, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
@@ -41,7 +41,7 @@ class LengthNormalization(float):
         4.0
     """
 
-    def __rpow__(self, length: Any, modulo: Any = None) -> Any:
+    def __rpow__(self, length: float | Tensor, modulo: None = None) -> Any:
         return ((5 + length) / 6) ** float(self)
 
 
@@ -56,7 +56,7 @@ class BestTokens:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.ids: Any = None
+        self.ids = torch.empty(0, dtype=torch.long)
 
     def __bool__(self) -> bool:
         return False
@@ -101,7 +101,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             in each step one (rows, H, T_step, n) per layer, of the rows that `cross_attentions` has in that step.
             Assisted decoding gives no `source_weights`: stock code takes rejected tokens out of fields it knows only.
         """
-        collected: dict[str, Any] = {}
+        collected: dict[str, list[object]] = {}
         model: Any = self
         if model.device.type == "cpu":
             keep_freed_memory()
@@ -201,7 +201,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return past_key_values
 
     def _validate_generation_mode(
-        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: Any
+        self,
+        generation_mode: GenerationMode,
+        generation_config: GenerationConfig,
+        generation_mode_kwargs: dict[str, object],
     ) -> None:
         super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)  # type: ignore[misc]
         alpha = getattr(generation_config, OPTION, None)
@@ -268,7 +271,12 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return inputs
 
     def _beam_search(  # type: ignore[override]
-        self, input_ids: torch.LongTensor, *, logits_processor: Any, generation_config: GenerationConfig, **kwargs: Any
+        self,
+        input_ids: torch.LongTensor,
+        *,
+        logits_processor: LogitsProcessorList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
     ) -> Any:
         # The configuration is a copy of this call's own.
         alpha = getattr(generation_config, OPTION, None)
@@ -278,7 +286,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             generation_config.output_scores or generation_config.output_logits
         )
         reads_all = logits_processor or generation_config.do_sample or asks
-        ends: Any = getattr(generation_config, "_eos_token_tensor", None)
+        ends: Tensor | None = getattr(generation_config, "_eos_token_tensor", None)
         needed = max(
             2, 1 + (0 if ends is None else len(ends))
         )  # continuations of each beam: one that does not end it, too

@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import MultiHeadAttention, SourceMemory, self_attention_cache
+from .attention import AttentionMask, MultiHeadAttention, SourceMemory, self_attention_cache
 from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
@@ -39,7 +39,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
 
     encoder_types = ENCODERS
 
-    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, Any]:
+    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
         """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
         wants = options.get("output_attentions") or options.get("output_hidden_states")
@@ -51,7 +51,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
                 groups.append([name])
             else:
                 group.append(name)
-        encoded: dict[str, Any] = {}
+        encoded: dict[str, EncodedSource] = {}
         for names in groups:
             if len(names) > 1:
                 encoded |= self._encode_together({name: inputs[name] for name in names}, **silent)
@@ -64,7 +64,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         """Whether two sources have one encoder, and inputs that differ in length only, which it lets be padded."""
         if self.owners[one] != self.owners[other] or inputs[one].keys() != inputs[other].keys():
             return False
-        encoder: Any = self.sources[self.owners[one]]
+        encoder = self.encoder_of(one)
         padded = all(
             any(
                 key in encoder.paddable and value.shape[1] == tensors["attention_mask"].shape[1]
@@ -75,7 +75,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         first = 2 if padded else 1
         return all(value.shape[first:] == inputs[other][key].shape[first:] for key, value in inputs[one].items())
 
-    def _encode_together(self, inputs: dict[str, dict[str, Tensor]], **options: Any) -> dict[str, EncodedSource]:
+    def _encode_together(self, inputs: dict[str, dict[str, Tensor]], **options: object) -> dict[str, EncodedSource]:
         """Encode sources that share an encoder as one batch; where lengths differ, the shorter ones are padded."""
         lengths = [tensors["attention_mask"].shape[1] for tensors in inputs.values()]
         longest, differ = max(lengths), len(set(lengths)) > 1
@@ -125,10 +125,10 @@ class DecoderLayer(GradientCheckpointingLayer):
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
-        mask: Any,
+        mask: AttentionMask,
         memory: SourceMemory,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Tensor:
         """Decode one layer further.
 
@@ -207,7 +207,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         *,
         encoder_hidden_states: Tensor,
         memory: SourceMemory,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MultiSourceDecoderOutput:
         """Decode the target's tokens, all of them or the new ones only.
 
@@ -233,7 +233,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         states = self.embeddings(input_ids, inputs_embeds, start)
         own = None if past_key_values is None else self_attention_cache(past_key_values)
-        mask: Any = own.mask(states, attention_mask) if isinstance(own, BeamCache) else None
+        mask: AttentionMask = own.mask(states, attention_mask) if isinstance(own, BeamCache) else None
         if mask is None:
             mask = create_causal_mask(
                 config=self.config, inputs_embeds=states, attention_mask=attention_mask, past_key_values=own

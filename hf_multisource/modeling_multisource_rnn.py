@@ -150,7 +150,7 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
 
     def __init__(self, config: Any, name: str) -> None:
         super().__init__(config, name)
-        settings: Any = self.settings
+        settings = self.settings
         self.embeddings = TextEmbeddings(
             config,
             vocab_size=settings.vocab_size,
@@ -168,7 +168,7 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> EncodedRNNSource:
         """Encode the source.
 
@@ -199,8 +199,7 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
         states = embedded.new_zeros(batch, longest, width)
         final = embedded.new_zeros(2, batch, self.config.num_layers, width)
         if len(present) == 0:
-            nothing: Any = self.absent(attention_mask).last_hidden_state
-            nothing = nothing.sum()  # zero, with a gradient
+            nothing = self.absent(attention_mask)[0].sum()  # zero, with a gradient
             states, final = states + nothing, final + nothing
         else:
             order = self._reading_order(attention_mask[present], lengths[present])[..., None].expand(-1, -1, width)
@@ -240,7 +239,7 @@ class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
 
     encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoder]]] = {"text": LSTMEncoder}
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: MultiSourceRNNConfig) -> None:
         super().__init__(config)
         self.combination = nn.ModuleList([COMBINATIONS[config.combination](config) for _ in range(config.num_layers)])
         self.post_init()
@@ -307,7 +306,7 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         encoder_hidden_states: Tensor,
         memory: SourceMemory,
         initial_state: Tensor,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MultiSourceDecoderOutput:
         """Decode the target's tokens, all of them or the new ones only.
 
@@ -390,11 +389,11 @@ class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, SourcesModel):
     encoder_type = MultiSourceRNNEncoder
     decoder_type = MultiSourceRNNDecoder
 
-    def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
+    def _decoder_extras(self, encoded: Any) -> dict[str, Tensor]:
         return {"initial_state": encoded.initial_state}
 
     def complete_encoder_outputs(
-        self, encoder_outputs: Any, attention_mask: Tensor | None
+        self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
     ) -> MultiSourceRNNEncoderOutput:
         """Accept what our own encoder returned.
 
@@ -447,8 +446,8 @@ class MultiSourceRNNForConditionalGeneration(  # type: ignore[misc]  # each base
         generation_config: GenerationConfig,
         model_kwargs: dict[str, Any],
         generation_mode: GenerationMode,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         if (wanted := generation_config.cache_implementation) not in CACHES:
             allowed = ", ".join(map(repr, CACHES))

@@ -3,7 +3,7 @@
 # Annotations are evaluated: Transformers' shared tests read `**kwargs: Unpack[TransformersKwargs]`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +42,12 @@ class MultiSourceEncoderOutput(ModelOutput):
         source_lengths: Padded length of each source; 0 if the whole batch lacks it.
     """
 
-    last_hidden_state: Tensor | None = None
+    # Outputs of Transformers have defaults of None; encoders always give those that do not allow it.
+    last_hidden_state: Tensor = None  # type: ignore[assignment]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
-    attention_mask: Tensor | None = None
-    source_lengths: tuple[int, ...] | None = None
+    attention_mask: Tensor = None  # type: ignore[assignment]
+    source_lengths: tuple[int, ...] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,13 +121,24 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         self.post_init()
 
     @property
-    def _first(self) -> Any:
-        return next(iter(self.sources.values()))
+    def _first(self) -> SourceEncoder:
+        return self.encoder_of(self.config.source_names[0])
+
+    def encoder_of(self, name: str) -> SourceEncoder:
+        """Look up the encoder that encodes a source; sources may share one.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            The encoder.
+        """
+        return cast(SourceEncoder, self.sources[self.owners[name]])
 
     def get_input_embeddings(self) -> nn.Module:
         return self._first.get_input_embeddings()
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self._first.set_input_embeddings(value)
 
     @can_return_tuple
@@ -135,7 +147,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MultiSourceEncoderOutput:
         """Encode the sources that are given.
 
@@ -167,14 +179,13 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
         if self.training:  # what the collator makes of a picture that no example has: parameters still get gradients
-            encoder: Any
             for name in (name for name in given if name not in masks and self.config.get_source(name).kind != "text"):
-                encoder = self.sources[self.owners[name]]
-                encoded[name] = encoder.absent(next(iter(masks.values())).new_zeros(len(next(iter(masks.values()))), 0))
+                size = next(iter(masks.values())).shape[0]
+                encoded[name] = self.encoder_of(name).absent(next(iter(masks.values())).new_zeros(size, 0))
             encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
         return self.join(encoded)
 
-    def join(self, encoded: Mapping[str, Any]) -> MultiSourceEncoderOutput:
+    def join(self, encoded: Mapping[str, EncodedSource]) -> MultiSourceEncoderOutput:
         """Join encoded sources on the time axis.
 
         Args:
@@ -195,7 +206,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             ),
         )
 
-    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, Any]) -> dict[str, EncodedSource]:
+    def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
         """Encode every source in a call of its own."""
         return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
 
@@ -218,7 +229,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             raise ValueError(f"all sources must have the same batch size; got {got}.")
         return masks
 
-    def encode_source(self, name: str, **kwargs: Any) -> EncodedSource:
+    def encode_source(self, name: str, **kwargs: object) -> EncodedSource:
         """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
 
         Args:
@@ -239,12 +250,11 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         return self._encode(name, {**given[name], "attention_mask": self._mask(name, **given[name])}, **options)
 
-    def _encode(self, name: str, inputs: dict[str, Tensor], **options: Any) -> Any:
-        return self.sources[self.owners[name]](**inputs, **options, return_dict=True)
+    def _encode(self, name: str, inputs: dict[str, Tensor], **options: object) -> EncodedSource:
+        return self.encoder_of(name)(**inputs, **options, return_dict=True)
 
     def _mask(self, name: str, **inputs: Tensor) -> Tensor:
-        encoder: Any = self.sources[self.owners[name]]
-        return encoder.input_mask(**inputs)
+        return self.encoder_of(name).input_mask(**inputs)
 
 
 class SourcesModel(MultiSourcePreTrainedModel):
@@ -281,15 +291,14 @@ class SourcesModel(MultiSourcePreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.decoder.get_input_embeddings()
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.decoder.set_input_embeddings(value)
         if not self.config.tie_word_embeddings:
             return
-        encoder: Any
-        for name, encoder in self.encoder.sources.items():
+        for name in self.encoder.sources:
             kind = self.config.get_source(name).kind
             if kind == "text" and self._embedding_table(name) == "decoder.embeddings.tokens.weight":
-                encoder.set_input_embeddings(value)
+                self.encoder.encoder_of(name).set_input_embeddings(value)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -315,12 +324,11 @@ class SourcesModel(MultiSourcePreTrainedModel):
             size: The number of tokens.
             mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
         """
-        encoder: Any
-        for name, encoder in self.encoder.sources.items():
+        for name in self.encoder.sources:
             source = self.config.get_source(name)
             own = source.kind != "text" or source.vocab_size is not None
             if not (own or self.config.tie_word_embeddings):
-                encoder.resize_token_embeddings(size, mean_resizing=mean_resizing)
+                self.encoder.encoder_of(name).resize_token_embeddings(size, mean_resizing=mean_resizing)
 
     @can_return_tuple
     def forward(
@@ -370,7 +378,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
                 return_dict=True,  # whatever the configuration says: tuples are for users
                 **kwargs,
             )
-        encoded: Any = self.prepare_sources(encoder_outputs, attention_mask, decoder_expansion)
+        encoded = self.prepare_sources(encoder_outputs, attention_mask, decoder_expansion)
         target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
         if target is None:
             raise ValueError(
@@ -412,7 +420,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
             source_lengths=encoded.source_lengths if by_source else None,
         )
 
-    def _decoder_extras(self, encoded: Any) -> dict[str, Any]:
+    def _decoder_extras(self, encoded: MultiSourceEncoderOutput) -> dict[str, Tensor]:
         """What else the decoder of the family reads of the encoded sources."""
         return {}
 
@@ -499,7 +507,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.model.set_input_embeddings(value)
 
     def resize_token_embeddings(
@@ -518,7 +526,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.model.resize_untied_embeddings(embeddings.num_embeddings, mean_resizing)
         if self.config.final_logits_bias:
-            bias: Any = self.get_buffer("final_logits_bias")
+            bias = self.get_buffer("final_logits_bias")
             more = embeddings.num_embeddings - bias.shape[1]
             self.final_logits_bias = nn.functional.pad(bias, (0, more))  # a negative number cuts
         return embeddings

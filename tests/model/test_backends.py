@@ -114,7 +114,7 @@ def test_a_step_of_generate_compiles_into_one_graph(combiner: str) -> None:
     model = three_source_model(combiner, decoder_layers=1)
     assert model._can_compile_fullgraph
     options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
-    compiled: Any = CompileConfig(fullgraph=True, backend="eager", mode=None)
+    compiled: Any = CompileConfig(fullgraph=True, backend="eager", mode="default")
     compiled._compile_all_devices = True  # otherwise Transformers compiles on accelerators alone
     expected = model.generate(**three_source_batch(), **options)
     assert torch.equal(model.generate(**three_source_batch(), **options, compile_config=compiled), expected)

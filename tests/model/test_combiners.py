@@ -462,7 +462,7 @@ def test_attention_implementations_see_no_row_without_a_key(attention: str, sour
     """They disagree about such rows, some with NaN; so even an absent source shows them one key."""
     config = tiny_config(sources=MIXED.names)
     config._attn_implementation = attention
-    mask = MIXED.memory().attention_mask(config, MIXED.hidden_states(), source)
+    mask: Any = MIXED.memory().attention_mask(config, MIXED.hidden_states(), source)
     if mask is not None:  # None opens everything
         assert (mask if mask.dtype == torch.bool else mask == 0).any(-1).all()
 
