@@ -31,6 +31,7 @@ from hf_multisource import (
     returned_attentions,
     split_by_source,
 )
+from hf_multisource.attention import SourceMemory
 from hf_multisource.combinations import COMBINATIONS
 from hf_multisource.configuration_multisource_rnn import COMBINATIONS as NAMED_COMBINATIONS
 from hf_multisource.modeling_multisource_rnn import SteppingLSTM
@@ -527,10 +528,10 @@ def test_dropout_acts_in_training_only_and_leaves_the_recurrence_alone() -> None
     decoder = single.model.decoder
     decoder.embeddings.dropout = 0.0
     zero = torch.zeros(5, 2, 6).double()
+    memory = SourceMemory(torch.zeros(5, 1, 6).double(), torch.ones(5, 1, dtype=torch.bool), (1,))
     sources = {
-        "encoder_hidden_states": torch.zeros(5, 1, 6).double(),
-        "encoder_attention_mask": torch.ones(5, 1, dtype=torch.bool),
-        "source_lengths": (1,),
+        "encoder_hidden_states": memory.states,
+        "memory": memory,
         "initial_state": zero,
         "use_cache": True,
     }
