@@ -13,6 +13,7 @@ try:
     from .combiners import COMBINERS, Combiner
     from .configuration_multisource import MultiSourceConfig, SourceConfig
     from .configuration_multisource_rnn import MultiSourceRNNConfig
+    from .encoders import EncodedSource, SourceEncoder, register_source_kind
     from .equivalent_models import attach_encoder, convert_combiner
     from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
     from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
@@ -21,6 +22,7 @@ try:
     from .processing_multisource import MultiSourceProcessor
     from .rnn_attention import RNNSourceAttention
     from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
+    from .source_kinds import SourceKind
 except (ImportError, RuntimeError) as _error:
     if (_message := broken_torchvision()) is None:
         raise
@@ -47,6 +49,7 @@ __all__ = [
     "COMBINERS",
     "Combiner",
     "DataCollatorForMultiSource",
+    "EncodedSource",
     "LengthBucketSampler",
     "MultiSourceConfig",
     "MultiSourceForConditionalGeneration",
@@ -60,12 +63,15 @@ __all__ = [
     "MultiSourceTrainingArguments",
     "RNNSourceAttention",
     "SourceConfig",
+    "SourceEncoder",
+    "SourceKind",
     "TokenAttention",
     "TokenBatchSampler",
     "attach_encoder",
     "attention_to_tokens",
     "convert_combiner",
     "read_picture",
+    "register_source_kind",
     "returned_attentions",
     "split_by_source",
 ]

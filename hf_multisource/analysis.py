@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .collation import LABEL_PADDING, source_key
+from .collation import LABEL_PADDING
+from .source_kinds import MASK, source_key
 
 REPLACEMENT = "\ufffd"  # what a tokenizer writes for half a character
 
@@ -151,9 +152,9 @@ def attention_to_tokens(
     """
     masks, tokens = [], {}
     for i, name in enumerate(processor.source_names):
-        mask = inputs[source_key(i, name, "attention_mask")][example].bool()
-        if processor.main_input(name) == "input_ids":
-            ids = inputs[source_key(i, name, "input_ids")][example][mask]
+        mask = inputs[source_key(i, name, MASK)][example].bool()
+        if processor.kind_of(name).has_vocabulary:
+            ids = inputs[source_key(i, name, processor.main_input(name))][example][mask]
             tokens[name] = token_texts(processor.get_tokenizer(name), ids)
         else:
             if encoded is None:

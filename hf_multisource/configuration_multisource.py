@@ -14,21 +14,8 @@ from .foreign import wrapped_config
 from .foreign_settings import check_settings, without_references
 from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_range
 from .messages import shown
+from .source_kinds import MASK, SOURCE_KINDS, SourceKind, input_keys, source_key
 
-# What a source of each kind can be given as; bare for source 0, with the source's name in front for the others.
-KEYS_OF_KIND = {
-    "text": ("input_ids", "attention_mask", "inputs_embeds"),
-    "features": ("input_features", "attention_mask"),
-    "pretrained": ("input_ids", "attention_mask", "inputs_embeds", "pixel_values", "input_values", "input_features"),
-}
-SOURCE_KEYS = tuple(dict.fromkeys(key for keys in KEYS_OF_KIND.values() for key in keys))
-# What a source of each kind can set, beside what every source can.
-LAYER_FIELDS = {"layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"}
-FIELDS_OF_KIND = {
-    "text": {*LAYER_FIELDS, "vocab_size", "pad_token_id", "share_embeddings_with", "freeze"},
-    "features": {*LAYER_FIELDS, "feature_size", "norm"},
-    "pretrained": {"encoder", "projection", "freeze", "norm", "dropout"},
-}
 FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}
 NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
@@ -67,7 +54,6 @@ RESERVED_NAMES = frozenset(
         "hierarchy",
         "projection",
         "layer_norm",
-        *SOURCE_KEYS,
     ]
 )
 # `generate` routes or drops keywords by these beginnings; labels and `text_target` are the target's.
@@ -95,6 +81,7 @@ class SourceConfig:
         name: Python identifier, unique; prefixes the source's keywords (`de_input_ids`) unless it is source 0.
         kind: "text": token ids, read by an encoder of our own. "features": a sequence or map of vectors, such as the
             last map of an image network, mapped to D. "pretrained": whatever the Transformers model of `encoder` reads.
+            Or a kind that `register_source_kind` has added.
         encoder: Of a pretrained source: configuration of a model that `AutoModel` knows, or a dict of its fields with
             `model_type`. Its output must be a sequence or a map; of an encoder-decoder it is the encoder.
         feature_size: Of features: width F of the vectors.
@@ -329,8 +316,8 @@ class SourcesConfig(PreTrainedConfig):
     """
 
     keys_to_ignore_at_inference = ["past_key_values", "source_lengths"]
-    #: The kinds of sources that the family has, with what each can set beside `fields_of_all`.
-    fields_of_kind: ClassVar[Mapping[str, set[str]]] = FIELDS_OF_KIND
+    #: The kinds of sources that the family has.
+    source_kinds: ClassVar[Mapping[str, SourceKind]] = SOURCE_KINDS
     #: What sources of every kind can set.
     fields_of_all: ClassVar[set[str]] = FIELDS_OF_ALL
     #: Upper bounds of sizes, one mapping for all families, sources and wrapped encoders. To raise a bound on purpose,
@@ -481,10 +468,10 @@ class SourcesConfig(PreTrainedConfig):
             raise ValueError(f"unknown source {unknown[0]!r}; the processor's sources are {', '.join(names)}.")
         for name in names:
             source = chosen.setdefault(name, SourceConfig(name=name))
-            owner = chosen.get(source.share_encoder_with, source)
-            if name in processor.feature_sources:
-                source.kind = "features"
-            elif name in processor.source_processors or source.encoder is not None or owner.kind == "pretrained":
+            owner, kind = chosen.get(source.share_encoder_with, source), processor.kind_of(name)
+            if kind.part_loader is None:
+                source.kind = kind.name
+            elif not kind.has_vocabulary or source.encoder is not None or owner.kind == "pretrained":
                 source.kind = "pretrained"
             own = processor.source_tokenizers.get(name, target)
             shared = source.share_encoder_with or source.share_embeddings_with
@@ -538,6 +525,20 @@ class SourcesConfig(PreTrainedConfig):
                 return source
         raise ValueError(f"unknown source {name!r}; the model's sources are {', '.join(self.source_names)}.")
 
+    def source_kind(self, name: str) -> SourceKind:
+        """Return the kind of a source.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            What differs between kinds.
+
+        Raises:
+            ValueError: If there is no such source; the message lists the names.
+        """
+        return self.source_kinds[self.get_source(name).kind]
+
     def encoder_owner(self, name: str) -> SourceConfig:
         """The source whose encoder reads a source: itself, unless it shares another's.
 
@@ -576,6 +577,15 @@ class SourcesConfig(PreTrainedConfig):
         own = (source.source_dropout for source in self.sources)
         return tuple(self.source_dropout if probability is None else probability for probability in own)
 
+    @property
+    def source_keywords(self) -> dict[str, tuple[str, str]]:
+        """The keywords of all sources, each with its source and what it is without the source's name."""
+        return {
+            source_key(i, source.name, key): (source.name, key)
+            for i, source in enumerate(self.sources)
+            for key in self.source_kinds[source.kind].keys
+        }
+
     def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
 
@@ -588,31 +598,29 @@ class SourcesConfig(PreTrainedConfig):
         Raises:
             ValueError: If none is given, or a keyword is that of a source the model does not have.
         """
-        known = {}
-        for i, source in enumerate(self.sources):
-            keys = KEYS_OF_KIND[source.kind]
-            known.update({key if i == 0 else f"{source.name}_{key}": (source.name, key) for key in keys})
+        known, any_key = self.source_keywords, input_keys()
+        first, *others = self.source_names
         found: dict[str, dict[str, Any]] = {name: {} for name in self.source_names}
         for word, value in keywords.items():
             if word in known:
                 name, key = known[word]
                 if value is not None:
                     found[name][key] = value
-            elif word in {f"{self.source_names[0]}_{key}" for key in SOURCE_KEYS}:
-                bare = word.removeprefix(f"{self.source_names[0]}_")
+            elif bare := next((key for key in any_key if word == source_key(1, first, key)), None):
                 raise ValueError(f"{word!r}: source 0 is fed by bare keywords; call it {bare!r}.")
-            elif owner := next((name for name in self.source_names[1:] if word.startswith(f"{name}_")), None):
-                allowed = ", ".join(KEYS_OF_KIND[self.get_source(owner).kind])
+            elif owner := next((name for name in others if word.startswith(source_key(1, name, ""))), None):
+                allowed = ", ".join(self.source_kind(owner).keys)
                 raise ValueError(f"{word!r} is no keyword of a source; after the name comes one of {allowed}.")
-            elif word.endswith(tuple(f"_{key}" for key in SOURCE_KEYS)) and not word.startswith("decoder_"):
+            elif word.endswith(tuple(source_key(1, "", key) for key in any_key)) and not word.startswith("decoder_"):
                 raise ValueError(
                     f"{word!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
                 )
-            elif word in SOURCE_KEYS and value is not None:
-                first = self.sources[0]
-                allowed = ", ".join(KEYS_OF_KIND[first.kind])
-                raise ValueError(f"{word!r}: source 0 ({first.name}) is of kind {first.kind!r}; give it as {allowed}.")
-        given = {name: inputs for name, inputs in found.items() if inputs.keys() - {"attention_mask"}}
+            elif word in any_key and value is not None:
+                kind = self.source_kind(first)
+                raise ValueError(
+                    f"{word!r}: source 0 ({first}) is of kind {kind.name!r}; give it as {', '.join(kind.keys)}."
+                )
+        given = {name: inputs for name, inputs in found.items() if inputs.keys() - {MASK}}
         if not given:
             raise ValueError(f"no source is given; give at least one of {', '.join(self.source_names)}.")
         return given
@@ -629,23 +637,24 @@ class SourcesConfig(PreTrainedConfig):
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"the names of sources must be a list of strings; got {shown(names)}.")
+        reserved = RESERVED_NAMES.union(input_keys())
         for i, name in enumerate(names):
             if not name.isidentifier():
                 raise ValueError(f"source name {name!r} must be an identifier: letters, digits and underscores only.")
             if name in names[:i]:
                 raise ValueError(f"source name {name!r} occurs twice in sources; names must be unique.")
-            if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
+            if name in reserved or name.startswith(RESERVED_PREFIXES):
                 raise ValueError(
-                    f"source name {name!r} is reserved; names must not be one of {', '.join(sorted(RESERVED_NAMES))} "
+                    f"source name {name!r} is reserved; names must not be one of {', '.join(sorted(reserved))} "
                     f"nor begin with {', '.join(RESERVED_PREFIXES)}."
                 )
-            for word in (*RESERVED_NAMES, *RESERVED_PREFIXES, *LIBRARY_KEYWORDS):
-                if word.startswith(f"{name}_"):
+            for word in (*reserved, *RESERVED_PREFIXES, *LIBRARY_KEYWORDS):
+                if word.startswith(source_key(1, name, "")):
                     raise ValueError(
                         f"source name {name!r} is reserved: {word!r} would look like a keyword of its own."
                     )
             for other in names:
-                if other.startswith(name + "_"):
+                if other.startswith(source_key(1, name, "")):
                     raise ValueError(
                         f"source name {name!r} is a prefix of {other!r}: their keywords could be confused."
                     )
@@ -668,7 +677,7 @@ class SourcesConfig(PreTrainedConfig):
             for one in ids if isinstance(ids, list) else [ids]:
                 _check_token_id(field, one, self.vocab_size)
         for source in self.sources:
-            if source.kind == "text":
+            if self.source_kind(source.name).has_vocabulary:
                 size, padding = self.source_vocabulary(source.name)
                 _check_token_id(f"sources[{source.name}].pad_token_id", padding, size)
 
@@ -680,7 +689,7 @@ class SourcesConfig(PreTrainedConfig):
         self.check_source_names(names)
         for i, source in enumerate(self.sources):
             name = source.name
-            check_choice(f"sources[{name}].kind", source.kind, tuple(self.fields_of_kind))
+            check_choice(f"sources[{name}].kind", source.kind, tuple(self.source_kinds))
             for field in ("share_encoder_with", "share_embeddings_with"):
                 other = getattr(source, field)
                 if other is not None and other not in names[:i]:
@@ -688,7 +697,7 @@ class SourcesConfig(PreTrainedConfig):
                     raise ValueError(f"sources[{name}].{field} must name an earlier source ({earlier}); got {other!r}.")
             self._check_kind(source)
             if source.share_embeddings_with is not None:
-                if self.get_source(source.share_embeddings_with).kind != "text":
+                if not self.source_kind(source.share_embeddings_with).has_vocabulary:
                     raise ValueError(
                         f"sources[{name}].share_embeddings_with must name a text source; got "
                         f"{source.share_embeddings_with!r}."
@@ -702,29 +711,21 @@ class SourcesConfig(PreTrainedConfig):
 
     def _check_kind(self, source: SourceConfig) -> None:
         """A source sets what its kind has, and no more."""
-        place, kind = f"sources[{source.name}]", source.kind
+        place, kind = f"sources[{source.name}]", self.source_kinds[source.kind]
         own = source.to_dict().keys() - self.fields_of_all
         if source.share_encoder_with is not None:
             if own:
                 raise ValueError(f"{place} has share_encoder_with and so cannot set {', '.join(sorted(own))}.")
-            if (other := self.get_source(source.share_encoder_with)).kind != kind:
-                raise ValueError(f"{place}.kind must be that of {other.name!r}, {other.kind!r}; got {kind!r}.")
+            if (other := self.get_source(source.share_encoder_with)).kind != source.kind:
+                raise ValueError(f"{place}.kind must be that of {other.name!r}, {other.kind!r}; got {source.kind!r}.")
             return
-        if foreign := sorted(own - self.fields_of_kind[kind]):
-            allowed = ", ".join(sorted(self.fields_of_kind[kind]))
-            raise ValueError(f"{place} is of kind {kind!r} and so cannot set {foreign[0]}; it can set {allowed}.")
-        if kind == "features" and source.feature_size is None:
-            raise ValueError(f"{place}.feature_size must be at least 1; got None.")
-        if kind == "pretrained" and source.encoder is None:
-            raise ValueError(
-                f"{place}.encoder must be the configuration of a Transformers model, or its dict; got None."
-            )
-        shared = source.share_embeddings_with is not None or source.vocab_size is None
-        if kind == "text" and source.freeze and shared and self.tie_word_embeddings:
-            raise ValueError(
-                f"{place}.freeze: its embeddings are the decoder's, or another source's, and trained with them; give "
-                "it a vocab_size of its own, or the model tie_word_embeddings=False."
-            )
+        if foreign := sorted(own - kind.fields):
+            allowed = ", ".join(sorted(kind.fields))
+            raise ValueError(f"{place} is of kind {kind.name!r} and so cannot set {foreign[0]}; it can set {allowed}.")
+        for field, what in kind.needed.items():
+            if getattr(source, field) is None:
+                raise ValueError(f"{place}.{field} must be {what}; got None.")
+        kind.check(source, self)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values.
@@ -864,7 +865,7 @@ class MultiSourceConfig(SourcesConfig):
         preset["activation_dropout"] = fields.get("dropout", cls.dropout)
         config = cls(**{**preset, **fields})
         for source in config.sources:
-            if source.kind == "text" or source.share_encoder_with is not None:
+            if "norm" not in config.source_kind(source.name).fields or source.share_encoder_with is not None:
                 continue
             if source.norm is None:
                 source.norm = False
@@ -896,20 +897,18 @@ class MultiSourceConfig(SourcesConfig):
         Raises:
             ValueError: If there is no such source; the message lists the names.
         """
-        source = self.encoder_owner(name)
+        source, layered = self.encoder_owner(name), self.source_kind(name).layered
         vocab_size, pad_token_id = self.source_vocabulary(name)
 
         return EncoderSettings(
             name=name,
-            layers=_pick(source.layers, self.encoder_layers if source.kind == "text" else 0),
+            layers=_pick(source.layers, self.encoder_layers if layered else 0),
             attention_heads=_pick(source.attention_heads, self.encoder_attention_heads),
             ffn_dim=_pick(source.ffn_dim, self.encoder_ffn_dim),
             dropout=_pick(source.dropout, self.dropout),
             vocab_size=vocab_size,
             pad_token_id=pad_token_id,
-            position_embedding=_pick(
-                source.position_embedding, self.position_embedding if source.kind == "text" else "none"
-            ),
+            position_embedding=_pick(source.position_embedding, self.position_embedding if layered else "none"),
             max_position_embeddings=_pick(source.max_position_embeddings, self.max_position_embeddings),
         )
 

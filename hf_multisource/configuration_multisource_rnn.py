@@ -1,14 +1,22 @@
 """What a multi-source LSTM model is made of: the sources, their combination, the decoder. No torch in here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
 from .configuration_multisource import SourcesConfig, check_choice
+from .source_kinds import SourceKind, TextKind
 
 COMBINATIONS = ("basic", "child_sum", "none")
 ATTENTIONS = ("local_p", "general", "dot", "none")
+
+
+class RNNTextKind(TextKind):
+    """Texts of this family, whose encoders all have the layers of the model."""
+
+    fields = frozenset({"vocab_size", "pad_token_id", "dropout", "freeze", "share_embeddings_with"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +87,7 @@ class MultiSourceRNNConfig(SourcesConfig):
 
     model_type = "multisource-rnn"
     attribute_map = {"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
-    fields_of_kind: ClassVar[dict[str, set[str]]] = {
-        "text": {"vocab_size", "pad_token_id", "dropout", "freeze", "share_embeddings_with"}
-    }
+    source_kinds: ClassVar[Mapping[str, SourceKind]] = {"text": RNNTextKind()}
     # What `TextEmbeddings` asks of a configuration; there is nothing to choose.
     scale_embedding: ClassVar[bool] = False
     embedding_norm: ClassVar[bool] = False

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from .architectures import Checkpoint, is_translatable, translate
 from .combiner_weights import transferred_weights
 from .combiners import COMBINERS
-from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, check_choice
+from .configuration_multisource import MultiSourceConfig, check_choice
 from .encoders import wrapped_weights
 from .foreign import DOWNLOAD_OPTIONS, options_of_sources
 from .foreign_settings import check_keys
@@ -248,11 +248,11 @@ def _source_fields(checkpoint: Checkpoint, owner: str, origin: Checkpoint) -> di
     config = checkpoint.config
     shared = ("name", "gated", "share_encoder_with", "share_embeddings_with", "vocab_size", *OF_SOURCE)
     fields = {key: value for key, value in config.get_source(owner).to_dict().items() if key not in shared}
-    settings, allowed = asdict(config.encoder_settings(owner)), FIELDS_OF_KIND[fields["kind"]]
+    settings, allowed = asdict(config.encoder_settings(owner)), config.source_kind(owner).fields
     for field, model_wide in OF_SOURCE.items():
         if field in allowed and settings[field] != getattr(origin.config, model_wide):
             fields[field] = settings[field]
-    if fields["kind"] == "text" and not _has_table_of_decoder(checkpoint, owner, origin):
+    if config.source_kind(owner).has_vocabulary and not _has_table_of_decoder(checkpoint, owner, origin):
         fields["vocab_size"] = settings["vocab_size"]
     return fields
 

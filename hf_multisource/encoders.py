@@ -18,10 +18,11 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, show_first_position
-from .configuration_multisource import KEYS_OF_KIND, EncoderSettings, MultiSourceConfig
+from .configuration_multisource import EncoderSettings, MultiSourceConfig
 from .foreign import build_wrapped_model
 from .layers import FeedForward, TextEmbeddings, build_positions, dropout
 from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
+from .source_kinds import FORMS, MASK, SOURCE_KINDS, SourceKind
 
 
 def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:
@@ -112,7 +113,13 @@ class SourceEncoder(MultiSourcePreTrainedModel):
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
         super().__init__(config)
         self.source = config.get_source(name)
+        self.kind = config.source_kind(name)
         self.settings = config.encoder_settings(name)
+
+    @property
+    def padding_id(self) -> int | None:
+        """The id that pads token ids; None if there are none."""
+        return self.settings.pad_token_id if self.kind.has_vocabulary else None
 
     @property
     def frozen_part(self) -> nn.Module | None:
@@ -145,13 +152,17 @@ class SourceEncoder(MultiSourcePreTrainedModel):
             **inputs: The source's own inputs.
 
         Returns:
-            The given attention mask as bool (B, S), or one of ones if there is none.
+            The given attention mask as bool (B, S). If there is none: that of the padding id, or one of ones, which has
+            one column where the second dimension of the inputs is not the sequence's, but colours or frequencies.
         """
-        if "attention_mask" in inputs:
-            return inputs["attention_mask"].bool()
-        given = inputs[self.main_input_name] if self.main_input_name in inputs else next(iter(inputs.values()))
-        shape = given.shape[:2] if given.dim() == 3 else (given.shape[0], 1)
-        return torch.ones(shape, dtype=torch.bool, device=given.device)
+        if MASK in inputs:
+            return inputs[MASK].bool()
+        if "input_ids" in inputs and self.padding_id is not None:
+            return inputs["input_ids"].ne(self.padding_id)
+        key, given = next(iter(inputs.items()))
+        sequences = self.kind.inputs if self.kind.sequences is None else self.kind.sequences
+        in_time = key in sequences and given.dim() < 4
+        return torch.ones(given.shape[: 1 + in_time], dtype=torch.bool, device=given.device).view(len(given), -1)
 
     def absent(self, attention_mask: Tensor) -> EncodedSource:
         """States where no example has the source; every parameter gets a gradient of zero, as DDP wants it.
@@ -235,14 +246,6 @@ class TextSourceEncoder(SourceEncoder):
 
     def set_input_embeddings(self, value: Any) -> None:
         self.embeddings.tokens = value
-
-    def input_mask(self, **inputs: Tensor) -> Tensor:
-        padding = self.settings.pad_token_id
-        if "input_ids" in inputs and "attention_mask" not in inputs and padding is not None:
-            return inputs["input_ids"].ne(padding)
-        if "input_ids" in inputs and "attention_mask" not in inputs:
-            return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
-        return super().input_mask(**inputs)
 
 
 class TextEncoder(TextSourceEncoder, LayeredEncoder):
@@ -415,16 +418,10 @@ class PretrainedEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
     def set_input_embeddings(self, value: Any) -> None:
         self.model.set_input_embeddings(value)
 
-    def input_mask(self, **inputs: Tensor) -> Tensor:
-        if "attention_mask" in inputs:
-            return inputs["attention_mask"].bool()
-        padding = getattr(self.model.config.get_text_config(), "pad_token_id", None)
-        if "input_ids" in inputs and padding is not None:
-            return inputs["input_ids"].ne(padding)
-        given = next(iter(inputs.values()))
-        in_time = inputs.keys() & {"input_ids", "inputs_embeds", "input_values"} and given.dim() < 4
-        # Elsewhere the second dimension may be colours or frequencies: one column, which says that the source is there.
-        return torch.ones(given.shape[: 1 + bool(in_time)], dtype=torch.bool, device=given.device).view(len(given), -1)
+    @property
+    def padding_id(self) -> int | None:
+        """The id that pads token ids of the wrapped model; None if it has none."""
+        return getattr(self.model.config.get_text_config(), "pad_token_id", None)
 
     def forward(self, attention_mask: Tensor, **kwargs: Any) -> EncodedSource:
         """Encode the source.
@@ -440,7 +437,7 @@ class PretrainedEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
         Raises:
             ValueError: If the wrapped model's main input is missing, or what it returns is no sequence or map.
         """
-        inputs = {key: value for key, value in kwargs.items() if key in KEYS_OF_KIND["pretrained"]}
+        inputs = {key: value for key, value in kwargs.items() if key in self.kind.keys}
         asked = {key: True for key in ("output_hidden_states", "output_attentions") if kwargs.get(key)}
         if not inputs.keys() & {self.main_input_name, "inputs_embeds"}:
             raise ValueError(
@@ -628,3 +625,20 @@ ENCODERS: dict[str, type[SourceEncoder]] = {
     "features": FeatureEncoder,
     "pretrained": PretrainedEncoder,
 }
+
+
+def register_source_kind(kind: SourceKind, encoder_class: type[SourceEncoder]) -> None:
+    """Add a kind of source: configurations, processors, data and models then take sources of it.
+
+    Args:
+        kind: The kind; its `name` is the `kind` of a `SourceConfig`.
+        encoder_class: Class of the encoder, which is built from the configuration and the source's name. Its `forward`
+            takes the kind's `keys` and returns an [`EncodedSource`].
+
+    Raises:
+        ValueError: If there is a kind of this name already.
+    """
+    if kind.name in {**SOURCE_KINDS, **FORMS}:
+        raise ValueError(f"there is a kind of source named {kind.name!r} already; choose another name.")
+    SOURCE_KINDS[kind.name] = FORMS[kind.name] = kind
+    ENCODERS[kind.name] = encoder_class

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .combiner_weights import candidates, neutral_values
-from .configuration_multisource import FIELDS_OF_KIND, MultiSourceConfig, SourceConfig
+from .configuration_multisource import MultiSourceConfig, SourceConfig
 from .encoders import wrapped_weights
+from .source_kinds import SOURCE_KINDS
 
 Model = TypeVar("Model", bound=PreTrainedModel)  # one of this package
 
@@ -161,7 +162,8 @@ def attach_encoder(model: Model, source: str, encoder: PreTrainedModel, *, freez
         raise ValueError(
             f"sources[{source}] must be of kind 'features', without layers, positions or a shared encoder; got {entry}."
         )
-    fields = {key: value for key, value in entry.to_dict().items() if key not in ("kind", *FIELDS_OF_KIND["features"])}
+    left_out = {"kind", *SOURCE_KINDS[entry.kind].fields}
+    fields = {key: value for key, value in entry.to_dict().items() if key not in left_out}
     fields |= {"projection": True, "norm": entry.norm is not False, "dropout": entry.dropout, "freeze": freeze}
     wrapped = SourceConfig(kind="pretrained", encoder=copy.deepcopy(encoder.config), **fields)
     config.sources = [wrapped if other.name == source else other for other in config.sources]

@@ -13,7 +13,7 @@ from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .beam_cache import BeamCache
-from .configuration_multisource import KEYS_OF_KIND, SourcesConfig
+from .configuration_multisource import SourcesConfig
 from .inference import keep_freed_memory
 from .messages import shown
 from .vocabulary import Shortlist
@@ -148,10 +148,6 @@ class MultiSourceGenerationMixin(GenerationMixin):
             collected.setdefault("source_weights", []).append(outputs["source_weights"])
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
 
-    def _source_keywords(self) -> set[str]:
-        first, *others = self.config.sources
-        return {*KEYS_OF_KIND[first.kind]} | {f"{one.name}_{key}" for one in others for key in KEYS_OF_KIND[one.kind]}
-
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, **kwargs: Any
     ) -> tuple[GenerationConfig, dict[str, Any]]:
@@ -177,7 +173,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
     ) -> tuple[Tensor | None, dict[str, Any]]:
         if expand_size > 1:
             # The sources are already encoded here: their raw inputs need not be repeated for each beam.
-            kept = {key: value for key, value in model_kwargs.items() if key not in self._source_keywords()}
+            kept = {key: value for key, value in model_kwargs.items() if key not in self.config.source_keywords}
             shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
             expand: Any = super()._expand_inputs_for_generation  # type: ignore[misc]
             input_ids, kept = expand(
@@ -229,7 +225,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
-        known = {COLLECTED, EXPANSION, BEST, SHORTLIST, *self._source_keywords()}
+        known = {COLLECTED, EXPANSION, BEST, SHORTLIST, *self.config.source_keywords}
         super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
 
     def _prepare_model_inputs(
@@ -266,7 +262,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if best is not None:
             inputs["num_best_tokens"] = best.count
         if inputs.get("encoder_outputs") is not None:
-            for key in self._source_keywords():
+            for key in self.config.source_keywords:
                 inputs.pop(key, None)
         return inputs
 

@@ -11,14 +11,10 @@ from huggingface_hub import ModelCard, ModelCardData, file_exists
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils import PushToHubMixin
 
+from .source_kinds import FORMS, SourceKind
+
 CARD = "README.md"
 UNDESCRIBED = "## Model description\n\nMore information needed\n"  # in the cards of Transformers' trainers
-GIVEN_AS = {  # what a source's main input is made of, and an example of that as Python
-    "input_ids": ("text", '"the text of {name}"'),
-    "pixel_values": ("picture", '"{name}.jpg"'),
-    "input_values": ("sound", '{{"array": samples, "sampling_rate": 16000}}'),
-    "input_features": ("features", "array"),
-}
 SIZES = (
     *("d_model", "num_layers", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "vocab_size"),
@@ -67,8 +63,8 @@ class ModelCardMixin(PushToHubMixin):
         if not model.can_generate():
             raise ValueError(f"{type(self).__name__} has no output layer: make the card of the whole model.")
         config = model.config
-        inputs = {source.name: _main_input(config, source) for source in config.sources}
-        sees = "pixel_values" in inputs.values()
+        kinds = {name: _kind(config, name) for name in config.source_names}
+        sees = FORMS["picture"].name in {kind.name for kind in kinds.values()}
         data = ModelCardData(
             language=[language] if isinstance(language, str) else None if language is None else list(language),
             license=license,
@@ -76,7 +72,7 @@ class ModelCardMixin(PushToHubMixin):
             pipeline_tag="image-text-to-text" if sees else "translation",
             tags=list(dict.fromkeys(["multi-source", *config.strategy.split(", "), *tags])),
         )
-        body = _body(config, address, inputs, model.num_parameters())
+        body = _body(config, address, kinds, model.num_parameters())
         return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -132,18 +128,13 @@ def replace_empty_card(folder: Any, repo_id: str, model: Any, token: Any = None)
     return False
 
 
-def _main_input(config: Any, source: Any) -> str:
-    """The keyword of what a source is given as."""
-    owner = config.encoder_owner(source.name)
-    if owner.encoder is None:
-        return "input_features" if owner.kind == "features" else "input_ids"
-    model_class: Any = MODEL_MAPPING[type(owner.encoder)]
-    return str(model_class.main_input_name)
-
-
-def _given_as(source: Any, key: str) -> str:
-    """The form of a source: features of a wrapped encoder are made of sound."""
-    return "sound" if source.kind == "pretrained" and key == "input_features" else GIVEN_AS[key][0]
+def _kind(config: Any, name: str) -> SourceKind:
+    """What a source is given as: of a wrapped encoder, what that reads."""
+    kind: SourceKind = config.source_kind(name)
+    if not kind.wraps:
+        return kind
+    model_class: Any = MODEL_MAPPING[type(config.encoder_owner(name).encoder)]
+    return next(one for one in kind.wraps if model_class.main_input_name in one.inputs)
 
 
 def _encoder(config: Any, source: Any) -> str:
@@ -156,24 +147,19 @@ def _encoder(config: Any, source: Any) -> str:
     return ", ".join(words) or "the sizes below"
 
 
-def _body(config: Any, address: str, inputs: dict[str, str], parameters: int) -> str:
+def _body(config: Any, address: str, kinds: dict[str, SourceKind], parameters: int) -> str:
     """The card without its metadata."""
-    forms = {source.name: _given_as(source, inputs[source.name]) for source in config.sources}
     table = "\n".join(
-        f"| {i} | `{source.name}` | {source.kind} | {forms[source.name]} | {_encoder(config, source)} |"
+        f"| {i} | `{source.name}` | {source.kind} | {kinds[source.name].name} | {_encoder(config, source)} |"
         for i, source in enumerate(config.sources, start=1)
     )
     sizes = "\n".join(f"| `{key}` | {getattr(config, key)} |" for key in SIZES if key in config.setting_names())
-    values = {
-        name: (GIVEN_AS["input_values"] if form == "sound" else GIVEN_AS[inputs[name]])[1].format(name=name)
-        for name, form in forms.items()
-    }
+    values = {name: kind.example.replace("{name}", name) for name, kind in kinds.items()}
     last = list(values)[-1]
     several = len(values) > 1
     both = ", ".join(f"{name}={value}" for name, value in values.items())
     rows = ", ".join(f"{name}=[{value}, {'None' if name == last else value}]" for name, value in values.items())
-    needed = "`array`: an array (positions, features) of NumPy. " if "features" in forms.values() else ""
-    needed += "`samples`: an array of floats. " if "sound" in forms.values() else ""
+    imports = "import numpy\n" if "numpy" in both else ""
     absent = f"""
 Any source may be absent in any example, as long as one is there: leave it out, or give None. Of several examples, each
 source is a list:
@@ -200,7 +186,7 @@ Combiner: `{config.strategy}`. {parameters:,} parameters (`model_type` `{config.
 ## Use it
 
 ```python
-from transformers import AutoModelForSeq2SeqLM, AutoProcessor
+{imports}from transformers import AutoModelForSeq2SeqLM, AutoProcessor
 
 address = {address!r}
 processor = AutoProcessor.from_pretrained(address, trust_remote_code=True)
@@ -210,7 +196,7 @@ output = model.generate(**batch, num_beams=4, max_new_tokens=128)
 print(processor.batch_decode(output, skip_special_tokens=True))
 ```
 
-{needed}The code of the model lies beside its weights; with `hf_multisource` installed and imported, the flag
+The code of the model lies beside its weights; with `hf_multisource` installed and imported, the flag
 `trust_remote_code=True` is not needed.
 {absent if several else ""}
 ## Not known

@@ -178,8 +178,8 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             masks = dict(zip(masks, kept, strict=True))
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
-        if self.training:  # what the collator makes of a picture that no example has: parameters still get gradients
-            for name in (name for name in given if name not in masks and self.config.get_source(name).kind != "text"):
+        if self.training:  # of a source without columns, which no example has, the parameters still get gradients
+            for name in (name for name in given if name not in masks):
                 size = next(iter(masks.values())).shape[0]
                 encoded[name] = self.encoder_of(name).absent(next(iter(masks.values())).new_zeros(size, 0))
             encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
@@ -276,7 +276,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
         self._tied_weights_keys = {
             f"encoder.sources.{name}.embeddings.tokens.weight": table
             for name in self.encoder.sources
-            if config.get_source(name).kind == "text" and (table := self._embedding_table(name)) is not None
+            if config.source_kind(name).has_vocabulary and (table := self._embedding_table(name)) is not None
         }
         self.post_init()
 
@@ -296,8 +296,8 @@ class SourcesModel(MultiSourcePreTrainedModel):
         if not self.config.tie_word_embeddings:
             return
         for name in self.encoder.sources:
-            kind = self.config.get_source(name).kind
-            if kind == "text" and self._embedding_table(name) == "decoder.embeddings.tokens.weight":
+            kind = self.config.source_kind(name)
+            if kind.has_vocabulary and self._embedding_table(name) == "decoder.embeddings.tokens.weight":
                 self.encoder.encoder_of(name).set_input_embeddings(value)
 
     def resize_token_embeddings(
@@ -326,7 +326,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
         """
         for name in self.encoder.sources:
             source = self.config.get_source(name)
-            own = source.kind != "text" or source.vocab_size is not None
+            own = not self.config.source_kind(name).has_vocabulary or source.vocab_size is not None
             if not (own or self.config.tie_word_embeddings):
                 self.encoder.encoder_of(name).resize_token_embeddings(size, mean_resizing=mean_resizing)
 

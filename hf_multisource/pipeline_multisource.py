@@ -135,7 +135,7 @@ class MultiSourcePipeline(Pipeline):
     def _lengths(self, examples: list[Any]) -> list[int]:
         """Characters of the longest text of each; what is no example has none, and `preprocess` will say so."""
         processor: Any = self.processor
-        texts = [name for name in processor.source_names if processor.main_input(name) == "input_ids"]
+        texts = [name for name in processor.source_names if processor.kind_of(name).has_vocabulary]
         values = [[x.get(name) for name in texts] if isinstance(x, Mapping) else [] for x in examples]
         return [max((len(value) for value in row if isinstance(value, str)), default=0) for row in values]
 
@@ -183,7 +183,7 @@ class MultiSourcePipeline(Pipeline):
         processor._check_names(inputs)
         for name, value in inputs.items():
             if hasattr(value, "__len__") and not processor.is_single(name, value):
-                one = "a text" if processor.main_input(name) == "input_ids" else "one value, not a list,"
+                one = "a text" if processor.kind_of(name).has_vocabulary else "one value, not a list,"
                 raise ValueError(f"source {name!r} of an example must be {one} or None; got {value!r}.")
         encoded = processor(**inputs, truncation=truncation, max_length=max_source_length, unreadable=unreadable)
         # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.

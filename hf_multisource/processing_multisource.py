@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,19 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.processing_utils import ProcessorMixin
 
-from .collation import LABEL_PADDING, check_finite, pad_rows, pad_source, source_key, to_array
+from .arrays import pad_rows
+from .collation import LABEL_PADDING
 from .configuration_multisource import MultiSourceConfig
 from .foreign import DOWNLOAD_OPTIONS, load_auto, options_of_sources
 from .foreign_settings import forget_references
-from .messages import first_line, shown
+from .messages import first_line
 from .model_card import replace_empty_card
-from .pictures import UnreadablePictureError, read_picture
-from .processor_files import check_names, check_processor_files
+from .processor_files import check_kinds, check_names, check_processor_files
+from .source_kinds import FORMS, MASK, SourceKind, read_text, source_key
 from .text_encoding import TextOptions, encode_texts
 
 UNREADABLE = ("error", "absent")
 TARGET = "text_target"  # what the target is called beside the names of sources
-PROCESSOR_INPUTS = {  # what an image processor, or a feature extractor, may make of a source
-    "AutoImageProcessor": ("pixel_values",),
-    "AutoFeatureExtractor": ("input_values", "input_features"),
-}
 COUNT_LOCK = threading.Lock()  # held while `unreadable` is counted; an attribute could be neither copied nor pickled
 logger = logging.getLogger(__name__)
 
@@ -44,7 +41,7 @@ logger = logging.getLogger(__name__)
 class MultiSourceProcessor(ProcessorMixin):
     """Makes the inputs of every source, and the labels of the target.
 
-    A source is text, unless `source_processors` or `feature_sources` name it.
+    A source is text, unless `source_processors`, `feature_sources` or `source_kinds` name it.
 
     Args:
         tokenizer: The target's tokenizer, and that of every text source without its own.
@@ -56,10 +53,11 @@ class MultiSourceProcessor(ProcessorMixin):
         null_token: If set, an absent text source is read as a text of this one token, which every text source's
             vocabulary must have: it is then present, as in Nishimura et al. 2018,
             https://doi.org/10.18653/v1/W18-2711. Like any text, it gets what its tokenizer puts around texts.
+        source_kinds: Names of kinds that `register_source_kind` has added, by source.
 
     Attributes:
-        unreadable: How many pictures of each source could not be read so far, where they were taken for absent. Each
-            worker of a DataLoader counts its own.
+        unreadable: How many pictures and recordings of each source could not be read so far, where they were taken for
+            absent. Each worker of a DataLoader counts its own.
 
     Raises:
         ValueError: If `source_names` is empty or holds what cannot be the name of a source, a part belongs to no source
@@ -80,13 +78,16 @@ class MultiSourceProcessor(ProcessorMixin):
         source_processors: Mapping[str, Any] | None = None,
         feature_sources: Sequence[str] = (),
         null_token: str | None = None,
+        source_kinds: Mapping[str, str] | None = None,
     ) -> None:
         check_names(source_names)
         super().__init__(tokenizer)
         self.source_names = list(source_names)
         self.source_tokenizers = dict(source_tokenizers or {})
         self.source_processors = dict(source_processors or {})
-        self.feature_sources = list(feature_sources)
+        kinds = dict(source_kinds or {})
+        self.feature_sources = [*feature_sources, *(name for name, kind in kinds.items() if kind == "features")]
+        self.source_kinds = {name: kind for name, kind in kinds.items() if kind != "features"}
         self.null_token = null_token
         self.unreadable: dict[str, int] = {}
         self._check_parts()
@@ -146,6 +147,7 @@ class MultiSourceProcessor(ProcessorMixin):
         tokenizers: dict[str, PreTrainedTokenizerBase] = {}
         processors: dict[str, Any] = {}
         features: list[str] = []
+        kinds: dict[str, str] = {}
         for name, part in parts.items():
             if isinstance(part, cls):
                 if name not in part.source_names and len(part.source_names) > 1:
@@ -156,12 +158,15 @@ class MultiSourceProcessor(ProcessorMixin):
                 if own in part.feature_sources:
                     features.append(name)
                     continue
-                part = part.source_processors.get(own) or part.get_tokenizer(own)
+                if own in part.source_kinds:
+                    kinds[name] = part.source_kinds[own]
+                    continue
+                part = part.part_of(own)
             if not isinstance(part, PreTrainedTokenizerBase):
                 processors[name] = part
             elif part is not target:
                 tokenizers[name] = part
-        return cls(target, list(sources), tokenizers, processors, features, null_token)
+        return cls(target, list(sources), tokenizers, processors, features, null_token, kinds)
 
     @classmethod
     def get_attributes(cls) -> list[str]:
@@ -178,8 +183,33 @@ class MultiSourceProcessor(ProcessorMixin):
         return [
             source_key(i, name, key)
             for i, name in enumerate(self.source_names)
-            for key in (self.main_input(name), "attention_mask")
+            for key in (self.main_input(name), MASK)
         ]
+
+    def kind_of(self, name: str) -> SourceKind:
+        """Return the kind of a source: of one that a wrapped model reads, text, picture or sound.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            What differs between kinds.
+        """
+        if name in self.source_processors:
+            sort = auto_class(self.source_processors[name])
+            return next(kind for kind in FORMS.values() if kind.part_loader == sort)
+        return FORMS["features" if name in self.feature_sources else self.source_kinds.get(name, "text")]
+
+    def part_of(self, name: str) -> Any:
+        """Return the part that makes the inputs of a source.
+
+        Args:
+            name: The source's name.
+
+        Returns:
+            Its tokenizer, image processor or feature extractor; None if its kind needs none.
+        """
+        return self.get_tokenizer(name) if self.kind_of(name).has_vocabulary else self.source_processors.get(name)
 
     def main_input(self, name: str) -> str:
         """What a source is given to the model as.
@@ -190,10 +220,7 @@ class MultiSourceProcessor(ProcessorMixin):
         Returns:
             "input_ids" of text, "input_features" of features; of pictures and speech what their processor makes.
         """
-        if name in self.source_processors:
-            key: str = self.source_processors[name].model_input_names[0]
-            return key
-        return "input_features" if name in self.feature_sources else "input_ids"
+        return self.kind_of(name).main_input(self.part_of(name))
 
     def get_tokenizer(self, name: str) -> PreTrainedTokenizerBase:
         """The tokenizer of a text source.
@@ -207,7 +234,7 @@ class MultiSourceProcessor(ProcessorMixin):
         Raises:
             ValueError: If the source is no text.
         """
-        if self.main_input(name) != "input_ids":
+        if not self.kind_of(name).has_vocabulary:
             raise ValueError(f"source {name!r} has no tokenizer: it is given as {self.main_input(name)}, not as text.")
         return self.source_tokenizers.get(name, self.tokenizer)
 
@@ -221,9 +248,7 @@ class MultiSourceProcessor(ProcessorMixin):
         Returns:
             The answer.
         """
-        if self.main_input(name) == "input_ids":
-            return isinstance(value, str)
-        return isinstance(value, str | bytes) or not isinstance(value, Sequence)
+        return self.kind_of(name).is_single(value)
 
     @property
     def pad_token_id(self) -> int:
@@ -259,19 +284,20 @@ class MultiSourceProcessor(ProcessorMixin):
             pad_to_multiple_of: Pad to lengths that are multiples of this, as the collator does: ids, features, their
                 masks and the labels, but not pictures and speech. Needs padding.
             return_tensors: "pt" for tensors, "np" for arrays, None for lists.
-            unreadable: Whether a picture that cannot be read is an "error" or, with a warning, "absent".
-            **sources: By source name, one value or a list of values. Text: a text, or NaN, pandas' None. Pictures:
-                whatever [`read_picture`] takes. Speech: an array of samples, or a dict of `array` and `sampling_rate`.
-                Features: an array; a map is read row by row. None, an empty or white text (or path), an array of no
-                rows, or a name left out: absent. A list is always a batch: a single array must not be one.
+            unreadable: Whether a picture or recording that cannot be read is an "error" or, with a warning, "absent".
+            **sources: By source name, one value or a list of values. Pictures: whatever [`read_picture`] takes. Speech:
+                an array of samples, a dict of `array` and `sampling_rate`, or a file, as its path, its bytes, or a dict
+                of `bytes` and `path`. Features: an array; a map is read row by row. None, NaN, an empty or white text
+                (or path), an array of no rows, or a name left out: absent. A list is always a batch: a single array
+                must not be one.
 
         Shape:
             Speech (samples,); features (S, F), maps (F, H, W), which become (H * W, F).
 
         Returns:
             Of every source (bare for source 0, prefixed for the others): `input_ids`, `pixel_values`, `input_values` or
-            `input_features`; and `attention_mask`, of one entry for a picture. Absent ones have masks of zeros; in
-            lists that are not padded, their arrays are None. And `labels`.
+            `input_features`; and `attention_mask`, of one entry for a picture. Absent ones have masks of zeros; where
+            nothing is padded, None in place of row and mask. And `labels`.
 
         Raises:
             ValueError: If a name is neither a source's nor an option's, lists have different lengths, a value is not
@@ -282,7 +308,7 @@ class MultiSourceProcessor(ProcessorMixin):
         if unreadable not in UNREADABLE:
             raise ValueError(f"unreadable must be one of {', '.join(map(repr, UNREADABLE))}; got {unreadable!r}.")
         names = self.source_names if sources or text_target is None else []
-        texts_of = [name for name in self.source_names if self.main_input(name) == "input_ids"]
+        texts_of = [name for name in self.source_names if self.kind_of(name).has_vocabulary]
         options = TextOptions(
             {**{name: self.get_tokenizer(name) for name in texts_of}, TARGET: self.tokenizer},
             add_special_tokens=add_special_tokens,
@@ -292,62 +318,71 @@ class MultiSourceProcessor(ProcessorMixin):
             pad_to_multiple_of=pad_to_multiple_of,
         )
         for name, value in sources.items():  # a missing cell, or a number
-            if self.main_input(name) == "input_ids" and value is not None and not hasattr(value, "__len__"):
-                sources[name] = _text(f"source {name!r}", 0, value)
+            if self.kind_of(name).has_vocabulary and value is not None and not hasattr(value, "__len__"):
+                sources[name] = read_text(f"source {name!r}", 0, value)
         single = all(value is None or self.is_single(name, value) for name, value in sources.items())
         single = single and isinstance(text_target, str | None)
         columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}
         targets: Any = [text_target] if single and text_target is not None else text_target
         size = self._batch_size(columns if targets is None else {**columns, TARGET: targets})
 
-        rows: dict[str, list[Any]] = {}
-        masks: dict[str, list[Any]] = {}
+        encoded = {}
         for name in names:
-            column = columns.get(name, [None] * size)
-            key = self.main_input(name)
-            if key == "input_ids":
-                texts = [_text(f"source {name!r}", i, value) for i, value in enumerate(column)]
-                rows[name] = self._encode(name, texts, options)
-                masks[name] = [[1] * len(row) for row in rows[name]]
-            elif key == "pixel_values":
-                rows[name] = [self._encode_picture(name, i, value, unreadable) for i, value in enumerate(column)]
-                masks[name] = [[int(row is not None)] for row in rows[name]]
-            elif name in self.feature_sources:
-                rows[name] = [self._encode_features(name, i, value) for i, value in enumerate(column)]
-                masks[name] = [[] if row is None else [1] * len(row) for row in rows[name]]
-            else:
-                encoded = [self._encode_speech(name, i, value) for i, value in enumerate(column)]
-                rows[name], masks[name] = [row for row, _ in encoded], [mask for _, mask in encoded]
+            kind, part = self.kind_of(name), self.part_of(name)
+            encoded[name] = kind.encode(
+                columns.get(name, [None] * size),
+                name=name,
+                part=part,
+                skip=partial(self._skip, name, unreadable),
+                **(self._text_options(name, options) if kind.has_vocabulary else {}),
+            )
         if names:
-            self._check_present(masks, size)
-        if self.null_token is not None:
-            for name in (name for name in names if name in texts_of):
+            self._check_present([masks for _, masks in encoded.values()], size)
+        data: dict[str, Any] = {}
+        for i, (name, (rows, masks)) in enumerate(encoded.items()):
+            kind, part = self.kind_of(name), self.part_of(name)
+            if kind.has_vocabulary and self.null_token is not None:
                 # "Split" is for sentences that quote a special token; this one is meant.
                 how = {"split_special_tokens": False, "add_special_tokens": add_special_tokens}
-                [null] = self._token_ids(self.get_tokenizer(name), [self.null_token], **how)
-                rows[name] = [row or null for row in rows[name]]
-                masks[name] = [[1] * len(row) for row in rows[name]]
-
-        data: dict[str, Any] = {}
-        for i, name in enumerate(names):
-            row_key, mask_key = source_key(i, name, self.main_input(name)), source_key(i, name, "attention_mask")
-            data[row_key], data[mask_key] = rows[name], masks[name]
+                [null] = encode_texts(part, [self.null_token], exclusive=part.split_special_tokens, **how)
+                rows = [null if row is None else row for row in rows]
+                masks = [kind.mask(row) for row in rows]
             if options.pads:
-                length = options.padded_length(name) if name in texts_of else None
-                data[row_key], data[mask_key] = pad_source(
-                    self, name, rows[name], masks[name], to=length, multiple_of=options.multiple
-                )
+                length = options.padded_length(name) if kind.has_vocabulary else None
+                rows, masks = kind.pad(rows, masks, name=name, part=part, to=length, multiple_of=options.multiple)
+            data[source_key(i, name, kind.main_input(part))], data[source_key(i, name, MASK)] = rows, masks
         if targets is not None:
-            texts = [_text(TARGET, i, value) for i, value in enumerate(targets)]
+            texts: list[Any] = [read_text(TARGET, i, value) for i, value in enumerate(targets)]
             if None in texts:
                 raise ValueError(f"{TARGET} of example {texts.index(None)} is missing; each example needs one.")
-            data["labels"] = self._encode(TARGET, texts, options)
+            labels = []
+            if texts:
+                labels = encode_texts(self.tokenizer, texts, is_target=True, **self._text_options(TARGET, options))
             if options.pads:
                 length = options.padded_length(TARGET)
-                data["labels"] = pad_rows(data["labels"], LABEL_PADDING, to=length, multiple_of=options.multiple)
+                labels = pad_rows(labels, LABEL_PADDING, to=length, multiple_of=options.multiple)
+            data["labels"] = labels
         if single and return_tensors is None:
             data = {key: values[0] for key, values in data.items()}
         return BatchFeature(data, tensor_type=return_tensors)
+
+    def _text_options(self, name: str, options: TextOptions) -> dict[str, Any]:
+        """Arguments of `encode_texts` for a text source, or the target."""
+        return {
+            "truncation": options.truncates,
+            "max_length": options.length(name),
+            "add_special_tokens": options.add_special_tokens,
+            # The null token is encoded with another `split_special_tokens` than texts.
+            "exclusive": self.null_token is not None and options.tokenizers[name].split_special_tokens,
+        }
+
+    def _skip(self, name: str, unreadable: str, place: str, error: Exception) -> None:
+        """Count a file that cannot be read, and warn of it; or raise its error."""
+        if unreadable == "error":
+            raise ValueError(f"{place}: {error}.") from error
+        logger.warning(f"{place}: {error}; it counts as absent.")
+        with COUNT_LOCK:
+            self.unreadable[name] = self.unreadable.get(name, 0) + 1
 
     def _check_names(self, sources: Iterable[str], options: str = "") -> None:
         unknown = [name for name in sources if name not in self.source_names]
@@ -355,13 +390,15 @@ class MultiSourceProcessor(ProcessorMixin):
             raise ValueError(f"unknown source {unknown[0]!r}; the sources are {', '.join(self.source_names)}{options}.")
 
     def _check_parts(self) -> None:
-        parts = [*self.source_tokenizers, *self.source_processors, *self.feature_sources]
+        parts = [*self.source_tokenizers, *self.source_processors, *self.feature_sources, *self.source_kinds]
         self._check_names(parts)
         twice = [name for name in parts if parts.count(name) > 1]
         if twice:
             raise ValueError(
-                f"source {twice[0]!r} must be in one of source_tokenizers, source_processors and feature_sources only."
+                f"source {twice[0]!r} must be in one of source_tokenizers, source_processors, feature_sources and "
+                "source_kinds only."
             )
+        check_kinds(self.source_kinds)
         for name, part in self.source_processors.items():
             sort = auto_class(part)
             if sort is None:
@@ -369,15 +406,16 @@ class MultiSourceProcessor(ProcessorMixin):
                     f"source_processors[{name!r}] must be an image processor or a feature extractor; "
                     f"got {type(part).__name__}."
                 )
-            if self.main_input(name) not in PROCESSOR_INPUTS[sort]:
+            kind, made = self.kind_of(name), part.model_input_names[0]
+            if made not in kind.inputs:
                 raise ValueError(
-                    f"source_processors[{name!r}] must make {' or '.join(PROCESSOR_INPUTS[sort])}; "
-                    f"{type(part).__name__} makes {self.main_input(name)}."
+                    f"source_processors[{name!r}] must make {' or '.join(kind.inputs)}; "
+                    f"{type(part).__name__} makes {made}."
                 )
 
     def _check_null_token(self, null_token: str) -> None:
         for name in self.source_names:
-            if self.main_input(name) == "input_ids":
+            if self.kind_of(name).has_vocabulary:
                 tokenizer = self.get_tokenizer(name)
                 ids = tokenizer(null_token, add_special_tokens=False, split_special_tokens=False)["input_ids"]
                 if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
@@ -388,7 +426,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
     def _batch_size(self, columns: Mapping[str, Any]) -> int:
         for name, values in columns.items():
-            if name == TARGET or self.main_input(name) == "input_ids":
+            if name == TARGET or self.kind_of(name).has_vocabulary:
                 if isinstance(values, str):
                     raise ValueError(
                         f"{name} is a single text, others are lists: give single texts or lists throughout."
@@ -400,109 +438,11 @@ class MultiSourceProcessor(ProcessorMixin):
             raise ValueError(f"sources and target must have equally many values; got {sizes}.")
         return next(iter(sizes.values()), 1)
 
-    def _check_present(self, masks: Mapping[str, Sequence[Any]], size: int) -> None:
+    def _check_present(self, masks: Sequence[Sequence[Any]], size: int) -> None:
         for row in range(size):
-            if not any(np.any(rows[row]) for rows in masks.values()):
+            if not any(rows[row] is not None and np.any(rows[row]) for rows in masks):
                 names = ", ".join(self.source_names)
                 raise ValueError(f"example {row} has no source at all; give it at least one of {names}.")
-
-    def _encode(self, name: str, texts: Sequence[str | None], options: TextOptions) -> list[list[int]]:
-        """Ids of every text; none where a source is absent. An empty target is a text like any other."""
-        present = [i for i, text in enumerate(texts) if name == TARGET or (text and text.strip())]
-        rows: list[list[int]] = [[] for _ in texts]
-        if present:
-            chosen: Any = [texts[i] for i in present]
-            encoded = self._token_ids(
-                options.tokenizers[name],
-                chosen,
-                is_target=name == TARGET,
-                truncation=options.truncates,
-                max_length=options.length(name),
-                add_special_tokens=options.add_special_tokens,
-            )
-            for i, ids in zip(present, encoded, strict=True):
-                rows[i] = ids
-        return rows
-
-    def _token_ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> list[list[int]]:
-        # The null token is encoded with another `split_special_tokens` than texts.
-        exclusive = self.null_token is not None and tokenizer.split_special_tokens
-        return encode_texts(tokenizer, texts, exclusive=exclusive, **options)
-
-    def _encode_picture(self, name: str, row: int, value: Any, unreadable: str) -> Any:
-        """The picture's pixels; None if there is none."""
-        if value is None or (isinstance(value, str) and not value.strip()):
-            return None
-        place = f"source {name!r} of example {row}"
-        try:
-            picture = read_picture(value)
-        except UnreadablePictureError as error:
-            if unreadable == "error":
-                raise ValueError(f"{place}: {error}.") from error
-            logger.warning(f"{place}: {error}; it counts as absent.")
-            with COUNT_LOCK:
-                self.unreadable[name] = self.unreadable.get(name, 0) + 1
-            return None
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
-        return self.source_processors[name](picture, return_tensors="np")["pixel_values"][0]
-
-    def _array(self, name: str, row: int, value: Any) -> np.ndarray:
-        try:
-            return to_array(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"source {name!r} of example {row} is no array of numbers: {error}") from error
-
-    def _encode_features(self, name: str, row: int, value: Any) -> Any:
-        """The array (S, F) itself, or a map's as a view of it; it is read once, to check that it is finite."""
-        if value is None:
-            return None
-        array = self._array(name, row, value)
-        if array.ndim not in (2, 3) or array.dtype.kind not in "fiu":
-            raise ValueError(
-                f"source {name!r} of example {row} must be an array of numbers, (S, F) or a map (F, H, W); "
-                f"got {array.dtype} of shape {array.shape}."
-            )
-        if array.ndim == 3:
-            array = array.reshape(len(array), math.prod(array.shape[1:])).T
-        if not len(array):
-            return None
-        place = f"source {name!r} of example {row}"
-        if not array.shape[1]:
-            raise ValueError(f"{place} has {len(array)} vectors of no numbers.")
-        check_finite(array, place)
-        return array
-
-    def _encode_speech(self, name: str, row: int, value: Any) -> tuple[Any, Any]:
-        """What the feature extractor makes of one recording, and its mask."""
-        if value is None:
-            return None, []
-        extractor = self.source_processors[name]
-        rate = extractor.sampling_rate
-        if not isinstance(value, Sequence) and not hasattr(value, "ndim"):
-            try:  # a dict, or what an `Audio` column of `datasets` holds, which is none but can be asked like one
-                value, rate = value["array"], value["sampling_rate"]
-            except (KeyError, TypeError) as error:
-                raise ValueError(
-                    f"source {name!r} of example {row} must be an array of samples or a dict with array and "
-                    f"sampling_rate; got {type(value).__name__}."
-                ) from error
-        samples = self._array(name, row, value)
-        if rate != extractor.sampling_rate:
-            raise ValueError(
-                f"source {name!r} of example {row} has a sampling rate of {rate} Hz, but its feature extractor needs "
-                f"{extractor.sampling_rate} Hz: resample it."
-            )
-        if samples.ndim != 1 or (samples.dtype.kind != "f" and len(samples)):
-            raise ValueError(
-                f"source {name!r} of example {row} must be one channel of samples, an array of floats (samples,); "
-                f"got {samples.dtype} of shape {samples.shape}."
-            )
-        if not len(samples):
-            return None, []
-        check_finite(samples, f"source {name!r} of example {row}")
-        made = extractor([samples.astype(np.float32)], sampling_rate=rate, return_attention_mask=True)
-        return to_array(made[self.main_input(name)][0]), to_array(made.get("attention_mask", [[1]])[0])
 
     def to_dict(self) -> dict[str, Any]:
         """What `processor_config.json` holds; tokenizers and sources' processors have files of their own.
@@ -512,6 +452,8 @@ class MultiSourceProcessor(ProcessorMixin):
         """
         output: dict[str, Any] = super().to_dict()
         output["source_tokenizers"] = list(self.source_tokenizers)
+        if not self.source_kinds:  # processors of earlier versions do not know it
+            del output["source_kinds"]
         # An image processor gives other pixels with another backend, and would be loaded with whatever is installed.
         output["source_processors"] = {
             name: {"auto_class": auto_class(part), "backend": getattr(part, "backend", None)}
@@ -593,15 +535,6 @@ def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
         raise ValueError(f"{path}: {folder} cannot be loaded: {first_line(error)}") from error
 
 
-def _text(what: str, row: int, value: Any) -> str | None:
-    """A text, or None where there is none: NaN and NA stand for missing cells in tables of pandas."""
-    if value is None or isinstance(value, str):
-        return value
-    if (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType":
-        return None
-    raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
-
-
 def load_main_processor(
     processor_class: type[MultiSourceProcessor], name: str, place: str | Path, options: Mapping[str, Any]
 ) -> Any:
@@ -625,8 +558,8 @@ def load_main_processor(
     if type(config) not in MODEL_MAPPING:
         raise ValueError(f"{place}: a checkpoint of type {config.model_type!r} is none that AutoModel loads.")
     model_class: Any = MODEL_MAPPING[type(config)]
-    kinds = [kind for kind, inputs in PROCESSOR_INPUTS.items() if model_class.main_input_name in inputs]
-    loader = kinds[0] if kinds else "AutoTokenizer"
+    kinds = [kind for kind in FORMS.values() if kind.part_loader and model_class.main_input_name in kind.inputs]
+    loader = str(kinds[0].part_loader) if kinds else "AutoTokenizer"
     try:
         return load_auto(loader, place, **options)
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 from .configuration_multisource import MultiSourceConfig
 from .foreign import PART_LOADERS, read_settings
 from .messages import shown
+from .source_kinds import FORMS
 
 PROCESSOR_FILE = "processor_config.json"
 # An `audio_tokenizer` is a model in a place that the file names; processors of this package have none.
@@ -38,6 +39,27 @@ def check_names(names: Any, place: str = "source_names") -> None:
         raise ValueError(f"{place}: {error}") from error
 
 
+def check_kinds(kinds: Any, place: str = "source_kinds") -> None:
+    """Check the kinds that a processor has for sources, beside those that follow from its parts.
+
+    Args:
+        kinds: Names of kinds by source.
+        place: What the message calls them.
+
+    Raises:
+        ValueError: If there is no such kind, or a source of it needs a part; the message names the source.
+    """
+    if not isinstance(kinds, Mapping):
+        raise ValueError(f"{place} must be an object; got {shown(kinds)}.")
+    allowed = [kind.name for kind in FORMS.values() if kind.part_loader is None]
+    for name, kind in kinds.items():
+        if kind not in allowed:
+            raise ValueError(
+                f"{place}.{name} must be one of {', '.join(map(repr, allowed))}; got {shown(kind)}. A kind of your own "
+                "is known once register_source_kind has been called."
+            )
+
+
 def check_processor(settings: Mapping[str, Any], file: str, arguments: Iterable[str]) -> None:
     """Check what a `processor_config.json` holds.
 
@@ -61,7 +83,8 @@ def check_processor(settings: Mapping[str, Any], file: str, arguments: Iterable[
     parts = settings.get("source_processors", {})
     if not isinstance(parts, dict):
         raise ValueError(f"{file}: source_processors must be an object; got {shown(parts)}.")
-    for key in ("source_tokenizers", "feature_sources", "source_processors"):
+    check_kinds(settings.get("source_kinds", {}), f"{file}: source_kinds")
+    for key in ("source_tokenizers", "feature_sources", "source_processors", "source_kinds"):
         if unknown := [name for name in settings.get(key, ()) if name not in names]:
             raise ValueError(f"{file}: {key} must name sources ({', '.join(names)}); got {shown(unknown[0])}.")
     for name, how in parts.items():
@@ -104,4 +127,4 @@ def check_processor_files(place: Any, arguments: Iterable[str], **where: Any) ->
         raise ValueError(f"{place}/{AUDIO_TOKENIZER_FILE}: a processor of several sources has no audio tokenizer.")
 
 
-__all__ = ["check_names", "check_processor_files"]
+__all__ = ["check_kinds", "check_names", "check_processor_files"]

@@ -19,13 +19,12 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import seed_worker
 
 from .arguments import MultiSourceTrainingArguments
-from .collation import DataCollatorForMultiSource, source_key
-from .configuration_multisource import SOURCE_KEYS
+from .collation import DataCollatorForMultiSource
 from .model_card import CARD, describe_in_card
 from .sharding import shard
+from .source_kinds import example_length
 
 POOL_BATCHES = 50
-LENGTH_KEYS = ("input_ids", "input_features", "input_values")
 
 
 def length_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
@@ -42,8 +41,7 @@ def length_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
     """
     known = getattr(dataset, "text_lengths", None)
     if known is None:
-        keys = [[source_key(i, name, key) for key in LENGTH_KEYS] for i, name in enumerate(source_names)]
-        known = [[_length(example, of_source) for of_source in keys] for example in dataset]
+        known = [[example_length(example, i, name) for i, name in enumerate(source_names)] for example in dataset]
     if not isinstance(known, np.ndarray):
         known = [(max(row, default=0), next(iter(row), 0)) for row in known]
         return np.array(known, dtype=np.int32).reshape(-1, 2)
@@ -64,7 +62,7 @@ def token_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
     """
     labels = getattr(dataset, "label_lengths", None)
     if labels is None:
-        labels = [_length(example, ["labels"]) for example in dataset]
+        labels = [0 if (row := example.get("labels")) is None else len(row) for example in dataset]
     keys = length_keys(dataset, source_names)
     return np.concatenate([np.maximum(keys[:, :1], np.asarray(labels, dtype=np.int32)[:, None]), keys], axis=1)
 
@@ -87,10 +85,6 @@ def sort_by_length(indices: np.ndarray, lengths: np.ndarray, *, longest_first: b
     """
     keys = lengths[indices] * (-1 if longest_first else 1)
     return indices[np.lexsort(keys.T[::-1])]
-
-
-def _length(example: Mapping[str, Any], keys: Sequence[str]) -> int:
-    return next((len(example[key]) for key in keys if example.get(key) is not None), 0)
 
 
 class LengthBucketSampler(Sampler[int]):
@@ -325,8 +319,7 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         # Stock code keeps the columns that `forward` names; the other sources reach it through **kwargs.
         super()._set_signature_columns_if_needed()
         columns: Any = self._signature_columns
-        for i, name in enumerate(self._config.source_names):
-            columns += [column for key in SOURCE_KEYS if (column := source_key(i, name, key)) not in columns]
+        columns += [column for column in self._config.source_keywords if column not in columns]
 
     def create_optimizer(self, model: Any = None) -> Any:
         """As stock; with FSDP2, of the parameters that this process holds a part of.

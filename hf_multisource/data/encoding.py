@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from hf_multisource.data.media import forms_of, is_absent, read_sound
 from hf_multisource.data.rows import Row
+from hf_multisource.source_kinds import MASK, SourceKind, is_absent, source_key
 
 Example = dict[str, Any]  # one encoded row: ids, masks, features by the model's keywords, for the collator
 
@@ -27,8 +27,11 @@ class Processor(Protocol):
     def main_input(self, name: str) -> str:
         """Keyword of the model that takes a source; "input_ids" for text."""
 
+    def kind_of(self, name: str) -> SourceKind:
+        """What differs between kinds of sources."""
+
     def __call__(self, **text: Any) -> Mapping[str, Any]:
-        """Encode values, or lists of them, to one row of ids or numbers per key, neither padded nor truncated."""
+        """Encode values, or lists of them, to one row per key, neither padded nor truncated; None: absent."""
 
 
 class MixedExamples(Sequence[Example]):
@@ -44,14 +47,16 @@ class MixedExamples(Sequence[Example]):
         label_lengths: Of each row, the tokens of its target.
     """
 
-    def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, list[int]]]) -> None:
+    def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, Any]]) -> None:
         self.processor = processor
         self.rows = rows
         self.encoded = encoded
-        self.forms = {name: form for name, form in forms_of(processor).items() if form != "text"}
-        texts = [key for name, key in input_keys(processor).items() if name not in self.forms]
+        keys = text_keys(processor)
+        self.others = [name for name in processor.source_names if name not in keys]
         known = getattr(encoded, "text_lengths", None)
-        self.text_lengths = [[len(one.get(key, ())) for key in texts] for one in encoded] if known is None else known
+        self.text_lengths = (
+            [[len(one[key] or ()) for key, _ in keys.values()] for one in encoded] if known is None else known
+        )
         known = getattr(encoded, "label_lengths", None)
         self.label_lengths = [len(one.get("labels", ())) for one in encoded] if known is None else known
 
@@ -61,14 +66,11 @@ class MixedExamples(Sequence[Example]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        row, encoded = self.rows[index], self.encoded[index]
-        values = {name: None if is_absent(row.get(name)) else row[name] for name in self.forms}
-        if all(value is None for value in values.values()):  # the processor would see no source at all
-            keys = [key for name, key in input_keys(self.processor).items() if name in self.forms]
-            return {**dict.fromkeys(keys), **encoded}
-        for name, form in self.forms.items():
-            if form == "sound" and values[name] is not None:
-                values[name] = read_sound(values[name])
+        # A row without any text is not encoded yet: the processor says what its texts are, the null token perhaps.
+        encoded = {key: value for key, value in self.encoded[index].items() if value is not None}
+        values = {name: self.rows[index].get(name) for name in self.others}
+        if all(map(is_absent, values.values())):  # the processor would see no source at all
+            return {**dict.fromkeys(self.processor.model_input_names), **encoded}
         return {**self.processor(**values), **encoded}
 
 
@@ -91,19 +93,18 @@ def encode_rows(
     Raises:
         ValueError: If `max_length` leaves no room for a token and the end of the sentence.
     """
-    examples: list[dict[str, list[int]]] = []
+    examples: list[dict[str, Any]] = []
     report: dict[str, int] = {}
     for start in range(0, max(len(rows), 1), ROWS_PER_CALL):
         encoded, counts = encode_batch(processor, rows[start : start + ROWS_PER_CALL], target, max_length)
         examples += encoded
         report = {name: report.get(name, 0) + count for name, count in counts.items()}
-    mixed = len(text_sources(processor)) < len(processor.source_names)
-    return (MixedExamples(processor, rows, examples) if mixed else examples), report
+    return (MixedExamples(processor, rows, examples) if has_others(processor) else examples), report
 
 
 def encode_batch(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
-) -> tuple[list[dict[str, list[int]]], dict[str, int]]:
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Encode the texts of a few rows by one call of each tokenizer.
 
     A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
@@ -116,25 +117,25 @@ def encode_batch(
         max_length: As `encode_rows` has it.
 
     Returns:
-        One dict per row with the ids and masks of its texts and its labels; where some sources are no text, a row
-        without any text has its labels alone. And the counts, as `encode_rows` has them.
+        One dict per row with the ids and masks of its texts, None where one is absent, and its labels. And the counts,
+        as `encode_rows` has them.
 
     Raises:
         ValueError: If `max_length` leaves no room for a token and the end of the sentence.
     """
     if max_length < 2:
         raise ValueError(f"max_length is {max_length}, but must be at least 2 (a token and the end of the sentence)")
-    keys, texts = input_keys(processor), text_sources(processor)
-    key_names = {keys[name]: name for name in texts} | ({} if target is None else {"labels": target})
-    mixed = len(texts) < len(processor.source_names)
-    examples: list[dict[str, list[int]]] = [{} for _ in rows]
+    texts, mixed = text_keys(processor), has_others(processor)
+    key_names = {ids: name for name, (ids, _) in texts.items()} | ({} if target is None else {"labels": target})
+    all_keys = [key for pair in texts.values() for key in pair]
+    examples: list[dict[str, Any]] = [dict.fromkeys(all_keys) for _ in rows]
     # Rows without any text are encoded whole when they are asked for.
     spoken = [i for i, row in enumerate(rows) if not mixed or any(not is_absent(row.get(name)) for name in texts)]
     if spoken:
         encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
-        for key in (key for name in texts for key in (keys[name], mask_key(keys[name]))):
+        for key in all_keys:
             for i, values in zip(spoken, encoded[key], strict=True):
-                examples[i][key] = list(values)
+                examples[i][key] = values
     if target is not None and rows:
         labels = processor.tokenizer(text_target=[row[target] for row in rows])["input_ids"]
         for example, values in zip(examples, labels, strict=True):
@@ -142,47 +143,36 @@ def encode_batch(
     report = {f"truncated.{name}": 0 for name in key_names.values()}
     for example in examples:
         for key, values in example.items():
-            if len(values) > max_length:
+            if values is not None and len(values) > max_length:
                 example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
                 if key in key_names:
                     report[f"truncated.{key_names[key]}"] += 1
     return examples, report
 
 
-def text_sources(processor: Processor) -> list[str]:
-    """Return the sources that are text.
+def text_keys(processor: Processor) -> dict[str, tuple[str, str]]:
+    """Return the keywords of the model for the sources that are text.
 
     Args:
         processor: Encodes the sources.
 
     Returns:
-        Their names, in order.
-    """
-    return [name for name in processor.source_names if processor.main_input(name) == "input_ids"]
-
-
-def mask_key(key: str) -> str:
-    """The keyword of the mask that belongs to a source's ids.
-
-    Args:
-        key: Such as "input_ids" or "de_input_ids".
-
-    Returns:
-        Such as "attention_mask" or "de_attention_mask".
-    """
-    return key.removesuffix("input_ids") + "attention_mask"
-
-
-def input_keys(processor: Processor) -> dict[str, str]:
-    """Return the keyword with which each source is given to the model.
-
-    Args:
-        processor: Encodes the sources.
-
-    Returns:
-        By source: bare for source 0, with the source's name in front for the others.
+        By source, in order: the keyword of its ids, and that of their mask.
     """
     return {
-        name: f"{name}_{processor.main_input(name)}" if i else processor.main_input(name)
+        name: (source_key(i, name, processor.main_input(name)), source_key(i, name, MASK))
         for i, name in enumerate(processor.source_names)
+        if processor.kind_of(name).has_vocabulary
     }
+
+
+def has_others(processor: Processor) -> bool:
+    """Return whether some sources are no text.
+
+    Args:
+        processor: Encodes the sources.
+
+    Returns:
+        The answer.
+    """
+    return len(text_keys(processor)) < len(processor.source_names)

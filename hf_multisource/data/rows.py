@@ -26,9 +26,10 @@ from typing import Any
 
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.files import parse_lines, read_lines
-from hf_multisource.data.media import find_features, find_unreadable, is_absent, read_features
+from hf_multisource.data.media import find_features, find_unreadable, read_features
 from hf_multisource.data.tables import DELIMITERS, find_delimiter, read_table
 from hf_multisource.messages import shown
+from hf_multisource.source_kinds import FORMS, is_absent
 
 Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
 Columns = dict[str, Sequence[Any]]
@@ -36,13 +37,6 @@ Columns = dict[str, Sequence[Any]]
 TABLES = (".jsonl", ".jsonl.gz", *DELIMITERS, ".parquet")
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 SHOWN = 10  # of the files that cannot be read
-FILE: tuple[Any, str] = (str | bytes | Mapping | None, "a path, bytes or a dict of them")
-ALLOWED: dict[str, tuple[Any, str]] = {
-    "text": (str | None, "text"),
-    "picture": FILE,
-    "sound": FILE,
-    "features": (list | None, "lists of numbers"),
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ def read_split(
         target: Name of the target, or None to read sources only.
         keep_all: Drop nothing; `rows[i]` is line i.
         limit: Look at no more than the first so many lines.
-        forms: Of the sources that are no text: `picture`, `sound` or `features`, see `media`.
+        forms: Of the sources that are no text, see `media`.
 
     Returns:
         The rows, their lines and the counts.
@@ -183,7 +177,7 @@ def check_files(
     sources: Sequence[str],
     forms: Mapping[str, str],
     unreadable: str,
-    rates: Mapping[str, int] | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> tuple[Split, dict[str, list[int]]]:
     """Check that every picture and every recording can be read; each is read once and not kept.
 
@@ -193,8 +187,8 @@ def check_files(
         sources: All sources.
         forms: Of the sources.
         unreadable: How to treat a file that cannot be read: "error" or "absent".
-        rates: Of the sources that are sound: the sampling rate, in Hz, without which a recording counts as one that
-            cannot be read; None: any will do.
+        parts: Parts of the processor, by source: a recording with another sampling rate than that of its feature
+            extractor counts as one that cannot be read.
 
     Returns:
         The split without what cannot be read, and by source the lines of that, counted from 0.
@@ -202,7 +196,7 @@ def check_files(
     Raises:
         ValueError: If something cannot be read and that is an error; the message gives lines and reasons.
     """
-    found = find_unreadable(split.rows, forms, name, rates)
+    found = find_unreadable(split.rows, forms, name, parts)
     reasons = [
         f"{name}, line {split.kept[i] + 1}, {source}: {reason}"
         for source, rows in found.items()
@@ -216,7 +210,9 @@ def check_files(
 
 def _read_folder(folder: Path, split: str, forms: Mapping[str, str]) -> Columns:
     """Read a split, its features from files of their own."""
-    features = {name: find_features(folder, split, name) for name, form in forms.items() if form == "features"}
+    features = {
+        name: find_features(folder, split, name) for name, form in forms.items() if FORMS[form].column == "arrays"
+    }
     others = [name for name in forms if name not in features]
     columns, places = _read_texts(folder, split, {name: forms[name] for name in others}) if others else ({}, {})
     columns |= {name: read_features(path) for name, path in features.items()}
@@ -283,7 +279,7 @@ def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns
         return value
 
     return {
-        name: column if forms[name] == "text" else [place(value) for value in column]
+        name: [place(value) for value in column] if FORMS[forms[name]].column == "files" else column
         for name, column in columns.items()
     }
 
@@ -335,42 +331,15 @@ def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there
         found.update(dict.fromkeys(row))
         for name, column in columns.items():
             value = row.get(name)
-            allowed, what = ALLOWED[forms[name]]
-            if not isinstance(value, allowed):
-                raise ValueError(f"{place} {number}: {name!r} must be {what} or null, but is {shown(value)}")
-            if isinstance(value, Mapping) and not _is_file(value):
-                raise ValueError(f"{place} {number}: {name!r} must have bytes or a path, but is {shown(dict(value))}")
+            kind, cell = FORMS[forms[name]], f"{place} {number}: {name!r}"
+            if value is not None and not isinstance(value, kind.row_types):
+                raise ValueError(f"{cell} must be {kind.row_types_named} or null, but is {shown(value)}")
             if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-                raise ValueError(f"{place} {number}: {name!r} holds half a surrogate pair, which is no character")
-            if forms[name] == "features":
-                value = _array(value, f"{place} {number}: {name!r}")
-            column.append(value)
+                raise ValueError(f"{cell} holds half a surrogate pair, which is no character")
+            column.append(kind.parse_row(value, cell))
     if number == 0:
         raise ValueError(f"{place.rpartition(',')[0]} is empty")
     if unknown := [name for name in forms if name not in found]:
         has = ", ".join(found)
         raise ValueError(f"unknown source or target {unknown[0]!r}: {place}s 1 to {number} have only {has}")
     return dict(columns)
-
-
-def _is_file(value: Mapping[str, Any]) -> bool:
-    """Return whether a dict holds a file as `datasets` stores it: bytes, or a path."""
-    return isinstance(value.get("bytes"), bytes | None) and isinstance(value.get("path"), str | None)
-
-
-def _array(rows: list[Any] | None, place: str) -> Any:
-    """Features that are written out as lists; None: there are none."""
-    if not rows:
-        return None
-    import numpy as np
-
-    try:
-        with np.errstate(over="ignore"):
-            array = np.asarray(rows, np.float32)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{place} must be lists of numbers of one length, but is {shown(rows)}") from error
-    if array.ndim not in (2, 3) or not array.size:
-        raise ValueError(f"{place} must be (S, F) or a map (F, H, W), but has the shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{place} holds a number that is not finite, or too large for single precision")
-    return array

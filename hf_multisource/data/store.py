@@ -18,17 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from hf_multisource import processing_multisource
+from hf_multisource import processing_multisource, source_kinds
 from hf_multisource.data import encoding
-from hf_multisource.data.encoding import (
-    ROWS_PER_CALL,
-    Example,
-    Processor,
-    encode_batch,
-    input_keys,
-    mask_key,
-    text_sources,
-)
+from hf_multisource.data.encoding import ROWS_PER_CALL, Example, Processor, encode_batch, text_keys
 from hf_multisource.data.files import write_json
 from hf_multisource.data.rows import Row
 
@@ -78,11 +70,11 @@ class StoredExamples(Sequence[Example]):
             indices: Numbers of rows.
 
         Returns:
-            One dict per row, without the keys that the row lacks.
+            One dict per row; None where the row lacks a source.
         """
         columns = self.dataset[list(indices)]
         rows = zip(*columns.values(), strict=True)
-        return [{key: value for key, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def place_of(identity: object) -> Path:
@@ -99,7 +91,9 @@ def place_of(identity: object) -> Path:
     import tokenizers
     import transformers
 
-    code = [inspect.getsource(module) for module in (sys.modules[__name__], encoding, processing_multisource)]
+    code = [
+        inspect.getsource(module) for module in (sys.modules[__name__], encoding, processing_multisource, source_kinds)
+    ]
     made_by = [transformers.__version__, tokenizers.__version__, code]
     digest = hashlib.sha256(json.dumps([made_by, identity], sort_keys=True).encode()).hexdigest()
     return Path(datasets.config.HF_DATASETS_CACHE) / "hf_multisource" / f"{digest[:32]}.arrow"
@@ -120,8 +114,8 @@ def store_rows(path: Path, processor: Processor, rows: Sequence[Row], target: st
 
     if read_report(path) is not None:
         return
-    keys = [input_keys(processor)[name] for name in text_sources(processor)]
-    kinds = {key: pyarrow.int32() for key in keys} | {mask_key(key): pyarrow.int8() for key in keys}
+    keys = text_keys(processor).values()
+    kinds = {ids: pyarrow.int32() for ids, _ in keys} | {mask: pyarrow.int8() for _, mask in keys}
     kinds |= {} if target is None else {"labels": pyarrow.int32()}
     schema = pyarrow.schema([(key, pyarrow.list_(kind)) for key, kind in kinds.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,4 +164,4 @@ def stored_rows(processor: Processor, path: Path) -> StoredExamples:
     Returns:
         The examples.
     """
-    return StoredExamples(path, [input_keys(processor)[name] for name in text_sources(processor)])
+    return StoredExamples(path, [ids for ids, _ in text_keys(processor).values()])

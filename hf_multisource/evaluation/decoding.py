@@ -21,13 +21,14 @@ from hf_multisource.data.checks import check_at_least, check_choice, check_finit
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
-from hf_multisource.data.media import digest, is_absent
+from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
+from hf_multisource.source_kinds import is_absent
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
     """The longest text source of every example, in tokens; 0 where there is none."""
     if isinstance(examples, MixedExamples):
         return [max(lengths, default=0) for lengths in examples.text_lengths]
-    return [max(map(len, example.values())) for example in examples]
+    return [max(len(row or ()) for row in example.values()) for example in examples]
 
 
 def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], search: Search) -> JsonObject:

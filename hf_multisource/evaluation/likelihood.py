@@ -11,10 +11,10 @@ import torch
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.interfaces import Model
-from hf_multisource.data.media import is_absent
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import longest
 from hf_multisource.json_files import JsonObject
+from hf_multisource.source_kinds import is_absent
 
 
 def cross_entropy(

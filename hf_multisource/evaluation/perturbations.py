@@ -10,8 +10,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from hf_multisource.data.media import digest, is_absent
+from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
+from hf_multisource.source_kinds import is_absent
 
 
 def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hf_multisource.data.media import is_absent
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.tables import format_table, score_cells
 from hf_multisource.metrics.bootstrap import score_with_interval
 from hf_multisource.metrics.table import METRICS, metrics_of
+from hf_multisource.source_kinds import is_absent
 
 LEAST_ROWS = 20  # rows of an exact subset of the sources: with fewer, the score would say nothing about the subset
 

@@ -26,7 +26,7 @@ import torch
 
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, single_line, write_json
-from hf_multisource.data.media import forms_of, rates_of
+from hf_multisource.data.media import forms_of
 from hf_multisource.data.rows import Row, check_files, read_split
 from hf_multisource.evaluation.decoding import (
     Decoded,
@@ -320,7 +320,7 @@ def score(args: Scoring, command: str) -> JsonObject:
     search = args.search(data.max_length)
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
-    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, rates_of(processor))
+    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, processor.source_processors)
     plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
     chosen_rows = conditions(split.rows, data.sources, args)
     path = args.folder / f"{data.test}.json"

@@ -20,7 +20,7 @@ from typing import Any
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import parse_lines, read_lines
-from hf_multisource.data.media import find_unreadable, forms_of, rates_of, read_features
+from hf_multisource.data.media import find_unreadable, forms_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.data.tables import find_delimiter, read_table
 from hf_multisource.evaluation.decoding import (
@@ -35,8 +35,8 @@ from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+from hf_multisource.source_kinds import FORMS
 
-FILES = ("picture", "sound")  # forms whose values are paths
 LONGEST_SOURCE = 1024  # tokens that a source keeps where neither a recipe nor the model sets a limit
 
 
@@ -55,9 +55,9 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
     """
     columns: dict[str, list[Any]] = {}
     for name, path in files.items():
-        form = (forms or {}).get(name, "text")
-        columns[name] = read_features(Path(path)) if form == "features" else read_lines(path, pipes=True)
-        if form in FILES:
+        kind = FORMS[(forms or {}).get(name, "text")]
+        columns[name] = read_features(Path(path)) if kind.column == "arrays" else read_lines(path, pipes=True)
+        if kind.column == "files":
             columns[name] = [line.strip() and str(Path(path).parent / line) for line in columns[name]]
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{name} ({files[name]}) has {len(column)}" for name, column in columns.items())
@@ -154,7 +154,7 @@ class Translation:
 
 
 def read_rows(
-    job: Translation, sources: Sequence[str], forms: Mapping[str, str], rates: Mapping[str, int]
+    job: Translation, sources: Sequence[str], forms: Mapping[str, str], parts: Mapping[str, Any]
 ) -> list[Row]:
     """Read the sentences to translate.
 
@@ -162,7 +162,7 @@ def read_rows(
         job: What to translate.
         sources: The sources that may be given.
         forms: Form of each source that is no text, as in `media`.
-        rates: Sampling rate, in Hz, of each source that is sound.
+        parts: Parts of the processor, by source.
 
     Returns:
         One dict a sentence.
@@ -183,14 +183,15 @@ def read_rows(
             rows = rows_from_jsonl(lines, sources, place) if job.jsonl else rows_from_tabs(lines, sources, place)
         for number, row in enumerate(rows, 1):
             for name, value in row.items():
-                if value and forms.get(name) == "features":
+                kind = FORMS[forms.get(name, "text")]
+                if value and kind.column == "arrays":
                     raise ValueError(
                         f"{place}, line {number}: features of {name!r} cannot be given in a table: use --{name} FILE"
                     )
-                if value and forms.get(name) in FILES:
+                if value and kind.column == "files":
                     row[name] = str(Path(job.table or "").parent / value)
     whole = [{**dict.fromkeys(sources), **row} for row in rows]
-    for name, places in find_unreadable(whole, forms, rates=rates).items():
+    for name, places in find_unreadable(whole, forms, parts=parts).items():
         for i, reason in places.items():
             if job.unreadable == "error":
                 raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
@@ -216,7 +217,7 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
         return load_recipe(recipe).data.max_length
     forms = forms_of(processor)
     limits = [LONGEST_SOURCE]
-    for source in (source for source in config.sources if forms[source.name] == "text"):
+    for source in (source for source in config.sources if FORMS[forms[source.name]].has_vocabulary):
         settings = config.encoder_settings(source.name)
         if getattr(settings, "position_embedding", None) == "learned":
             limits.append(settings.max_position_embeddings)
@@ -263,7 +264,7 @@ def translate(job: Translation) -> None:
     find_device(job.device)
     config, processor = load_config(job.model), load_processor(job.model)
     sources, joined = source_options(job.model), joined_sources(job.model)
-    rows = read_rows(job, sources, {} if joined else forms_of(processor), rates_of(processor))
+    rows = read_rows(job, sources, {} if joined else forms_of(processor), processor.source_processors)
     if joined:
         rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
     search = job.search

@@ -57,6 +57,7 @@ from hf_multisource.recipes.recipe import (
     load_recipe,
     parse_overrides,
 )
+from hf_multisource.source_kinds import FORMS
 
 PROGRAM = "hf-multisource"
 CARDS = Path("model_cards")
@@ -86,12 +87,6 @@ EXAMPLES = {
     "en": "A dog runs across the meadow.",
     "es": "Un perro corre por el prado.",
     "fr": "Un chien court dans le pré.",
-}
-# Of sources that are no text, as Python.
-VALUES = {
-    "picture": '"photo.jpg"',
-    "sound": '{"array": numpy.zeros(16000), "sampling_rate": 16000}',
-    "features": 'numpy.load("features.npy")[0]',
 }
 # Facts that exist only after a run has finished, or has been scored.
 UNKNOWN = (
@@ -238,7 +233,8 @@ def snippet(subject: Subject) -> str:
     if subject.recipe.data.concatenate:
         sources = {"all": SEPARATOR.join(sources.values())}
     forms = subject.rebuilt.forms()
-    values = {name: VALUES.get(forms.get(name, "text")) or quote(text) for name, text in sources.items()}
+    kinds = {name: FORMS[forms.get(name, "text")] for name in sources}
+    values = {name: quote(sources[name]) if kind.has_vocabulary else kind.example for name, kind in kinds.items()}
     texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""
     beams = (subject.row["search"] or {}).get("num_beams", 4)

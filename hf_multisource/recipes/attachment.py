@@ -56,6 +56,7 @@ def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path, image_s
         {**old.source_processors, source: part},
         [name for name in old.feature_sources if name != source],
         old.null_token,
+        {name: kind for name, kind in old.source_kinds.items() if name != source},
     )
     new.save_pretrained(out)
     processor.save_pretrained(out)

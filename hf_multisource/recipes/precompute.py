@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL.Image import Image
-from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -29,6 +28,7 @@ from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, read_lines, write_json
 from hf_multisource.data.media import find_unreadable
 from hf_multisource.data.rows import describe_unreadable
+from hf_multisource.encoders import flatten_map
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_preprocessor, resize_pictures
 from hf_multisource.recipes.provenance import find_device
@@ -86,27 +86,6 @@ def fingerprint(paths: Sequence[str], args: Precomputation) -> JsonObject:
         "rows": len(paths),
         "paths_sha256": listed,
     }
-
-
-def as_sequences(states: Tensor) -> Tensor:
-    """Turn maps (B, F, H, W) into sequences (B, H * W, F), row by row; leave sequences as they are.
-
-    Args:
-        states: What the encoder gives.
-
-    Returns:
-        Sequences (B, S, F).
-
-    Raises:
-        ValueError: If this is neither.
-    """
-    if states.ndim == 4:
-        states = states.flatten(2).transpose(1, 2)
-    if states.ndim != 3:
-        raise ValueError(
-            f"the encoder gives {tuple(states.shape)}: neither a map (B, F, H, W) nor a sequence (B, S, F)"
-        )
-    return states
 
 
 def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Image | None], list[int]]:
@@ -172,7 +151,7 @@ class Encoder:
             An array (B, S, F) of single precision.
         """
         inputs = self.processor(list(pictures), return_tensors="pt").to(self.device)
-        return as_sequences(self.model(**inputs).last_hidden_state).float().cpu().numpy()
+        return flatten_map(self.model(**inputs).last_hidden_state).float().cpu().numpy()
 
 
 def precompute(args: Precomputation) -> Path:

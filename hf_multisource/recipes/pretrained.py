@@ -17,6 +17,7 @@ from hf_multisource import MultiSourceProcessor
 from hf_multisource.foreign import build_part, encoder_loader, load_auto, wrapped_config
 from hf_multisource.json_files import read_json
 from hf_multisource.messages import first_line
+from hf_multisource.source_kinds import FORMS
 
 PROCESSOR_FILES = ("processor_config.json", "tokenizer_config.json")  # `save_pretrained` always writes these
 VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # one of these lies beside every tokenizer_config.json
@@ -109,7 +110,7 @@ def form_of(config: PreTrainedConfig) -> str:
         config: Its configuration.
 
     Returns:
-        One of `media.FORMS`.
+        A name of `source_kinds.FORMS`.
     """
     if type(config) in IMAGE_PROCESSOR_MAPPING or config.model_type == "timm_wrapper":
         return "picture"
@@ -122,7 +123,7 @@ def load_preprocessor(processor: Any, form: str) -> Any:
     Args:
         processor: Folder or Hub id of a checkpoint, or a dict of settings with `image_processor_type` or
             `feature_extractor_type`.
-        form: `picture` or `sound`.
+        form: Name of a kind that has a `part_loader`: `picture` or `sound`.
 
     Returns:
         The part.
@@ -134,7 +135,7 @@ def load_preprocessor(processor: Any, form: str) -> Any:
         settings = dict(processor)
         kind = next((settings.pop(key) for key in TYPE_KEYS if key in settings), None)
         return build_part(kind, settings)
-    loader = "AutoImageProcessor" if form == "picture" else "AutoFeatureExtractor"
+    loader = str(FORMS[form].part_loader)
     try:
         part = load_auto(loader, processor)
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_preprocessor
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
+from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
 ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
 
@@ -38,11 +39,12 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
     for name, form in recipe.forms().items():
         origin = origins[name]
         place: Any = origin.get("processor", origin.get("encoder"))
-        if origin.get("kind") != "pretrained":
+        if not SOURCE_KINDS[origin.get("kind", "text")].wraps:
             continue
         if "processor" not in origin and not isinstance(place, str):
             raise ValueError(f"model.sources: the encoder of {name!r} is no checkpoint, so give its processor, too")
-        parts[name] = load_auto("AutoTokenizer", place) if form == "text" else load_preprocessor(place, form)
+        text = FORMS[form].has_vocabulary
+        parts[name] = load_auto("AutoTokenizer", place) if text else load_preprocessor(place, form)
     return parts
 
 
@@ -59,7 +61,6 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     """
     sources, target = recipe.own_texts(), recipe.data.target
     settings, forms = recipe.tokenizer, recipe.forms()
-    features = [name for name, form in forms.items() if form == "features"]
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
@@ -68,8 +69,8 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
             recipe.data.model_sources,
             own | texts,
             source_processors={name: part for name, part in parts.items() if name not in texts},
-            feature_sources=features,
             null_token=settings.null_token,
+            source_kinds={name: form for name, form in forms.items() if FORMS[form].part_loader is None},
         )
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:

@@ -53,6 +53,7 @@ from hf_multisource.recipes.schema import (
     training_keys,
 )
 from hf_multisource.recipes.values import check_value, show
+from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
 __all__ = [
     "FAMILIES",
@@ -135,10 +136,10 @@ class Recipe:
         return {name: entries.get(owner_of(name, shares), entry) for name, entry in entries.items()}
 
     def forms(self) -> dict[str, str]:
-        """Return the form of each source: text, picture, sound or features.
+        """Return the form of each source: text, picture, sound, features or a kind that was registered.
 
         Returns:
-            One of `media.FORMS` by source; those of wrapped models follow from their configuration.
+            A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
             ValueError: If sources other than texts would be concatenated.
@@ -146,10 +147,8 @@ class Recipe:
         origins = self.encoder_entries()
         forms = {}
         for name, entry in self.source_entries().items():
-            if entry.get("kind") == "pretrained":
-                forms[name] = form_of(encoder_config(origins[name].get("encoder")))
-            else:
-                forms[name] = "features" if entry.get("kind") == "features" else "text"
+            kind = SOURCE_KINDS.get(entry.get("kind", "text"), FORMS["text"])  # an unknown one is refused later
+            forms[name] = form_of(encoder_config(origins[name].get("encoder"))) if kind.wraps else kind.name
         if self.data.concatenate and set(forms.values()) != {"text"}:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
         return forms
@@ -207,7 +206,8 @@ class Recipe:
         Returns:
             Their names, in order.
         """
-        return [name for name, entry in self.source_entries().items() if entry.get("kind", "text") == "text"]
+        kinds = {name: SOURCE_KINDS.get(entry.get("kind", "text")) for name, entry in self.source_entries().items()}
+        return [name for name, kind in kinds.items() if kind is not None and kind.has_vocabulary]
 
     def check_tokenizer_folder(self) -> None:
         """Make sure that the tokenizer that is to be loaded is there.

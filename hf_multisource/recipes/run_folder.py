@@ -28,6 +28,7 @@ from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show
+from hf_multisource.source_kinds import FORMS
 
 RECIPE, FINGERPRINT = "recipe.yaml", "fingerprint.json"
 LOCK, OWNER = "training.lock", "training.pid"
@@ -245,7 +246,7 @@ def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObjec
     Returns:
         The number of rows, and the SHA-256 of them all.
     """
-    files = [name for name, form in forms.items() if form in ("picture", "sound")]
+    files = [name for name, form in forms.items() if FORMS[form].column == "files"]
     sha256 = hashlib.sha256(json.dumps(list(rows[0])).encode())
     for row in rows:
         paths = [value for name in files if isinstance(value := row[name], str)]

@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_multisource import MultiSourceConfig, MultiSourceProcessor
 from hf_multisource.data.checks import check_choice
-from hf_multisource.data.encoding import text_sources
+from hf_multisource.data.encoding import text_keys
 from hf_multisource.data.files import check_new_folder
-from hf_multisource.data.media import is_absent
 from hf_multisource.data.rows import Row, read_split
+from hf_multisource.source_kinds import is_absent
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # their ids are 0, 1, 2, 3
 SUBWORDS = ("bpe", "wordpiece", "unigram")
@@ -204,7 +204,7 @@ def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: s
         By source, and for the target by its name: how often each unknown symbol occurs, most often first. Names
         without unknown symbols are left out; so are tokenizers that have no unknown token.
     """
-    tokenizers = {name: processor.get_tokenizer(name) for name in text_sources(processor)}
+    tokenizers = {name: processor.get_tokenizer(name) for name in text_keys(processor)}
     found = {}
     for name, tokenizer in {**tokenizers, target: processor.tokenizer}.items():
         texts = [str(row[name]) for row in rows if not is_absent(row.get(name))]

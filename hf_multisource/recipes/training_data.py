@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from transformers import SequenceFeatureExtractor
-
 from hf_multisource import MultiSourceProcessor
-from hf_multisource.data.encoding import Example, MixedExamples, text_sources
+from hf_multisource.data.encoding import Example, MixedExamples, has_others
 from hf_multisource.data.files import write_json
 from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
@@ -17,6 +15,7 @@ from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.run_folder import check_data, data_fingerprint
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
+from hf_multisource.source_kinds import FORMS
 
 UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
 
@@ -54,7 +53,7 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         return now
 
     prints = run.together(compare)
-    if {"picture", "sound"} & set(forms.values()):
+    if any(FORMS[form].column == "files" for form in forms.values()):
         if not run.begun:
             run.together(lambda: note_unreadable(run, splits, parts))
         splits = run.together(lambda: without_unreadable(run, splits), everywhere=True)
@@ -75,9 +74,8 @@ def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str,
         ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
     """
     forms, data = run.recipe.forms(), run.recipe.data
-    rates = {name: part.sampling_rate for name, part in parts.items() if isinstance(part, SequenceFeatureExtractor)}
     lines = {
-        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, rates)[1]
+        role: check_files(split, getattr(data, role), data.sources, forms, data.unreadable, parts)[1]
         for role, split in splits.items()
     }
     write_json(run.folder / UNREADABLE_FILES, lines)
@@ -143,6 +141,5 @@ def encode_data(
     for role, place in places.items():
         run.say(f"{role}, tokens", read_report(place) or {})
         stored = stored_rows(processor, place)
-        mixed = len(text_sources(processor)) < len(processor.source_names)
-        examples[role] = MixedExamples(processor, rows[role], stored) if mixed else stored
+        examples[role] = MixedExamples(processor, rows[role], stored) if has_others(processor) else stored
     return examples

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from builders import tiny_config
 from hf_multisource import DataCollatorForMultiSource, MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.collation import pad_arrays, pad_rows, source_key
+from hf_multisource.arrays import pad_arrays, pad_rows
 from hf_multisource.recipes.tokenization import train_tokenizer
+from hf_multisource.source_kinds import source_key
 from kinds import RATE, SIZE, mixed_processor, mixed_rows, picture, recording, regions
 
 SOURCES = ("en", "de")

@@ -22,6 +22,7 @@ from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.json_files import read_json
+from hf_multisource.source_kinds import FORMS, SourceKind
 
 # The second row has no English, the third no target, the fourth no source, the fifth white space for German.
 COLUMNS = {
@@ -437,7 +438,7 @@ def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class LetterProcessor:
-    """Gives every letter its code as id, then 1 as the end of the sentence; an absent source has no id at all."""
+    """Gives every letter its code as id, then 1 as the end of the sentence; an absent source is None."""
 
     source_names = ("en", "de")
 
@@ -447,13 +448,16 @@ class LetterProcessor:
     def main_input(self, name: str) -> str:
         return "input_ids"
 
+    def kind_of(self, name: str) -> SourceKind:
+        return FORMS["text"]
+
     def tokenizer(self, text_target: list[str]) -> dict[str, list[list[int]]]:
         return {"input_ids": [[*map(ord, text), 1] for text in text_target]}
 
-    def __call__(self, **text: Any) -> dict[str, list[list[int]]]:
+    def __call__(self, **text: Any) -> dict[str, list[Any]]:
         self.calls.append(len(text["en"]))
-        ids = {name: [[*map(ord, value), 1] if value else [] for value in text[name]] for name in self.source_names}
-        masks = {name: [[1] * len(row) for row in values] for name, values in ids.items()}
+        ids = {name: [[*map(ord, value), 1] if value else None for value in text[name]] for name in self.source_names}
+        masks = {name: [row and [1] * len(row) for row in values] for name, values in ids.items()}
         return {
             "input_ids": ids["en"],
             "attention_mask": masks["en"],
@@ -470,8 +474,8 @@ def test_long_sequences_are_cut_before_their_end_and_counted_by_name() -> None:
         {
             "input_ids": [a, b, c, 1],
             "attention_mask": [1, 1, 1, 1],
-            "de_input_ids": [],
-            "de_attention_mask": [],
+            "de_input_ids": None,
+            "de_attention_mask": None,
             "labels": [x, y, z, 1],
         },
         {

@@ -176,8 +176,6 @@ def test_an_array_of_something_else_is_not_touched(encoder: str, data: Path, tmp
 
 
 def test_what_gives_no_features_is_an_error(encoder: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"the encoder gives \(2, 3\): neither a map .* nor a sequence"):
-        precompute.as_sequences(torch.zeros(2, 3))
     monkeypatch.setattr(precompute.Encoder, "__call__", lambda self, p: np.full((len(p), 2, 3), 1e6, np.float32))
     with pytest.raises(SystemExit, match=r"features reach .* too much for float16"):
         main(command(encoder, data, data))

@@ -90,8 +90,8 @@ def test_none_empty_white_and_left_out_are_all_absent(absent: str, nothing: str 
     texts: dict[str, Any] = {name: TEXTS[name][0] for name in SOURCES if name != absent}
     left_out = lists(processor(**texts, return_tensors=tensors))
     prefix = "" if absent == "en" else f"{absent}_"
-    assert left_out[f"{prefix}attention_mask"] == ([] if tensors is None else [[0]])
-    assert left_out[f"{prefix}input_ids"] == ([] if tensors is None else [[0]])
+    assert left_out[f"{prefix}attention_mask"] == (None if tensors is None else [[0]])
+    assert left_out[f"{prefix}input_ids"] == (None if tensors is None else [[0]])
     assert lists(processor(**{**texts, absent: nothing}, return_tensors=tensors)) == left_out
     columns: dict[str, Any] = {name: [text, text] for name, text in texts.items()}
     pair = lists(processor(**columns, return_tensors=tensors))
@@ -116,7 +116,7 @@ def test_a_batch_is_its_examples_padded(rows: list[tuple[str | None, ...]]) -> N
     examples = [processor(**single) for single in singles]
     assert list(batch) == KEYS
     for key, tensor in batch.items():
-        alone = [example[key] for example in examples]
+        alone = [example[key] or [] for example in examples]
         assert tensor.shape == (len(rows), max(1, *map(len, alone)))
         assert tensor.tolist() == [row + [0] * (tensor.shape[1] - len(row)) for row in alone]
 
@@ -356,15 +356,16 @@ def test_one_example_is_what_the_part_of_each_source_makes_of_it() -> None:
 def test_absent_sources_of_any_kind_have_masks_of_zeros() -> None:
     processor = mixed_processor()
     lists = processor(**columns_of(mixed_rows()))
-    assert lists["image_attention_mask"] == [[1], [1], [0], [0]]
+    assert lists["image_attention_mask"] == [[1], [1], None, None]
+    assert [row is None for row in lists["input_ids"]] == [False, True, False, True]
     assert [row is None for row in lists["image_pixel_values"]] == [False, False, True, True]
     assert [row is None for row in lists["speech_input_values"]] == [False, True, False, True]
-    assert [len(row) for row in lists["speech_attention_mask"]] == [9, 0, 4, 0]
+    assert [row if row is None else len(row) for row in lists["speech_attention_mask"]] == [9, None, 4, None]
     assert [row is None for row in lists["regions_input_features"]] == [False, False, True, False]
-    assert lists["regions_attention_mask"] == [[1] * 2, [1] * 5, [], [1]]
+    assert lists["regions_attention_mask"] == [[1] * 2, [1] * 5, None, [1]]
     batch = processor(**columns_of(mixed_rows()), return_tensors="pt")
     assert {key: tuple(tensor.shape) for key, tensor in batch.items() if not key.endswith("mask")} == {
-        "input_ids": (4, max(map(len, lists["input_ids"]))),
+        "input_ids": (4, max(len(row) for row in lists["input_ids"] if row)),
         "image_pixel_values": (4, 3, kinds.SIDE, kinds.SIDE),
         "speech_input_values": (4, 9),
         "regions_input_features": (4, 5, kinds.SIZE),
@@ -472,10 +473,26 @@ def test_speech_may_come_with_its_sampling_rate_which_must_be_the_right_one() ->
         processor(speech=np.stack([sound, sound]))
     with pytest.raises(ValueError, match=r"^source 'speech' of example 0 .* floats .*; got int16 of shape \(7,\)"):
         processor(speech=(sound * 99).astype(np.int16))
-    for other, message in [({"path": "a.wav"}, "or a dict with array and sampling_rate; got dict"), (3, "; got int")]:
+    for other, message in [({"x": "a.wav"}, "or a dict with array and sampling_rate; got dict"), (3, "; got int")]:
         with pytest.raises(ValueError, match=rf"^source 'speech' of example 0 must be an array of samples .*{message}"):
             processor(speech=other)
     assert processor(en="A", speech=sound[:0])["speech_input_values"] is None, "no samples: absent"
+
+
+def test_speech_may_come_as_a_file_and_one_that_cannot_be_read_is_an_error_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(kinds.wav_bytes([0, 16384, -32768, 7]))
+    processor = mixed_processor("en", "speech")
+    expected = processor(speech=np.array([0, 0.5, -1, 7 / 32768], np.float32))["speech_input_values"]
+    for value in (path, str(path), path.read_bytes(), {"path": str(path)}, {"bytes": path.read_bytes(), "path": None}):
+        np.testing.assert_array_equal(processor(speech=value)["speech_input_values"], expected)
+    with pytest.raises(ValueError, match=r"^source 'speech' of example 1 has a sampling rate of 44100 Hz, .* 8000 Hz"):
+        processor(speech=[str(path), kinds.wav_bytes([1, 2], rate=44_100)])
+    with pytest.raises(ValueError, match=r"^source 'speech' of example 1: .*none\.wav cannot be read"):
+        processor(speech=[str(path), str(tmp_path / "none.wav")])
+    batch = processor(en=["A", "B"], speech=[b"noise", str(path)], unreadable="absent")
+    assert [row is None for row in batch["speech_input_values"]] == [True, False]
+    assert processor.unreadable == {"speech": 1}
 
 
 def test_speech_may_come_as_the_decoders_that_datasets_gives() -> None:
@@ -533,7 +550,7 @@ def test_features_of_the_wrong_form_are_named() -> None:
     with pytest.raises(ValueError, match=r"^source 'regions' of example 0 is no array of numbers: .*inhomogeneous"):
         processor(regions=[[[1.0, 2.0], [3.0]]])
     empty = processor(en="A", regions=np.zeros((0, 3), np.float32))
-    assert empty["regions_input_features"] is None and empty["regions_attention_mask"] == []
+    assert empty["regions_input_features"] is empty["regions_attention_mask"] is None
 
 
 def test_pictures_of_different_shapes_make_no_batch() -> None:
@@ -678,7 +695,7 @@ def test_an_absent_text_may_be_one_token_of_its_own(tmp_path: Path) -> None:
     batch = processor(en=["A", None, " "], image=[None, picture(0), picture(1)])
     assert batch["input_ids"] == [own("A")["input_ids"], null, null]
     assert batch["attention_mask"][1:] == [[1, 1], [1, 1]]
-    assert batch["image_attention_mask"] == [[0], [1], [1]], "only texts have the token"
+    assert batch["image_attention_mask"] == [None, [1], [1]], "only texts have the token"
     assert processor(image=picture(0))["input_ids"] == null
     assert processor(en="<NULL>")["input_ids"] != null, "a text that quotes the token is a text"
     with pytest.raises(ValueError, match=r"^example 0 has no source at all"):

@@ -28,6 +28,7 @@ from hf_multisource.evaluation.decoding import (
 )
 from hf_multisource.evaluation.results import length_rule
 from hf_multisource.evaluation.translating import rows_from_files, rows_from_jsonl, rows_from_tabs
+from hf_multisource.source_kinds import FORMS, SourceKind
 from searches import generate
 
 GREEDY = Search(num_beams=1)
@@ -42,11 +43,18 @@ class Processor:
     def main_input(self, name: str) -> str:
         return "input_ids"
 
-    def __call__(self, **columns: Sequence[str | None]) -> dict[str, list[list[int]]]:
-        encoded = {}
+    def kind_of(self, name: str) -> SourceKind:
+        return FORMS["text"]
+
+    def part_of(self, name: str) -> SimpleNamespace:
+        return self.get_tokenizer(name)
+
+    def __call__(self, **columns: Sequence[str | None]) -> dict[str, list[list[int] | None]]:
+        encoded: dict[str, list[list[int] | None]] = {}
         for key, name in (("", "en"), ("de_", "de")):
-            encoded[f"{key}input_ids"] = [[ord(character) for character in text or ""] for text in columns[name]]
-            encoded[f"{key}attention_mask"] = [[1] * len(ids) for ids in encoded[f"{key}input_ids"]]
+            rows = [[ord(character) for character in text] if text else None for text in columns[name]]
+            encoded[f"{key}input_ids"] = rows
+            encoded[f"{key}attention_mask"] = [ids and [1] * len(ids) for ids in rows]
         return encoded
 
     def get_tokenizer(self, name: str) -> SimpleNamespace:

@@ -67,7 +67,8 @@ def test_sources_of_other_kinds_are_described() -> None:
         "| 5 | `regions` | features | features | feature_size 5 |",
     ]
     assert card.data.pipeline_tag == "image-text-to-text"
-    assert 'image="image.jpg"' in card.text and "`array`: an array" in card.text
+    assert 'image="photo.jpg"' in card.text and 'regions=numpy.load("features.npy")[0]' in card.text
+    assert "```python\nimport numpy\n" in card.text
     for block in PYTHON.findall(card.text):
         compile(block, "card", "exec")
 

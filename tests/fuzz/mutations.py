@@ -81,7 +81,7 @@ HOSTILE: dict[str, Any] = {
     "feature_extractor_type": "Evil",
     "auto_class": "AutoModel",
     "source_names": ["../other"],
-    "fields_of_kind": {},
+    "source_kinds": {},
     "to_dict": 1,
     "__class__": "evil",
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},

@@ -27,11 +27,12 @@ from hf_multisource import (
     MultiSourceRNNConfig,
     read_picture,
 )
-from hf_multisource.data.media import read_features, read_sound
+from hf_multisource.data.media import read_features
 from hf_multisource.data.rows import read_split
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.reading import parse_overrides
 from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.sounds import read_sound
 from kinds import mixed_processor, wav_bytes
 from mutations import DEEP, DIGITS, HOSTILE, JUNK, damaged, json_text, mutated, safetensors, to_json, weighted
 from runs import RECIPE

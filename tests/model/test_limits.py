@@ -176,7 +176,7 @@ def test_a_key_does_not_hide_an_attribute(kind: Any) -> None:
     """Neither one of the class's own, nor one that it has of Transformers, nor one of every object."""
     own = {field.name for field in fields(kind)}
     found = [key for base in kind.__mro__ for key in vars(base) if key not in own]
-    hidden = {"fields_of_kind", "to_dict", "source_names", "encoder_owner", "validate", "attribute_map", "__class__"}
+    hidden = {"source_kinds", "to_dict", "source_names", "encoder_owner", "validate", "attribute_map", "__class__"}
     assert hidden <= set(found)
     for key in found:
         if isinstance(member := getattr(kind, key), property) and member.fset is not None:

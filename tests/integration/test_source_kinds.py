@@ -1,0 +1,334 @@
+"""A kind of source of one's own, a graph, in this file alone: from rows of data to a generated text.
+
+And what holds for every kind: absence has one form in rows, one in tensors, and one in the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import Seq2SeqTrainingArguments, ViTConfig, Wav2Vec2Config
+
+from builders import SMALL, randomise, tiny_config
+from hf_multisource import (
+    DataCollatorForMultiSource,
+    EncodedSource,
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    MultiSourcePipeline,
+    MultiSourceProcessor,
+    MultiSourceTrainer,
+    SourceEncoder,
+    SourceKind,
+    register_source_kind,
+)
+from hf_multisource.data.encoding import encode_rows
+from hf_multisource.data.rows import read_split
+from hf_multisource.encoders import ENCODERS
+from hf_multisource.recipes.processor import make_processor
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.training import train
+from hf_multisource.sampling import length_keys
+from hf_multisource.source_kinds import FORMS, SOURCE_KINDS, source_key
+from kinds import RATE, SIDE, SIZE, mixed_processor, mixed_rows, text_tokenizer
+from runs import make_folder, write_lines
+
+NODES = 5
+
+
+class GraphKind(SourceKind):
+    """A graph as the list of its edges, such as "0-1 1-2" or [[0, 1], [1, 2]]."""
+
+    name = "graph"
+    inputs = ("edges",)
+    fields = frozenset({"vocab_size"})
+    needed = {"vocab_size": "the number of nodes"}
+    dtype = np.int64
+    example = '"0-1 1-2"'
+
+    def is_single(self, value: Any) -> bool:
+        return isinstance(value, str) or (isinstance(value, Sequence) and bool(value) and np.shape(value[0]) == (2,))
+
+    def encode_value(self, value: Any, part: Any, place: str) -> tuple[Any, Any]:
+        edges = [edge.split("-") for edge in value.split()] if isinstance(value, str) else value
+        try:
+            return np.array(edges, np.int64).reshape(-1, 2), None
+        except ValueError as error:
+            raise ValueError(f"{place} must be a list of edges, such as '0-1 1-2'; got {value!r}.") from error
+
+
+class GraphEncoder(SourceEncoder):
+    """One state a node: its embedding and the mean of its neighbours' embeddings."""
+
+    main_input_name = "edges"
+
+    def __init__(self, config: MultiSourceConfig, name: str) -> None:
+        super().__init__(config, name)
+        self.nodes = nn.Embedding(self.settings.vocab_size, config.d_model)
+        self.post_init()
+
+    def forward(self, edges: Tensor, attention_mask: Tensor, **kwargs: Any) -> EncodedSource:
+        table = self.nodes.weight
+        ends = nn.functional.one_hot(edges.masked_fill(~attention_mask[..., None], 0), len(table)).to(table.dtype)
+        ends = ends * attention_mask[..., None, None]
+        links = ends[..., 0, :].transpose(1, 2) @ ends[..., 1, :]
+        links = links + links.transpose(1, 2)
+        degree = links.sum(-1, keepdim=True)
+        states = table + links @ table / degree.clamp(min=1)
+        return EncodedSource(last_hidden_state=states, attention_mask=degree[..., 0] > 0)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    register_source_kind(GraphKind(), GraphEncoder)
+    yield
+    for registry in (SOURCE_KINDS, FORMS, ENCODERS):
+        del registry["graph"]
+
+
+SOURCES: list[Any] = ["en", {"name": "links", "kind": "graph", "vocab_size": NODES}]
+ROWS: list[dict[str, Any]] = [
+    {"en": "A dog runs.", "links": "0-1 1-2"},
+    {"en": None, "links": [[3, 4]]},
+    {"en": "Two cats.", "links": None},
+    {"links": [[0, 1], [1, 2], [2, 4]]},
+]
+KEYS = ["input_ids", "attention_mask", "links_edges", "links_attention_mask"]
+
+
+def make_graph_processor() -> MultiSourceProcessor:
+    return MultiSourceProcessor(text_tokenizer(), ["en", "links"], source_kinds={"links": "graph"})
+
+
+def make_graph_model(**fields: Any) -> Any:
+    config = tiny_config(sources=SOURCES, vocab_size=len(text_tokenizer()), **fields)
+    model = MultiSourceForConditionalGeneration(config).eval()
+    randomise(model, 3)
+    return model
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> Any:
+    return {name: [row.get(name) for row in rows] for name in ("en", "links")}
+
+
+def test_a_graph_is_encoded_padded_and_collated() -> None:
+    processor = make_graph_processor()
+    assert processor.model_input_names == KEYS
+    examples = [dict(processor(**row)) for row in ROWS]
+    assert examples[0]["links_edges"].tolist() == [[0, 1], [1, 2]] and examples[0]["links_attention_mask"] == [1, 1]
+    assert examples[2]["links_edges"] is examples[2]["links_attention_mask"] is None
+    batch: Any = processor(**columns_of(ROWS), return_tensors="pt")
+    assert list(batch) == KEYS and batch["links_edges"].dtype == torch.int64
+    assert batch["links_edges"][1].tolist() == [[3, 4], [0, 0], [0, 0]]
+    assert batch["links_attention_mask"].tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]]
+    assert processor(en=["A", "A"], links=[[], "0-1"])["links_edges"][0] is None, "a graph of no edges is absent"
+    collated = DataCollatorForMultiSource(processor)(examples)
+    assert all(torch.equal(collated[key], batch[key]) for key in KEYS)
+    assert length_keys(examples, ["en", "links"])[:, 0].tolist() == [
+        max(len(row["input_ids"] or ()), len(row["links_edges"]) if row["links_edges"] is not None else 0)
+        for row in examples
+    ]
+
+
+def test_a_graph_changes_what_is_generated_and_an_absent_one_is_as_if_it_did_not_exist() -> None:
+    processor, model = make_graph_processor(), make_graph_model()
+    batch: Any = processor(**columns_of(ROWS), text_target=["A cat."] * 4, return_tensors="pt")
+    logits = model(**batch).logits
+    for i, row in enumerate(ROWS):
+        given = {name: value for name, value in row.items() if value is not None}
+        alone = processor(**given, text_target="A cat.", return_tensors="pt")
+        torch.testing.assert_close(logits[i : i + 1], model(**alone).logits)
+        bare = {key: value for key, value in alone.items() if key.startswith("links_") == ("links" in given)}
+        if given.keys() == {"links"}:
+            torch.testing.assert_close(logits[i : i + 1], model(**bare, labels=alone["labels"]).logits)
+    other = processor(en="A dog runs.", links="0-3", text_target="A cat.", return_tensors="pt")
+    assert not torch.allclose(model(**other).logits, logits[:1])
+    del batch["labels"]
+    for beams in (1, 3):
+        tokens = model.generate(**batch, num_beams=beams, max_new_tokens=4)
+        assert len(tokens) == 4
+    pipe: Any = MultiSourcePipeline(model=model, processor=processor)
+    assert pipe(ROWS, batch_size=4, max_new_tokens=3) == [pipe(row, max_new_tokens=3) for row in ROWS]
+
+
+def test_a_model_of_graphs_trains_where_some_or_all_graphs_of_a_batch_are_absent(tmp_path: Path) -> None:
+    processor, model = make_graph_processor(), make_graph_model(source_dropout=0.2)
+    absent = [{"en": "A dog."}, {"en": "A cat."}]
+    data: Any = [processor(**row, text_target="A cat.") for row in [*ROWS, *absent]]
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path / "run"),
+        max_steps=6,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        train_sampling_strategy="group_by_length",
+        report_to=[],
+    )
+    before = model.model.encoder.sources["links"].nodes.weight.detach().clone()
+    MultiSourceTrainer(model, arguments, train_dataset=data, processing_class=processor).train()
+    assert not torch.equal(model.model.encoder.sources["links"].nodes.weight, before)
+    model.zero_grad()
+    model.train()(**DataCollatorForMultiSource(processor)(data[-2:])).loss.backward()
+    gradient = model.model.encoder.sources["links"].nodes.weight.grad
+    assert gradient is not None and not gradient.any(), "DDP wants a gradient of every parameter"
+
+
+def test_a_configuration_and_a_card_know_the_kind() -> None:
+    nodes = {"name": "links", "vocab_size": NODES}
+    config = MultiSourceConfig.from_processor(make_graph_processor(), [nodes], d_model=8, encoder_layers=1)
+    assert [source.kind for source in config.sources] == ["text", "graph"]
+    card = make_graph_model().create_card("org/name")
+    assert "| 2 | `links` | graph | graph | vocab_size 5 |" in card.text and 'links="0-1 1-2"' in card.text
+
+
+def test_a_model_of_graphs_is_saved_and_loaded(tmp_path: Path) -> None:
+    processor, model = make_graph_processor(), make_graph_model()
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    loaded: Any = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
+    again = MultiSourceProcessor.from_pretrained(tmp_path)
+    one, other = (each(**columns_of(ROWS), text_target=["A"] * 4, return_tensors="pt") for each in (processor, again))
+    assert again.source_kinds == {"links": "graph"}
+    assert torch.equal(model(**one).logits, loaded(**other).logits)
+
+
+def test_graphs_are_read_from_files_by_a_recipe(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    for name, lines in {"train": 40, "dev": 20}.items():
+        write_lines(folder / "text" / f"{name}.links", ["" if i % 3 == 0 else f"0-{i % 5} 1-2" for i in range(lines)])
+    recipe = load_recipe(
+        folder / "recipe.yaml",
+        {
+            "path": str(folder / "text"),
+            "data.sources": ["en", "links"],
+            "model.sources": [{"name": "links", "kind": "graph", "vocab_size": NODES}],
+            "output_dir": str(folder / "run"),
+            "max_steps": 1,
+        },
+    )
+    assert recipe.forms() == {"en": "text", "links": "graph"}
+    split = read_split(str(folder / "text"), "train", ["en", "links"], "cs", forms=recipe.forms())
+    assert split.report["absent.links"] == 14 and split.rows[1]["links"] == "0-1 1-2"
+    processor = make_processor(recipe, split.rows, {})
+    examples, _ = encode_rows(processor, split.rows, "cs", 20)
+    assert examples[0]["links_edges"] is None and examples[4]["links_edges"].tolist() == [[0, 4], [1, 2]]
+    train(recipe)
+    trained: Any = MultiSourceForConditionalGeneration.from_pretrained(folder / "run")
+    batch = MultiSourceProcessor.from_pretrained(folder / "run")(links="0-1", return_tensors="pt")
+    assert len(trained.generate(**batch, max_new_tokens=2)) == 1
+
+
+def test_graphs_are_read_from_json_lines_as_text_or_as_lists(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"en": "a", "links": "0-1"},
+        {"en": "b", "links": [[0, 1], [1, 2]]},
+        {"en": "c", "links": None},
+    ]
+    write_lines(tmp_path / "train.jsonl", [json.dumps({**row, "cs": "x"}) for row in rows])
+    forms = {"links": "graph"}
+    split = read_split(str(tmp_path), "train", ["en", "links"], "cs", forms=forms)
+    assert [row["links"] for row in split.rows] == ["0-1", [[0, 1], [1, 2]], None]
+    examples, _ = encode_rows(make_graph_processor(), split.rows, "cs", 20)
+    assert [row["links_edges"] is None for row in examples] == [False, False, True]
+    write_lines(tmp_path / "dev.jsonl", ['{"en": "a", "links": 3, "cs": "x"}'])
+    with pytest.raises(ValueError, match="line 1: 'links' must be text or a list or null, but is 3"):
+        read_split(str(tmp_path), "dev", ["en", "links"], "cs", forms=forms)
+
+
+def test_what_is_no_graph_and_settings_that_a_graph_does_not_have_are_refused_by_name() -> None:
+    processor = make_graph_processor()
+    with pytest.raises(ValueError, match=r"^source 'links' of example 1 must be a list of edges, .*; got '0-x'"):
+        processor(links=["0-1", "0-x"])
+    with pytest.raises(Exception, match=r"sources\[g\].vocab_size must be the number of nodes; got None"):
+        MultiSourceConfig(sources=[{"name": "g", "kind": "graph"}])
+    with pytest.raises(Exception, match=r"sources\[g\] is of kind 'graph' and so cannot set layers; it can set vocab"):
+        MultiSourceConfig(sources=[{"name": "g", "kind": "graph", "vocab_size": 3, "layers": 2}])
+    with pytest.raises(ValueError, match="'links_input_ids' is no keyword of a source; after the name comes one of"):
+        make_graph_model()(links_input_ids=torch.ones(1, 2).long())
+    with pytest.raises(ValueError, match="source name 'edges' is reserved"):
+        MultiSourceConfig.check_source_names(["edges"])
+
+
+def test_a_kind_is_known_once_it_is_registered_and_has_a_name_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is a kind of source named 'graph' already"):
+        register_source_kind(GraphKind(), GraphEncoder)
+    with pytest.raises(Exception, match=r"sources\[g\].kind must be one of 'text', 'features', 'pretrained', 'graph'"):
+        MultiSourceConfig(sources=[{"name": "g", "kind": "tree"}])
+    with pytest.raises(ValueError, match=r"source_kinds.en must be one of 'features', 'graph'; got 'picture'. A kind"):
+        MultiSourceProcessor(text_tokenizer(), ["en"], source_kinds={"en": "picture"})
+    make_graph_processor().save_pretrained(tmp_path)
+    file = tmp_path / "processor_config.json"
+    file.write_text(file.read_text("utf-8").replace('"graph"', '"tree"'), "utf-8")
+    with pytest.raises(ValueError, match=r"processor_config.json: source_kinds.links must be one of .*; got 'tree'"):
+        MultiSourceProcessor.from_pretrained(tmp_path)
+
+
+# Absence, for every kind.
+
+CONVOLUTION: dict[str, Any] = {
+    "conv_dim": (8,),
+    "conv_kernel": (2,),
+    "conv_stride": (1,),
+    "num_feat_extract_layers": 1,
+    "num_conv_pos_embeddings": 2,
+    "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer",
+    "apply_spec_augment": False,
+}
+MIXED: list[Any] = [
+    "en",
+    {"name": "image", "kind": "pretrained", "encoder": ViTConfig(image_size=SIDE, patch_size=2, **SMALL)},
+    {"name": "speech", "kind": "pretrained", "encoder": Wav2Vec2Config(**SMALL, **CONVOLUTION)},
+    {"name": "regions", "kind": "features", "feature_size": SIZE},
+]
+
+
+@pytest.mark.parametrize("name", ["en", "image", "speech", "regions"])
+def test_an_absent_source_of_any_kind_is_none_in_rows_zeros_in_tensors_and_false_in_the_model(name: str) -> None:
+    processor, rows = mixed_processor(), mixed_rows()
+    assert RATE and all(row.keys() >= {name} for row in rows)
+    key = name if name != "en" else ""
+    row_key, mask_key = (f"{key}_{end}".lstrip("_") for end in (processor.main_input(name), "attention_mask"))
+    lacking = [row[name] is None for row in rows]
+    assert any(lacking) and not all(lacking)
+    examples = [dict(processor(**row)) for row in rows]
+    assert [row[row_key] is None for row in examples] == [row[mask_key] is None for row in examples] == lacking
+    columns: Any = {one: [row[one] for row in rows] for one in processor.source_names}
+    unpadded = processor(**columns)
+    assert [row is None for row in unpadded[row_key]] == [row is None for row in unpadded[mask_key]] == lacking
+    batch = DataCollatorForMultiSource(processor)(examples)
+    assert (~batch[mask_key].any(dim=1)).tolist() == lacking
+    model: Any = MultiSourceForConditionalGeneration(tiny_config(sources=MIXED, vocab_size=300)).eval()
+    encoded = model.get_encoder().encode_source(name, **batch)
+    assert (~encoded.attention_mask.any(dim=1)).tolist() == lacking and encoded.attention_mask.dtype == torch.bool
+    assert torch.isfinite(encoded.last_hidden_state).all()
+    gone = DataCollatorForMultiSource(processor)(
+        [row for row, is_gone in zip(examples, lacking, strict=True) if is_gone]
+    )
+    assert not gone[mask_key].any()
+    left = {one: tensor for one, tensor in gone.items() if one not in (row_key, mask_key)}
+    target = torch.tensor([[2, 3]] * len(gone[mask_key]))
+    torch.testing.assert_close(
+        model(**gone, decoder_input_ids=target).logits, model(**left, decoder_input_ids=target).logits
+    )
+
+
+@pytest.mark.parametrize("name", ["en", "image", "speech", "regions"])
+def test_the_encoder_of_a_source_without_columns_gets_gradients_of_zero(name: str) -> None:
+    processor = mixed_processor()
+    i = processor.source_names.index(name)
+    batch = DataCollatorForMultiSource(processor)([dict(processor(**row, text_target="A")) for row in mixed_rows()[:2]])
+    for key in (processor.main_input(name), "attention_mask"):
+        batch[source_key(i, name, key)] = batch[source_key(i, name, key)][:, :0].flatten(1)
+    model: Any = MultiSourceForConditionalGeneration(
+        tiny_config(sources=MIXED, vocab_size=300, tie_word_embeddings=False)
+    )
+    model.train()(**batch).loss.backward()
+    gradients = [parameter.grad for parameter in model.model.encoder.sources[name].parameters()]
+    assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
