@@ -99,8 +99,8 @@ class TextEncoderLayer(GradientCheckpointingLayer):
         return self.feed_forward(states)
 
 
-class SourceEncoder(MultiSourcePreTrainedModel):
-    """Base of all encoders: layers of our own, perhaps none, and what every encoder can be asked.
+class SourceEncoderBase(MultiSourcePreTrainedModel):
+    """What the encoders of both families of models can be asked.
 
     Args:
         config: The model's configuration.
@@ -131,7 +131,7 @@ class SourceEncoder(MultiSourcePreTrainedModel):
         if self.frozen_part is not None:
             self.frozen_part.requires_grad_(False)
 
-    def train(self, mode: bool = True) -> SourceEncoder:
+    def train(self, mode: bool = True) -> SourceEncoderBase:
         """Switch training mode on or off; what is frozen stays in evaluation mode.
 
         Args:
@@ -182,7 +182,16 @@ class SourceEncoder(MultiSourcePreTrainedModel):
         return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask.new_zeros(size))
 
 
-class LayeredEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
+class SourceEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoderBase):
+    """Base of the encoders of the Transformer family, and of encoders of one's own (`register_source_kind`).
+
+    Args:
+        config: The model's configuration.
+        name: The source's name.
+    """
+
+
+class LayeredEncoder(SourceEncoder):
     """Base of the encoders with Transformer layers of our own.
 
     Args:
@@ -229,7 +238,7 @@ class LayeredEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
         return EncodedSource(last_hidden_state=states, attention_mask=mask)  # type: ignore[arg-type]  # None: alone, not in a model
 
 
-class TextSourceEncoder(SourceEncoder):
+class TextSourceEncoder(SourceEncoderBase):
     """Base of the encoders that read text with embeddings of their own.
 
     Args:
@@ -360,7 +369,7 @@ class FeatureEncoder(LayeredEncoder):
         return self.run_layers(states, attention_mask, **kwargs)
 
 
-class PretrainedEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoder):
+class PretrainedEncoder(SourceEncoder):
     """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
 
     Its last hidden state is mapped to D where it is of another width or `SourceConfig.projection` says so, normalised

@@ -19,7 +19,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from .attention import SourceMemory
 from .combinations import COMBINATIONS, ForgetBias
 from .configuration_multisource_rnn import MultiSourceRNNConfig
-from .encoders import EncodedSource, SourceEncoder, TextSourceEncoder
+from .encoders import EncodedSource, SourceEncoderBase, TextSourceEncoder
 from .generation import MultiSourceGenerationMixin
 from .layers import Bias, TextEmbeddings, dropout
 from .modeling_sources import (
@@ -237,7 +237,7 @@ class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
         config: The model's configuration.
     """
 
-    encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoder]]] = {"text": LSTMEncoder}
+    encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoderBase]]] = {"text": LSTMEncoder}
 
     def __init__(self, config: MultiSourceRNNConfig) -> None:
         super().__init__(config)

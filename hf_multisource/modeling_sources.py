@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import SourceMemory
 from .configuration_multisource import SourcesConfig
-from .encoders import EncodedSource, SourceEncoder, drop_sources
+from .encoders import EncodedSource, SourceEncoderBase, drop_sources
 from .inference import InferenceMixin
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
@@ -105,7 +105,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
     """
 
     #: Encoder classes by `SourceConfig.kind`.
-    encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoder]]]
+    encoder_types: ClassVar[Mapping[str, Callable[[Any, str], SourceEncoderBase]]]
 
     def __init__(self, config: SourcesConfig) -> None:
         super().__init__(config)
@@ -121,10 +121,10 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         self.post_init()
 
     @property
-    def _first(self) -> SourceEncoder:
+    def _first(self) -> SourceEncoderBase:
         return self.encoder_of(self.config.source_names[0])
 
-    def encoder_of(self, name: str) -> SourceEncoder:
+    def encoder_of(self, name: str) -> SourceEncoderBase:
         """Look up the encoder that encodes a source; sources may share one.
 
         Args:
@@ -133,7 +133,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         Returns:
             The encoder.
         """
-        return cast(SourceEncoder, self.sources[self.owners[name]])
+        return cast(SourceEncoderBase, self.sources[self.owners[name]])
 
     def get_input_embeddings(self) -> nn.Module:
         return self._first.get_input_embeddings()

@@ -149,7 +149,7 @@ def test_rows_and_columns_are_the_tokens_without_padding(processor: MultiSourceP
         assert "".join(tokens.target_tokens) == f"{TARGETS[example]}</s>"
         texts_of_one: dict[str, Any] = {name: column[example] for name, column in TEXTS.items()}
         alone = processor(**texts_of_one, text_target=TARGETS[example])
-        lengths = [len(alone[f"{prefix}input_ids"]) for prefix in ("", "de_", "fr_")]
+        lengths = [len(alone[f"{prefix}input_ids"] or ()) for prefix in ("", "de_", "fr_")]
         assert [len(pieces) for pieces in tokens.source_tokens.values()] == lengths
         rows = len(alone["labels"])
         assert tokens.weights.shape == (2, rows, sum(lengths))
@@ -183,7 +183,7 @@ def test_attention_of_another_batch_is_refused(processor: MultiSourceProcessor) 
         attention_to_tokens(torch.rand(1, 4, 99), batch, batch["labels"], processor)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "symbols"])  # which do not know most of it
 def test_texts_of_tokens_join_to_the_sentence_and_keep_characters_whole(kind: str) -> None:
     tokenizer = train_tokenizer(["a dog sees a dog", "cats"], kind, 262)
     sentence = "dogs žluť 犬 🐕 costs $5"  # most of it byte by byte

@@ -106,7 +106,7 @@ PARTS = {
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
 
 # These never travel to the Hub: they serve users who have the package installed.
-STAYS_HOME = {"__init__", "__main__", "arguments", "environment", "sampling", "sharding"}
+STAYS_HOME = {"__init__", "__main__", "arguments", "environment", "equivalent_models", "sampling", "sharding"}
 SHIPPABLE = [path for path in FLAT if path.stem not in STAYS_HOME]
 # Whoever loads a checkpoint has these: Transformers needs all but torch.
 REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors"}
