@@ -12,8 +12,8 @@ other implementations never hold the weights. What a row of it sums to depends o
 
 So does that of any other combiner: `joint_weights` tells the second kind, and `weighs_sources` the third, from the
 first. LSTMs give one layer of one head, of the first kind; with `attention="local_p"` a row sums to 1 or less. Weights
-are where the decoder looked, not why it wrote what it wrote; with `score.py --adversarial --absent` a source is put to
-the test.
+are where the decoder looked, not why it wrote what it wrote; `hf-multisource score --adversarial --absent` puts a
+source to the test.
 """
 
 from __future__ import annotations

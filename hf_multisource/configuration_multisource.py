@@ -475,7 +475,12 @@ class SourcesConfig(PreTrainedConfig):
                 source.kind = "pretrained"
             own = processor.source_tokenizers.get(name, target)
             shared = source.share_encoder_with or source.share_embeddings_with
-            if source.kind == "text" and not shared and own.get_vocab() != target.get_vocab():
+            if (
+                source.kind == kind.name
+                and kind.has_vocabulary
+                and not shared
+                and own.get_vocab() != target.get_vocab()
+            ):
                 source.vocab_size = _pick(source.vocab_size, len(own))
                 source.pad_token_id = _pick(source.pad_token_id, own.pad_token_id)
         ids = {

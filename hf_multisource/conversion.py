@@ -267,7 +267,7 @@ def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint
 
 
 def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Pour weights in; those that there are none for stay as drawn, and are told."""
+    """Load the weights; warn about parameters that no checkpoint has, which keep their initial values."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected:
         raise ValueError(

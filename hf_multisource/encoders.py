@@ -373,8 +373,8 @@ class PretrainedEncoder(SourceEncoder):
     """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
 
     Its last hidden state is mapped to D where it is of another width or `SourceConfig.projection` says so, normalised
-    and dropped out. Only examples that
-    have the source are encoded: those that lack it leave no trace, in batch statistics neither.
+    and dropped out. Only examples that have the source are encoded: those that lack it leave no trace, in batch
+    statistics neither.
 
     Args:
         config: The model's configuration.
@@ -645,9 +645,14 @@ def register_source_kind(kind: SourceKind, encoder_class: type[SourceEncoder]) -
             takes the kind's `keys` and returns an [`EncodedSource`].
 
     Raises:
-        ValueError: If there is a kind of this name already.
+        ValueError: If there is a kind of this name already, or one with a keyword of this kind.
     """
     if kind.name in {**SOURCE_KINDS, **FORMS}:
         raise ValueError(f"there is a kind of source named {kind.name!r} already; choose another name.")
+    for other in SOURCE_KINDS.values():
+        if taken := set(kind.inputs) & set(other.inputs):
+            raise ValueError(
+                f"{min(taken)!r} of the kind {kind.name!r} is a keyword of {other.name!r} already; choose another."
+            )
     SOURCE_KINDS[kind.name] = FORMS[kind.name] = kind
     ENCODERS[kind.name] = encoder_class

@@ -27,7 +27,7 @@ SHORTLIST = "decoder_shortlist"
 # The loop of older releases takes the number of scores from the output layer: it must be given all.
 TAKES_THE_BEST = "vocab_size" not in signature(GenerationMixin._get_top_k_continuations).parameters
 LARGEST_EXPONENT = 20  # of `length_normalization`: far above any in use, and its powers of any length are finite
-GONE = -1e9  # the score by which Transformers marks a beam that is none
+GONE = -1e9  # the score with which Transformers marks an empty beam
 
 
 class LengthNormalization(float):
@@ -342,7 +342,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
     ) -> tuple[Tensor, ...]:
         ends = next_token_hits_stopping_criteria
         if isinstance(length_penalty, LengthNormalization):
-            ends = ends & (topk_log_probs > GONE / 2)  # a beam that is none cannot finish
+            ends = ends & (topk_log_probs > GONE / 2)  # an empty beam cannot finish
         return super()._update_finished_beams(
             topk_log_probs=topk_log_probs,
             next_token_hits_stopping_criteria=ends,

@@ -134,7 +134,13 @@ def _kind(config: Any, name: str) -> SourceKind:
     if not kind.wraps:
         return kind
     model_class: Any = MODEL_MAPPING[type(config.encoder_owner(name).encoder)]
-    return next(one for one in kind.wraps if model_class.main_input_name in one.inputs)
+    model_class = model_class[0] if isinstance(model_class, tuple) else model_class  # Funnel has two
+    for wrapped in kind.wraps:
+        if model_class.main_input_name in wrapped.inputs:
+            return wrapped
+    raise ValueError(
+        f"sources[{name}].encoder: a {model_class.__name__} reads {model_class.main_input_name!r}, no known kind."
+    )
 
 
 def _encoder(config: Any, source: Any) -> str:

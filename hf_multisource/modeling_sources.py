@@ -30,6 +30,11 @@ from .vocabulary import Shortlist, best_tokens
 logger = logging.get_logger(__name__)
 
 
+def _version(mask: Tensor) -> int | None:
+    """The number of changes in place that a tensor has seen; tensors of inference mode do not count them."""
+    return None if mask.is_inference() else mask._version
+
+
 @dataclass
 class MultiSourceEncoderOutput(ModelOutput):
     """All encoded sources, joined on the time axis: to a decoder it looks as if there were one source.
@@ -51,8 +56,10 @@ class MultiSourceEncoderOutput(ModelOutput):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: What the decoder reads, made by `SourcesModel.prepare_sources`. Not a field: copies and exports lack it.
+        #: What the decoder reads, made by `SourcesModel.prepare_sources`, and the version of the mask then. These are
+        #: no fields: an output that is moved to another device or exported lacks them, and has them made anew.
         self.memory: SourceMemory | None = None
+        self.mask_version: int | None = None
 
 
 @dataclass
@@ -165,20 +172,22 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
 
         Raises:
-            ValueError: If no source is given, one that the model does not have, or batches of different size; the
-                message gives the names.
+            ValueError: If no source is given, one that the model does not have, batches of different size, or only
+                sources without columns; the message gives the names.
         """
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.config.source_inputs(kwargs)
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         masks = {name: mask for name, mask in self.input_masks(given).items() if mask.shape[1]}
+        if not masks:
+            raise ValueError(f"no source has any input: those of {', '.join(given)} have no columns.")
         dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
         if self.training and any(dropouts[name] for name in masks):
             kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
             masks = dict(zip(masks, kept, strict=True))
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
-        if self.training:  # of a source without columns, which no example has, the parameters still get gradients
+        if self.training:  # parameters of a source that no example has still get gradients, which DDP needs
             for name in (name for name in given if name not in masks):
                 size = next(iter(masks.values())).shape[0]
                 encoded[name] = self.encoder_of(name).absent(next(iter(masks.values())).new_zeros(size, 0))
@@ -230,7 +239,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return masks
 
     def encode_source(self, name: str, **kwargs: object) -> EncodedSource:
-        """Encode one source alone. This is how hidden states and attentions of other sources than the first are had.
+        """Encode one source alone, for instance for the hidden states and attentions of another source than the first.
 
         Args:
             name: The source's name.
@@ -435,18 +444,21 @@ class SourcesModel(MultiSourcePreTrainedModel):
             expansion: Rows of the decoder per example.
 
         Returns:
-            A new output with its memory; the given one if its memory is of these very tensors and this expansion.
+            A new output with its memory; the given one if its memory is of these very tensors, unchanged, and of this
+            expansion.
         """
         memory: SourceMemory | None = getattr(encoder_outputs, "memory", None)
         # A compiled graph has to make its own: what CUDA graphs write is overwritten by the next call.
         if memory is not None and not torch.compiler.is_compiling():
             given: Any = encoder_outputs
             states, mask, lengths = given.last_hidden_state, given.attention_mask, given.source_lengths
-            same = memory.states is states and memory.mask is mask
+            same = memory.states is states and memory.mask is mask and given.mask_version == _version(mask)
             if same and (memory.lengths, memory.expansion) == (lengths, expansion):
                 return given
         made: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
         made.memory = SourceMemory(made.last_hidden_state, made.attention_mask, made.source_lengths, expansion)
+        if not torch.compiler.is_compiling():
+            made.mask_version = _version(made.attention_mask)
         return made
 
     def complete_encoder_outputs(

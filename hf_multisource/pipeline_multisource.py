@@ -42,8 +42,8 @@ class Rows(Dataset[Any]):
 class MultiSourcePipeline(Pipeline):
     """Generates a text from the sources of an example.
 
-    Made by Transformers' `pipeline`, from a model and its [`MultiSourceProcessor`]. Whatever a call takes may be given
-    there, too, for all calls.
+    Made by Transformers' `pipeline`, from a model and its [`MultiSourceProcessor`]. The options of a call, but no
+    sources, may be given there, too, for all calls.
 
     Example:
         >>> import hf_multisource

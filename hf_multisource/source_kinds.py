@@ -55,13 +55,18 @@ def is_absent(value: Any) -> bool:
         value: Of a row, of whatever kind.
 
     Returns:
-        True for None, an empty or white text, a dict without anything in it, and a missing cell of pandas (NaN, NA).
+        True for None, an empty or white text, a dict without anything in it, a list, an array or bytes without entries,
+        and a missing cell of pandas (NaN, NA, NaT).
     """
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, Mapping):
         return all(part is None for part in value.values())
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    if hasattr(value, "__len__") and getattr(value, "ndim", 1) in (1, 2):  # not a map without features
+        return len(value) == 0
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 class SourceKind:
@@ -86,7 +91,7 @@ class SourceKind:
     has_vocabulary: ClassVar[bool] = False
     #: Loader of Transformers for the part of the processor that makes the inputs; None: it needs none.
     part_loader: ClassVar[str | None] = None
-    #: Kinds of which a wrapped model reads one; of all kinds but "pretrained" there are none.
+    #: The kinds that a wrapped model can read; empty for every kind but "pretrained".
     wraps: ClassVar[tuple[SourceKind, ...]] = ()
     #: How a column of data is stored: a value a line ("lines"), the path of a file a line ("files"), or as one array of
     #: all rows ("arrays").
@@ -143,7 +148,7 @@ class SourceKind:
         """Check a value of a row of JSON or Parquet, of one of `row_types`.
 
         Args:
-            value: The value, or None.
+            value: The value; of those that stand for an absent source, only an empty text.
             place: Where it stands, for messages.
 
         Returns:
@@ -322,8 +327,6 @@ class FeaturesKind(SourceKind):
     example = 'numpy.load("features.npy")[0]'
 
     def parse_row(self, value: Any, place: str) -> Any:
-        if not value:
-            return None
         try:
             with np.errstate(over="ignore"):
                 array = np.asarray(value, np.float32)
@@ -498,7 +501,7 @@ def read_text(what: str, row: int, value: Any) -> str | None:
     """
     if isinstance(value, str):
         return value
-    if is_absent(value) and not isinstance(value, Mapping):
+    if is_absent(value) and not hasattr(value, "__len__"):
         return None
     raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
 
@@ -514,7 +517,7 @@ def read_array(value: Any, place: str) -> np.ndarray:
         The array; one that is given is not copied.
 
     Raises:
-        ValueError: If it is none; the message begins with the place.
+        ValueError: If it is not an array of numbers; the message begins with the place.
     """
     try:
         return to_array(value)
@@ -529,12 +532,12 @@ def integers(row: Any) -> list[int]:
         row: A list, an array, a tensor or None.
 
     Returns:
-        The ids; none of None.
+        The ids; an empty list for None.
     """
     return [] if row is None else [int(token) for token in row]
 
 
-#: What the processor and the data can hold, by name; "pretrained" is not among them, but what it wraps.
+#: Kinds of values, by name. A source of kind "pretrained" has values of the kind that its model reads.
 FORMS: dict[str, SourceKind] = {kind.name: kind for kind in (*PretrainedKind.wraps, FeaturesKind())}
 #: What `SourceConfig.kind` can be.
 SOURCE_KINDS: dict[str, SourceKind] = {

@@ -61,7 +61,7 @@ def find_features(folder: Path, split: str, name: str) -> Path:
         raise ValueError(f"features of {name!r} lie in {folder} more than once: {', '.join(p.name for p in found)}")
     if not found:
         partial = places[0].with_name(places[0].name + ".partial")
-        hint = f"; {partial.name} is not whole: run precompute.py again" if partial.exists() else ""
+        hint = f"; {partial.name} is not whole: run hf-multisource precompute again" if partial.exists() else ""
         looked = f"{places[0].name}, {places[1].name}, {places[2].name}/"
         raise FileNotFoundError(f"no features of {name!r} in {folder}: looked for {looked}{hint}")
     return found[0]

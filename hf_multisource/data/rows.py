@@ -336,7 +336,8 @@ def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there
                 raise ValueError(f"{cell} must be {kind.row_types_named} or null, but is {shown(value)}")
             if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
                 raise ValueError(f"{cell} holds half a surrogate pair, which is no character")
-            column.append(kind.parse_row(value, cell))
+            absent = is_absent(value) and not isinstance(value, str)  # an empty text stays: it may be a target
+            column.append(None if absent else kind.parse_row(value, cell))
     if number == 0:
         raise ValueError(f"{place.rpartition(',')[0]} is empty")
     if unknown := [name for name in forms if name not in found]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_multisource import processing_multisource, source_kinds
+from hf_multisource import processing_multisource, source_kinds, text_encoding
 from hf_multisource.data import encoding
 from hf_multisource.data.encoding import ROWS_PER_CALL, Example, Processor, encode_batch, text_keys
 from hf_multisource.data.files import write_json
@@ -91,9 +91,9 @@ def place_of(identity: object) -> Path:
     import tokenizers
     import transformers
 
-    code = [
-        inspect.getsource(module) for module in (sys.modules[__name__], encoding, processing_multisource, source_kinds)
-    ]
+    kinds = {inspect.getmodule(type(kind)) for kind in source_kinds.FORMS.values() if kind.has_vocabulary}
+    modules = {sys.modules[__name__], encoding, processing_multisource, text_encoding, *filter(None, kinds)}
+    code = sorted(inspect.getsource(module) for module in modules)
     made_by = [transformers.__version__, tokenizers.__version__, code]
     digest = hashlib.sha256(json.dumps([made_by, identity], sort_keys=True).encode()).hexdigest()
     return Path(datasets.config.HF_DATASETS_CACHE) / "hf_multisource" / f"{digest[:32]}.arrow"

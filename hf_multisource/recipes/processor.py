@@ -100,7 +100,9 @@ def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:
     """
     parts = [f"{name}_tokenizer" for name in processor.source_tokenizers]
     parts += [f"{name}_processor" for name in processor.source_processors]
-    paths = [folder / name for name in ("processor_config.json", "tokenizer.json", "tokenizer_config.json")]
+    own = ("processor_config.json", "tokenizer.json", "tokenizer_config.json")
+    vocabulary = processor.tokenizer.vocab_files_names.values()  # of a tokenizer without tokenizer.json
+    paths = [folder / name for name in dict.fromkeys((*own, *vocabulary))]
     paths += [path for part in parts for path in sorted((folder / part).iterdir())]
     return [str(path.relative_to(folder)) for path in paths if path.is_file()]
 

@@ -44,7 +44,7 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
             for role, name in names.items()
         }
 
-    needed = run.args.local_process_index == 0 or set(forms.values()) != {"text"}
+    needed = run.args.local_process_index == 0 or not all(FORMS[form].has_vocabulary for form in forms.values())
     splits = run.together(lambda: read() if needed else {}, everywhere=True)
 
     def compare() -> JsonObject:

@@ -95,7 +95,7 @@ def test_bad_features_are_named(tmp_path: Path) -> None:
     ):
         find_features(tmp_path, "dev", "a")
     (tmp_path / "dev.a.npy.partial").touch()
-    with pytest.raises(FileNotFoundError, match=r"dev\.a\.npy\.partial is not whole: run precompute\.py again"):
+    with pytest.raises(FileNotFoundError, match=r"dev\.a\.npy\.partial is not whole: run hf-multisource precompute"):
         find_features(tmp_path, "dev", "a")
     np.savez(tmp_path / "dev.a.npz", x=np.ones(2), y=np.ones(2))
     np.save(tmp_path / "dev.a.npy", np.ones((2, 3)))

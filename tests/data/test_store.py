@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,21 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from transformers import Wav2Vec2CTCTokenizer
 
 import kinds
 from builders import three_source_processor
-from hf_multisource import DataCollatorForMultiSource
-from hf_multisource.data import store
+from hf_multisource import (
+    DataCollatorForMultiSource,
+    MultiSourceProcessor,
+    processing_multisource,
+    source_kinds,
+    text_encoding,
+)
+from hf_multisource.data import encoding, store
 from hf_multisource.data.encoding import MixedExamples, encode_batch, encode_rows
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
+from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.training import train
 from kinds import mixed_processor
 from runs import make_folder, recipe_of
@@ -123,3 +133,22 @@ def test_another_run_on_the_same_data_does_not_encode_it_again(
     train(recipe_of(folder, "again", max_steps=1, seed=2))
     train(recipe_of(folder, max_steps=2), resume=True)
     assert len(list(cache.iterdir())) == 8
+
+
+@pytest.mark.parametrize("module", [store, encoding, processing_multisource, source_kinds, text_encoding])
+def test_a_change_of_the_code_that_encodes_makes_another_file(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, source = place_of("rows"), inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda one: f"{source(one)}# changed" if one is module else source(one))
+    assert place_of("rows") != before
+
+
+def test_another_vocabulary_of_a_tokenizer_without_tokenizer_json_is_told(tmp_path: Path) -> None:
+    digests = []
+    for i, letters in enumerate(("ab", "ba")):
+        vocabulary = {token: j for j, token in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *letters])}
+        (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+        processor = MultiSourceProcessor(Wav2Vec2CTCTokenizer(str(tmp_path / "vocab.json")), ["en"])
+        processor.save_pretrained(tmp_path / str(i))
+        digests.append(contents_of(tmp_path / str(i), processor))
+    assert digests[0].keys() == digests[1].keys()
+    assert [name for name in digests[0] if digests[0][name] != digests[1][name]] == ["vocab.json"]

@@ -60,16 +60,21 @@ def test_sources_are_prepared_once(combiner: str, mode: str, monkeypatch: pytest
         assert counts["complete_encoder_outputs"] == 1 + ("encoder_outputs" in given)  # those are copied
         # one for each source, or for all joined, and each length of a query
         lengths = length if mode == "no cache" else 3 if mode == "assisted" else 1
-        assert counts["create_bidirectional_mask"] <= 3 * lengths
+        assert (combiner != LSTM) <= counts["create_bidirectional_mask"] <= 3 * lengths
 
 
-def test_encoded_sources_that_are_changed_during_generation_are_read_anew() -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_encoded_sources_that_are_changed_during_generation_are_read_anew(in_place: bool) -> None:
     model = make("serial")
     sources = batch()
 
     def without_source_0(model: Any, input_ids: torch.Tensor, encoder_outputs: Any = None, **kwargs: Any) -> Any:
-        encoder_outputs.attention_mask = encoder_outputs.attention_mask.clone()
-        encoder_outputs.attention_mask[:, : encoder_outputs.source_lengths[0]] = False
+        first = encoder_outputs.attention_mask[:, : encoder_outputs.source_lengths[0]]
+        if in_place:
+            first.fill_(False)
+        else:
+            rest = encoder_outputs.attention_mask[:, first.shape[1] :]
+            encoder_outputs.attention_mask = torch.cat([torch.zeros_like(first), rest], dim=1)
         return model(decoder_input_ids=input_ids, encoder_outputs=encoder_outputs).logits
 
     actual = model.generate(**sources, custom_generate=without_source_0)
@@ -81,7 +86,10 @@ def test_encoded_sources_of_the_user_stay_as_they_are() -> None:
     model = make("serial")
     encoded = model.get_encoder()(**batch())
     expected = model(decoder_input_ids=torch.full((5, 1), 2), encoder_outputs=encoded).logits
+    states, mask, lengths = encoded.last_hidden_state.clone(), encoded.attention_mask.clone(), encoded.source_lengths
     model.generate(encoder_outputs=encoded, num_beams=2, max_new_tokens=3)
+    assert torch.equal(encoded.last_hidden_state, states) and torch.equal(encoded.attention_mask, mask)
+    assert encoded.source_lengths == lengths
     encoded.attention_mask[:, : encoded.source_lengths[0]] = False  # in place
     actual = model(decoder_input_ids=torch.full((5, 1), 2), encoder_outputs=encoded).logits
     assert not torch.allclose(actual, expected)

@@ -750,6 +750,10 @@ def test_wrong_keywords_are_refused_by_name() -> None:
         model(attention_mask=ids, de_attention_mask=ids, labels=ids)
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         model(input_ids=ids, inputs_embeds=torch.zeros(1, 2, 8).double(), labels=ids)
+    nothing = {"input_ids": ids[:, :0], "de_input_ids": ids[:, :0]}
+    for mode in (True, False):
+        with pytest.raises(ValueError, match=r"no source has any input: those of en, de have no columns"):
+            model.train(mode)(**nothing, labels=ids)
 
 
 # Loss
