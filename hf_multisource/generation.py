@@ -239,7 +239,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             self._check_present([complete.attention_mask])
             model_kwargs["encoder_outputs"] = complete
         else:
-            sources = self.config.source_inputs(
+            sources = self.model.encoder.inputs_by_source(
                 model_kwargs if inputs is None else {**model_kwargs, self.main_input_name: inputs}
             )
             masks = list(self.model.encoder.input_masks(sources).values())

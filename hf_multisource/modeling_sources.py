@@ -116,6 +116,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
 
     def __init__(self, config: SourcesConfig) -> None:
         super().__init__(config)
+        self.source_names = config.source_names
         self.owners = {name: config.encoder_owner(name).name for name in config.source_names}
         self.sources = nn.ModuleDict()
         for source in config.sources:
@@ -176,7 +177,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
                 sources without columns; the message gives the names.
         """
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
-        given = self.config.source_inputs(kwargs)
+        given = self.inputs_by_source(kwargs)
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         masks = {name: mask for name, mask in self.input_masks(given).items() if mask.shape[1]}
         if not masks:
@@ -219,6 +220,39 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         """Encode every source in a call of its own."""
         return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
 
+    def check_config(self) -> None:
+        """As [`MultiSourcePreTrainedModel.check_config`]."""
+        if self.config.source_names != self.source_names:
+            raise ValueError(
+                f"config.sources of this model has been changed from {', '.join(self.source_names)} to "
+                f"{', '.join(self.config.source_names)}; a model keeps the sources that it was built with. "
+                "from_pretrained_sources makes a model with others, or in another order."
+            )
+
+    def inputs_by_source(self, keywords: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:
+        """Sort a call's keywords by source, as `MultiSourceConfig.source_inputs`, and check that they are tensors.
+
+        Args:
+            keywords: All keywords of the call.
+
+        Returns:
+            The inputs of each source that is given.
+
+        Raises:
+            ValueError: As `MultiSourceConfig.source_inputs`; also if the configuration's sources have been changed.
+            TypeError: If an input is no tensor; the message names it.
+        """
+        self.check_config()
+        given: dict[str, dict[str, Tensor]] = self.config.source_inputs(keywords)
+        for name, inputs in given.items():
+            for key, value in inputs.items():
+                if not isinstance(value, Tensor):
+                    raise TypeError(
+                        f"{key} of source {name!r} must be a tensor; got a {type(value).__name__}. Call the processor "
+                        'with return_tensors="pt".'
+                    )
+        return given
+
     def input_masks(self, given: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Make the masks of all inputs, and make sure that they are of one batch.
 
@@ -253,7 +287,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             ValueError: If the model has no such source or the batch lacks it; the message gives the name.
         """
         self.config.get_source(name)
-        given = self.config.source_inputs(kwargs)
+        given = self.inputs_by_source(kwargs)
         if name not in given:
             raise ValueError(f"the batch has no inputs of source {name!r}, only of {', '.join(given)}.")
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}

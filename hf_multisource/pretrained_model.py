@@ -132,11 +132,24 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
             save_directory: The folder.
             *args: As [`PreTrainedModel.save_pretrained`].
             **kwargs: As [`PreTrainedModel.save_pretrained`].
+
+        Raises:
+            ValueError: If the configuration's sources are not those that the model was built with.
         """
+        for module in self.modules():
+            if isinstance(module, MultiSourcePreTrainedModel):
+                module.check_config()
         add_code_references(self)
         if (settings := getattr(self, "generation_config", None)) is not None:
             settings._from_model_config = None  # it makes loading drop what stock code lacks: length_normalization
         super().save_pretrained(save_directory, *args, **kwargs)
+
+    def check_config(self) -> None:
+        """Check that the configuration still describes the model.
+
+        Raises:
+            ValueError: If the configuration's sources are not those that the model was built with.
+        """
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

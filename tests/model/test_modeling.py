@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -1061,3 +1062,27 @@ def test_an_answer_split_between_two_sources_is_learnt_and_needs_both(combiner: 
 if __name__ == "__main__":
     text = json.dumps({name: parameters(name) for name in COMBINERS}, indent=1)
     FROZEN.write_text(re.sub(r"\[[^]]*\]", lambda shape: "".join(shape.group().split()), text) + "\n")
+
+
+@pytest.mark.parametrize("sources", [["de", "en", "fr"], ["en", "de"], ["en", "de", "fr", "es"], ["en", "de", "it"]])
+def test_a_model_keeps_the_sources_that_it_was_built_with(sources: list[str], tmp_path: Path) -> None:
+    model, ids = make().eval(), torch.tensor([[4, 1]])
+    model.config.sources = sources
+    refusal = rf"changed from en, de, fr to {', '.join(sources)}; a model keeps the sources .* from_pretrained_sources"
+    with pytest.raises(ValueError, match=refusal):
+        model(input_ids=ids, labels=ids)
+    with pytest.raises(ValueError, match=refusal):
+        model.generate(input_ids=ids, max_new_tokens=2)
+    with pytest.raises(ValueError, match=refusal):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    model.config.sources = ["en", "de", "fr"]
+    assert model(input_ids=ids, labels=ids).loss.isfinite()
+
+
+@pytest.mark.parametrize("form", [list, np.asarray])
+def test_inputs_that_are_no_tensors_are_refused_by_name(form: Any) -> None:
+    model, ids = make().eval(), torch.tensor([[4, 1]])
+    for call in (model, model.generate):
+        with pytest.raises(TypeError, match=r"input_ids of source 'de' must be a tensor; got a (list|ndarray)"):
+            call(input_ids=ids, de_input_ids=form(ids.tolist()))
