@@ -15,6 +15,10 @@ from .source_kinds import FORMS, SourceKind
 
 CARD = "README.md"
 UNDESCRIBED = "## Model description\n\nMore information needed\n"  # in the cards of Transformers' trainers
+GENERATED = (  # the description in the card that Transformers writes before an upload
+    "This is the model card of a 🤗 transformers model that has been pushed on the Hub. "
+    "This model card has been automatically generated."
+)
 SIZES = (
     *("d_model", "num_layers", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "vocab_size"),
@@ -76,7 +80,9 @@ class ModelCardMixin(PushToHubMixin):
         return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model; a card that lies in the folder stays, also where the folder is published.
+        """Save the model; a card in the folder stays as it is, also if the folder is published or the upload fails.
+
+        The empty card of Transformers does not count as a card: publishing replaces it.
 
         Args:
             save_directory: The folder.
@@ -85,9 +91,17 @@ class ModelCardMixin(PushToHubMixin):
         """
         card = Path(save_directory) / CARD
         # Transformers writes the card of the repository, or an empty one, over it just before the upload.
-        vars(self)["_card_of_folder"] = card.read_bytes() if card.is_file() else None
+        own = card.read_bytes() if card.is_file() and not _is_empty_card(card) else None
+        vars(self)["_card_of_folder"] = own
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
+        except BaseException:
+            # The next call would take what Transformers has written for the user's card.
+            if own is not None:
+                card.write_bytes(own)
+            elif card.is_file():
+                card.unlink()
+            raise
         finally:
             del vars(self)["_card_of_folder"]
 
@@ -103,6 +117,15 @@ class ModelCardMixin(PushToHubMixin):
             (Path(working_dir) / CARD).write_bytes(own)
             files_timestamps = {**files_timestamps, CARD: math.inf if published else 0.0}  # what is older is left out
         return super()._upload_modified_files(working_dir, repo_id, files_timestamps, *args, **kwargs)
+
+
+def _is_empty_card(path: Path) -> bool:
+    """Return whether a card is the one that Transformers writes for any model, with nothing filled in."""
+    text = path.read_text("utf-8", errors="replace")
+    if GENERATED not in text:
+        return False
+    empty = ModelCard.from_template(ModelCardData(), model_description=GENERATED)
+    return bool(ModelCard(text, ignore_metadata_errors=True).text.split() == empty.text.split())
 
 
 def replace_empty_card(folder: Any, repo_id: str, model: Any, token: Any = None) -> bool:

@@ -167,6 +167,38 @@ def test_a_folder_without_a_card_gets_one_when_it_is_published(hub: dict[str, An
     assert hub["uploaded"][CARD].decode() == str(model.create_card("me/model"))
 
 
+@pytest.mark.parametrize("own", [None, OWN])
+@pytest.mark.parametrize("broken", ["file_exists", "create_commit"])
+def test_a_push_that_breaks_off_leaves_the_folder_as_it_was_and_can_be_repeated(
+    own: str | None, broken: str, hub: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("no network")
+
+    if own is not None:
+        (tmp_path / CARD).write_text(own)
+    model = three_source_model()
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError, match="no network"):
+        patch.setattr(*((model_card, broken) if broken == "file_exists" else (huggingface_hub.HfApi, broken)), fail)
+        model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
+    assert ((tmp_path / CARD).read_text() if (tmp_path / CARD).exists() else None) == own
+    model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
+    assert hub["uploaded"][CARD].decode() == (str(model.create_card("me/model")) if own is None else own)
+
+
+def test_the_empty_card_of_transformers_in_the_folder_is_replaced(hub: dict[str, Any], tmp_path: Path) -> None:
+    """A killed push leaves such a card in the folder. A card that was made from it by hand stays."""
+    stock = transformers.utils.hub.create_and_tag_model_card("me/model", ["news"])
+    stock.save(tmp_path / CARD)
+    model = three_source_model()
+    model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
+    assert hub["uploaded"][CARD].decode() == str(model.create_card("me/model"))
+    filled = str(stock).replace("## Uses", "## Uses\n\nFor weather reports.", 1)
+    (tmp_path / CARD).write_text(filled)
+    model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
+    assert hub["uploaded"][CARD].decode() == filled
+
+
 def test_a_processor_leaves_the_card_to_the_model_and_keeps_a_published_one(hub: dict[str, Any]) -> None:
     """A bare card of a processor that is pushed first would keep out that of the model."""
     processor = three_source_processor()
