@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from .collation import DataCollatorForMultiSource
+from .messages import shown
 from .model_card import replace_empty_card
+from .source_kinds import FIRST_EXAMPLE, is_absent
 
 TASK = "multisource-to-text"
 LONGEST = 256  # new tokens where nothing else is said, as in Transformers' own text pipelines
@@ -20,8 +22,21 @@ LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")
 logger = logging.getLogger(__name__)
 
 
-class Rows(Dataset[Any]):
-    """Rows of any data set, or one column of it, as examples in a data set of torch.
+class Numbered:
+    """An example with its number in what the pipeline was given, for messages.
+
+    Args:
+        number: The number, from 0.
+        example: The example.
+    """
+
+    def __init__(self, number: int, example: Any) -> None:
+        self.number = number
+        self.example = example
+
+
+class Rows(Dataset[Numbered]):
+    """Rows of any data set, or one column of it, as numbered examples in a data set of torch.
 
     Args:
         rows: The rows, or the values of the column, by number.
@@ -35,8 +50,26 @@ class Rows(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index] if self.name is None else {self.name: self.rows[index]}
+    def __getitem__(self, index: int) -> Numbered:
+        return Numbered(index, self.rows[index] if self.name is None else {self.name: self.rows[index]})
+
+
+class Stream(IterableDataset[Numbered]):
+    """Numbered examples, read one after the other as they are needed.
+
+    Args:
+        rows: The examples.
+        names: Keys of the rows that are read; None: all.
+    """
+
+    def __init__(self, rows: Any, names: Sequence[str] | None = None) -> None:
+        self.rows = rows
+        self.names = names
+
+    def __iter__(self) -> Iterator[Numbered]:
+        for number, row in enumerate(self.rows):
+            read = row if self.names is None else {name: row[name] for name in self.names if name in row}
+            yield Numbered(number, read)
 
 
 class MultiSourcePipeline(Pipeline):
@@ -66,10 +99,11 @@ class MultiSourcePipeline(Pipeline):
 
         Args:
             inputs: An example, source name -> text (or picture, speech, features: whatever the processor takes as one
-                value); or a list, an iterator, a torch dataset, or a `Dataset` or `IterableDataset` of `datasets`, of
-                examples. A source that is left out, None or empty is absent. With a `batch_size`, those of a list are
-                batched by length, the longest first. Columns of `datasets` that are no sources are left out with a
-                warning; `KeyDataset(dataset, name)` reads one source alone.
+                value; arrays also as nested lists of numbers); or a list, a tuple, an iterator, a torch dataset, or a
+                `Dataset` or `IterableDataset` of `datasets`, of examples. A source that is left out, None or empty is
+                absent. With a `batch_size`, those of a list are batched by length, the longest first. Columns of
+                `datasets` that are no sources are left out with a warning, but a dict with a key that is no source is
+                refused, also one from such a data set; `KeyDataset(dataset, name)` reads one source alone.
             *args: Nothing: they would be left out with a warning.
             **kwargs: In place of `inputs`, sources by name: single values, or lists of values. `batch_size` and
                 `num_workers` as in every pipeline; `truncation=True` to cut text sources to what their tokenizers say,
@@ -79,27 +113,38 @@ class MultiSourcePipeline(Pipeline):
                 texts; `clean_up_tokenization_spaces`; all others go to `generate`.
 
         Returns:
-            For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list:
-            a list of these, in its order. For all else: an iterator over these, made as it is consumed.
+            For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list
+            or a tuple: a list of these, in its order. For all else: an iterator over these, made as it is consumed.
 
         Raises:
             ValueError: If an example is no mapping, names an unknown source, has a source that is not what it should
-                be, or has no source at all; the message names the source. Also if sources are given beside `inputs`,
-                lists have different lengths, or no column of a data set is a source.
+                be, or has no source at all; the message names the source and the number of the example. Also if sources
+                are given beside `inputs`, lists have different lengths, no column of a data set is a source, or
+                `inputs` are a DataFrame or several splits.
         """
         processor: Any = self.processor
         named = {name: kwargs.pop(name) for name in processor.source_names if name in kwargs}
+        if inputs is None and not named:
+            processor._check_names(self._unknown(kwargs))
         if (inputs is None) is (not named):
             both = f", not both; got {', '.join(named)} beside the examples" if named else ""
             raise ValueError(f"give examples, or sources by name{both} ({', '.join(processor.source_names)}).")
         inputs = self._from_columns(named) if named else self._from_rows(inputs)
-        size = kwargs.get("batch_size") or self._batch_size or 1
-        if not isinstance(inputs, list) or (inputs and size == 1):
+        if not isinstance(inputs, list):
             return super().__call__(inputs, *args, **kwargs)
-        # The longest first: batches have little padding, and one that memory cannot hold shows at once.
-        order = sorted(range(len(inputs)), key=self._lengths(inputs).__getitem__, reverse=True)
-        results = super().__call__([inputs[i] for i in order], *args, **kwargs) if inputs else []
+        order = list(range(len(inputs)))
+        if (kwargs.get("batch_size") or self._batch_size or 1) > 1:
+            # The longest first: batches have little padding, and one that memory cannot hold shows at once.
+            order.sort(key=self._lengths(inputs).__getitem__, reverse=True)
+        results = super().__call__([Numbered(i, inputs[i]) for i in order], *args, **kwargs) if inputs else []
         return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+    def _unknown(self, keywords: Iterable[str]) -> list[str]:
+        """Those keywords that are options of neither a pipeline nor `generate`."""
+        model: Any = self.model
+        calls = (super().__call__, self._sanitize_parameters, model.generate)
+        known = {name for call in calls for name in inspect.signature(call).parameters}
+        return [key for key in keywords if key not in known and not hasattr(model.generation_config, key)]
 
     def _from_columns(self, columns: dict[str, Any]) -> Any:
         """The example, or the list of examples, that is given as one value or list of values for each source."""
@@ -111,15 +156,23 @@ class MultiSourcePipeline(Pipeline):
         return [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
 
     def _from_rows(self, inputs: Any) -> Any:
-        """The examples in a form that the base class takes: a dict, a list, a generator or a dataset of torch."""
+        """One example, a list of examples, or numbered examples in a data set of torch."""
         processor: Any = self.processor
         names = processor.source_names
+        sort = type(inputs).__name__
+        if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):
+            raise ValueError(
+                f'a {sort} is no list of examples; give its rows: table.to_dict("records"), or '
+                "Dataset.from_pandas(table)."
+            )
+        if isinstance(inputs, Mapping) and hasattr(inputs, "select_columns"):
+            raise ValueError(f"a {sort} is no list of examples: give one split of {', '.join(map(str, inputs))}.")
         if isinstance(inputs, KeyDataset) and inputs.key in names:
             return Rows(inputs, inputs.key)
         if hasattr(inputs, "select_columns"):  # of the library `datasets`
             columns = inputs.column_names
             if columns is None:  # not known before the first row
-                return ({name: row[name] for name in names if name in row} for row in inputs)
+                return Stream(inputs, names)
             others = [column for column in columns if column not in names]
             if len(others) == len(columns):
                 raise ValueError(
@@ -128,9 +181,11 @@ class MultiSourcePipeline(Pipeline):
             if others:
                 logger.warning(f"columns {', '.join(others)} are no sources ({', '.join(names)}) and are not read.")
                 inputs = inputs.select_columns([column for column in columns if column in names])
-            return Rows(inputs) if hasattr(inputs, "__len__") else (row for row in inputs)
-        known = (str, bytes, tuple, list, Mapping, Dataset, types.GeneratorType)
-        return (row for row in inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, known) else inputs
+        if isinstance(inputs, list | tuple):
+            return list(inputs)
+        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable | Dataset):
+            return inputs
+        return Rows(inputs) if hasattr(inputs, "__len__") and hasattr(inputs, "__getitem__") else Stream(inputs)
 
     def _lengths(self, examples: list[Any]) -> list[int]:
         """Characters of the longest text of each; what is no example has none, and `preprocess` will say so."""
@@ -168,7 +223,7 @@ class MultiSourcePipeline(Pipeline):
         """Encode one example.
 
         Args:
-            inputs: The example.
+            inputs: The example, numbered or not.
             truncation: Whether longer text sources are cut; None: if there is a `max_source_length`.
             max_source_length: Length to cut text sources to, in tokens, or lengths by source; None: the tokenizers'.
             unreadable: Whether a picture that cannot be read is an "error" or "absent".
@@ -177,17 +232,30 @@ class MultiSourcePipeline(Pipeline):
             The ids, or arrays, and the masks of its sources, not padded.
         """
         processor: Any = self.processor
-        if not isinstance(inputs, Mapping):
+        numbered = isinstance(inputs, Numbered)
+        example, number = (inputs.example, inputs.number) if numbered else (inputs, 0)
+        place = f"example {number}" if numbered else "an example"
+        if not isinstance(example, Mapping):
             names = ", ".join(processor.source_names)
-            raise ValueError(f"an example must be a dict from source names ({names}) to texts; got {inputs!r}.")
-        processor._check_names(inputs)
-        for name, value in inputs.items():
-            if hasattr(value, "__len__") and not processor.is_single(name, value):
-                one = "a text" if processor.kind_of(name).has_vocabulary else "one value, not a list,"
-                raise ValueError(f"source {name!r} of an example must be {one} or None; got {value!r}.")
-        encoded = processor(**inputs, truncation=truncation, max_length=max_source_length, unreadable=unreadable)
+            raise ValueError(f"{place} must be a dict from source names ({names}) to texts; got {shown(example)}.")
+        try:
+            processor._check_names(example)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}" if numbered else str(error)) from None
+        for name, value in example.items():
+            text = processor.kind_of(name).has_vocabulary
+            one = not hasattr(value, "__len__") or is_absent(value) or processor.is_single(name, value)
+            if not one and (text or not _is_numbers(value)):
+                wanted = "a text" if text else "one value, not a list,"
+                raise ValueError(f"source {name!r} of {place} must be {wanted} or None; got {shown(value)}.")
+        token = FIRST_EXAMPLE.set(number)
+        try:  # as a batch of one, since a value may be a list of numbers
+            batch = {name: [value] for name, value in example.items()}
+            encoded = processor(**batch, truncation=truncation, max_length=max_source_length, unreadable=unreadable)
+        finally:
+            FIRST_EXAMPLE.reset(token)
         # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.
-        return {"example": dict(encoded)}
+        return {"example": {key: rows[0] for key, rows in encoded.items()}}
 
     def _forward(  # type: ignore[override]
         self, model_inputs: dict[str, Any], return_scores: bool = False, **generate_kwargs: Any
@@ -260,6 +328,13 @@ class MultiSourcePipeline(Pipeline):
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
         replace_empty_card(working_dir, repo_id, self.model, kwargs.get("token"))
         return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
+
+
+def _is_numbers(value: Any) -> bool:
+    """Return whether a value is a number, or nested lists that begin with one."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, int | float)
 
 
 __all__ = ["TASK", "MultiSourcePipeline"]

@@ -29,7 +29,7 @@ from .foreign_settings import forget_references
 from .messages import first_line
 from .model_card import replace_empty_card
 from .processor_files import check_kinds, check_names, check_processor_files
-from .source_kinds import FORMS, MASK, SourceKind, read_text, source_key
+from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, read_text, source_key
 from .text_encoding import TextOptions, encode_texts
 
 UNREADABLE = ("error", "absent")
@@ -442,7 +442,9 @@ class MultiSourceProcessor(ProcessorMixin):
         for row in range(size):
             if not any(rows[row] is not None and np.any(rows[row]) for rows in masks):
                 names = ", ".join(self.source_names)
-                raise ValueError(f"example {row} has no source at all; give it at least one of {names}.")
+                raise ValueError(
+                    f"example {FIRST_EXAMPLE.get() + row} has no source at all; give it at least one of {names}."
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """What `processor_config.json` holds; tokenizers and sources' processors have files of their own.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,8 @@ from .sounds import read_sound
 from .text_encoding import encode_texts
 
 MASK = "attention_mask"
+#: Number, in messages, of the first example that is encoded: a pipeline encodes its examples one by one.
+FIRST_EXAMPLE: ContextVar[int] = ContextVar("FIRST_EXAMPLE", default=0)
 LAYER_FIELDS = frozenset(
     ["layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"]
 )
@@ -208,7 +211,7 @@ class SourceKind:
         rows: list[Any] = [None] * len(values)
         masks: list[Any] = [None] * len(values)
         for i, value in enumerate(values):
-            place = f"source {name!r} of example {i}"
+            place = f"source {name!r} of example {FIRST_EXAMPLE.get() + i}"
             try:
                 row, mask = (None, None) if is_absent(value) else self.encode_value(value, part, place)
             except UnreadableSourceError as error:
@@ -490,7 +493,7 @@ def read_text(what: str, row: int, value: Any) -> str | None:
 
     Args:
         what: What the value is, for messages.
-        row: Number of the example.
+        row: Number of the example in the call.
         value: The value.
 
     Returns:
@@ -503,7 +506,7 @@ def read_text(what: str, row: int, value: Any) -> str | None:
         return value
     if is_absent(value) and not hasattr(value, "__len__"):
         return None
-    raise ValueError(f"{what} of example {row} must be a text, or None; got {shown(value)}.")
+    raise ValueError(f"{what} of example {FIRST_EXAMPLE.get() + row} must be a text, or None; got {shown(value)}.")
 
 
 def read_array(value: Any, place: str) -> np.ndarray:

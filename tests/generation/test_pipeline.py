@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -232,12 +232,67 @@ def test_a_bad_example_is_named(pipe: Any, example: Any, message: str) -> None:
 
 
 def test_a_bad_example_in_a_list_is_named(pipe: Any) -> None:
-    with pytest.raises(ValueError, match="unknown source 'es'"):
+    with pytest.raises(ValueError, match=r"^example 1: unknown source 'es'"):
         pipe([TEXTS[0], {"es": "un"}], batch_size=2)
-    with pytest.raises(ValueError, match="source 'de' of example 0 must be a text, or None; got 3"):
+    with pytest.raises(ValueError, match=r"^source 'de' of example 1 must be a text, or None; got 3"):
         pipe([{"en": "a"}, {"en": "a dog", "de": 3}, TEXTS[0]], batch_size=2)
-    with pytest.raises(ValueError, match=r"must be a dict from source names \(en, de, fr\) to texts; got 'a dog'"):
+    with pytest.raises(
+        ValueError, match=r"^example 1 must be a dict from source names \(en, de, fr\) to texts; got 'a"
+    ):
         pipe([TEXTS[1], "a dog", TEXTS[0]], batch_size=2)
+    with pytest.raises(ValueError, match=r"^source 'en' of example 2 must be a text or None"):
+        pipe([*TEXTS[:2], {"en": ["a"]}])
+
+
+class Streamed(IterableDataset[Any]):
+    """Rows as an iterable dataset of torch."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+STREAMS: dict[str, Callable[[list[Any]], Any]] = {
+    "a list": list,
+    "a tuple": tuple,
+    "an iterator": iter,
+    "a generator": lambda rows: (row for row in rows),
+    "an IterableDataset of torch": Streamed,
+    "datasets.Dataset": datasets.Dataset.from_list,
+    "datasets.IterableDataset": lambda rows: datasets.Dataset.from_list(rows).to_iterable_dataset(),
+    "an IterableDataset of unknown columns": lambda rows: datasets.IterableDataset.from_generator(lambda: iter(rows)),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_errors_name_the_number_of_the_example_in_what_was_given(
+    stream: str, batch_size: int, pipes: dict[str, Any]
+) -> None:
+    rows = [{"en": "a dog runs"}, {"en": "a"}, {"en": " "}, {"en": "a dog"}]
+    with pytest.raises(ValueError, match=r"^example 2 has no source at all"):
+        list(pipes["serial"](STREAMS[stream](rows), batch_size=batch_size, max_new_tokens=2))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_warnings_name_the_number_of_the_example_in_what_was_given(
+    stream: str, batch_size: int, mixed_pipe: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"en": "A", "image": None}, {"en": "A", "image": None}, {"en": "A dog runs.", "image": "missing.png"}]
+    options: dict[str, Any] = {"batch_size": batch_size, "unreadable": "absent"}
+    assert len(list(mixed_pipe(STREAMS[stream](rows), **options))) == 3
+    assert "source 'image' of example 2: missing.png" in caplog.text
+    caplog.clear()
+    mixed_pipe.processor(**rows[2], unreadable="absent")
+    assert "source 'image' of example 0: missing.png" in caplog.text
+
+
+def test_numbers_of_rows_are_told_from_workers_too(pipes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="example 3 has no source at all"):
+        list(pipes["serial"](datasets.Dataset.from_list([*TEXTS[:3], {"en": " "}]), num_workers=2, max_new_tokens=2))
 
 
 @pytest.mark.feature("Pipeline", "save_pretrained, and loading from a folder")
@@ -394,7 +449,7 @@ def test_one_column_of_a_dataset_is_that_source_alone(pipe: Any) -> None:
     rows = datasets.Dataset.from_dict({"en": ["a dog", "a dog runs"], "de": ["ein Hund", "ein"], "cs": ["pes", "pes"]})
     alone = pipe([{"en": "a dog"}, {"en": "a dog runs"}], max_new_tokens=5)
     assert list(pipe(KeyDataset(rows, "en"), batch_size=2, max_new_tokens=5)) == alone
-    with pytest.raises(ValueError, match="an example must be a dict from source names"):
+    with pytest.raises(ValueError, match=r"^example 0 must be a dict from source names"):
         list(pipe(KeyDataset(rows, "cs")))
 
 
@@ -412,6 +467,35 @@ def test_a_dataset_of_pictures_is_decoded_as_it_is_read(mixed_pipe: Any, batches
     mixed_pipe([{"en": "A dog.", "image": picture(0)}, {"en": "A cat."}], batch_size=2)
     assert batches[0].keys() == batches[1].keys()
     assert all(torch.equal(batches[0][key], batches[1][key]) for key in batches[0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_arrays_may_be_lists_of_numbers_as_rows_of_a_dataset_hold_them(
+    batch_size: int, mixed_pipe: Any, batches: list[dict[str, Any]]
+) -> None:
+    rows = mixed_rows()
+    given = [
+        {
+            "en": row["en"],
+            **{name: None if row[name] is None else row[name].tolist() for name in ("speech", "regions")},
+        }
+        for row in rows
+    ]
+    plain = [{**row, "image": None} for row in rows]
+    table = datasets.Dataset.from_list(given)
+    forms = [table, table.to_iterable_dataset(), given, [table[i] for i in range(len(table))]]
+    for form in forms:
+        assert len(list(mixed_pipe(form, batch_size=batch_size))) == len(rows)
+    list(mixed_pipe(iter(plain), batch_size=batch_size))
+    calls = -(-len(rows) // batch_size)
+    for i, batch in enumerate(batches[: 2 * calls]):
+        assert all(torch.allclose(batches[-calls:][i % calls][key], batch[key], atol=1e-5) for key in batch)
+
+
+def test_a_list_of_arrays_is_no_example(mixed_pipe: Any) -> None:
+    row = mixed_rows()[0]
+    with pytest.raises(ValueError, match="source 'regions' of an example must be one value, not a list, or None; got"):
+        mixed_pipe({"regions": [row["regions"]]})
 
 
 def test_keywords_may_be_of_every_kind(mixed_pipe: Any, batches: list[dict[str, Any]]) -> None:
@@ -438,6 +522,9 @@ def test_keywords_may_be_of_every_kind(mixed_pipe: Any, batches: list[dict[str, 
         ({"en": ["a", "b"], "de": "ein"}, "^de is a single text, others are lists: give single texts or lists"),
         ({"en": None}, "no source at all"),
         ({"en": "a", "es": "un"}, "es"),
+        ({"es": "un"}, "^unknown source 'es'; the sources are en, de, fr"),
+        ({"es": "un", "num_beams": 2, "truncation": True, "batch_size": 2}, "^unknown source 'es'"),
+        ({"num_beams": 2, "truncation": True, "batch_size": 2}, "^give examples, or sources by name"),
     ],
 )
 def test_keywords_that_do_not_fit_are_named(given: dict[str, Any], message: str, pipe: Any) -> None:
@@ -446,8 +533,17 @@ def test_keywords_that_do_not_fit_are_named(given: dict[str, Any], message: str,
 
 
 def test_a_table_of_pandas_is_no_list_of_examples(pipe: Any) -> None:
-    with pytest.raises(ValueError, match=r"an example must be a dict from source names \(en, de, fr\)"):
-        list(pipe(table().to_pandas()))
+    with pytest.raises(
+        ValueError, match=r'^a DataFrame is no list .*: table.to_dict\("records"\), or Dataset.from_pandas'
+    ):
+        pipe(table().to_pandas())
+    assert pipe(table().to_pandas().to_dict("records"), max_new_tokens=3) == pipe(TEXTS, max_new_tokens=3)
+
+
+def test_of_several_splits_one_must_be_given(pipe: Any) -> None:
+    splits = datasets.DatasetDict(train=table(), test=table())
+    with pytest.raises(ValueError, match=r"^a DatasetDict is no list of examples: give one split of train, test"):
+        pipe(splits)
 
 
 def test_columns_of_no_examples_give_no_answers(pipe: Any) -> None:

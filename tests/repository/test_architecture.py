@@ -36,7 +36,7 @@ FLOORS = {
     "source_kinds": {"arrays", "messages", "pictures", "sounds", "text_encoding"},
     "collation": {"arrays", "source_kinds"},
     "loss": set[str](),
-    "pipeline_multisource": {"collation", "model_card"},
+    "pipeline_multisource": {"collation", "messages", "model_card", "source_kinds"},
     "code_references": {"pipeline_multisource"},
     "weight_checks": {"configuration_multisource"},
     "model_card": {"source_kinds"},
