@@ -57,8 +57,9 @@ class DataCollatorForMultiSource:
             main, mask = source_key(i, name, kind.main_input(part)), source_key(i, name, MASK)
             if not any(main in example for example in examples):
                 raise ValueError(
-                    f"no example has {main!r} (the processor gives it even where a source is absent); "
-                    "a stock Trainer needs remove_unused_columns=False."
+                    f"no example has {main!r}, which the processor gives even where a source is absent: encode the "
+                    "rows with the processor first; and if they were encoded, a stock Trainer has removed the column: give "
+                    "it remove_unused_columns=False."
                 )
             rows: list[Any] = [None] * len(examples)
             masks: list[Any] = [None] * len(examples)

@@ -183,12 +183,28 @@ def _body(config: Any, address: str, kinds: dict[str, SourceKind], parameters: i
         for i, source in enumerate(config.sources, start=1)
     )
     sizes = "\n".join(f"| `{key}` | {getattr(config, key)} |" for key in SIZES if key in config.setting_names())
-    values = {name: kind.example.replace("{name}", name) for name, kind in kinds.items()}
+    values = {name: (kind.example or "{name}_value").replace("{name}", name) for name, kind in kinds.items()}
     last = list(values)[-1]
     several = len(values) > 1
     both = ", ".join(f"{name}={value}" for name, value in values.items())
     rows = ", ".join(f"{name}=[{value}, {'None' if name == last else value}]" for name, value in values.items())
     imports = "import numpy\n" if "numpy" in both else ""
+    placeholders = "".join(
+        f'{values[name]} = ...  # replace by a value of kind "{kind.name}"\n'
+        for name, kind in kinds.items()
+        if kind.example is None
+    )
+    flag = ", trust_remote_code=True"
+    code = """The code of the model lies beside its weights; with `hf_multisource` installed and imported, the flag
+`trust_remote_code=True` is not needed."""
+    if registered := [name for name, kind in kinds.items() if type(kind).__module__ != SourceKind.__module__]:
+        flag = ""
+        imports += "import hf_multisource\n"
+        code = "\n".join(
+            f"The source `{name}` is of kind `{kinds[name].name}`, whose code is not part of this model: call "
+            "`register_source_kind` with it first."
+            for name in registered
+        )
     absent = f"""
 Any source may be absent in any example, as long as one is there: leave it out, or give None. Of several examples, each
 source is a list:
@@ -218,15 +234,14 @@ Combiner: `{config.strategy}`. {parameters:,} parameters (`model_type` `{config.
 {imports}from transformers import AutoModelForSeq2SeqLM, AutoProcessor
 
 address = {address!r}
-processor = AutoProcessor.from_pretrained(address, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(address, trust_remote_code=True).eval()
-batch = processor({both}, return_tensors="pt")
+processor = AutoProcessor.from_pretrained(address{flag})
+model = AutoModelForSeq2SeqLM.from_pretrained(address{flag}).eval()
+{placeholders}batch = processor({both}, return_tensors="pt")
 output = model.generate(**batch, num_beams=4, max_new_tokens=128)
 print(processor.batch_decode(output, skip_special_tokens=True))
 ```
 
-The code of the model lies beside its weights; with `hf_multisource` installed and imported, the flag
-`trust_remote_code=True` is not needed.
+{code}
 {absent if several else ""}
 ## Not known
 

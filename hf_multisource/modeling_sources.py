@@ -425,9 +425,9 @@ class SourcesModel(MultiSourcePreTrainedModel):
         target: Any = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
         if target is None:
             raise ValueError(
-                "give the model labels, decoder_input_ids or decoder_inputs_embeds. A stock Trainer with "
-                "label_smoothing_factor takes the labels away: its collator needs the model, "
-                "DataCollatorForMultiSource(processor, model=model)."
+                "the model needs labels: pass text_target to the processor, or give the model labels, "
+                "decoder_input_ids or decoder_inputs_embeds. If a stock Trainer with label_smoothing_factor takes the labels away, its "
+                "collator needs the model, DataCollatorForMultiSource(processor, model=model)."
             )
         examples = encoded.last_hidden_state.shape[0]
         if target.shape[0] != examples * decoder_expansion:

@@ -246,7 +246,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
-        ValueError: If label smoothing is set in the configuration and in the arguments: only one would apply it; if
+        ValueError: If there is neither a `data_collator` nor a processor of this package as `processing_class`; if
+            label smoothing is set in the configuration and in the arguments: only one would apply it; if
             `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
             rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
     """
@@ -260,7 +261,12 @@ class MultiSourceTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
         processor = given.arguments.get("processing_class")
-        if given.arguments.get("data_collator") is None and hasattr(processor, "source_names"):
+        if given.arguments.get("data_collator") is None:
+            if not hasattr(processor, "source_names"):
+                raise ValueError(
+                    "pass processing_class=processor, or data_collator=DataCollatorForMultiSource(processor); "
+                    f"got processing_class of type {type(processor).__name__} and no data_collator."
+                )
             given.arguments["data_collator"] = DataCollatorForMultiSource(processor)
         super().__init__(*given.args, **given.kwargs)
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing

@@ -106,8 +106,8 @@ class SourceKind:
     dtype: ClassVar[Any] = np.float32
     #: Whether all rows of a batch must have one shape.
     same_shape: ClassVar[bool] = False
-    #: A value, as Python in the example of a model card; {name} stands for the source's name.
-    example: ClassVar[str] = '"the text of {name}"'
+    #: A value, as Python in the example of a model card; {name} stands for the source's name. None: a placeholder.
+    example: ClassVar[str | None] = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -283,6 +283,7 @@ class TextKind(SourceKind):
     part_loader = "AutoTokenizer"
     row_types = (str,)
     row_types_named = "text"
+    example = '"the text of {name}"'
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -236,11 +236,14 @@ def test_an_example_without_any_source_of_any_kind_is_named() -> None:
         DataCollatorForMultiSource(processor)(examples)
 
 
-def test_columns_that_a_stock_trainer_took_away_are_named() -> None:
+def test_columns_that_are_missing_are_named_with_both_causes() -> None:
     processor = mixed_processor()
     examples = [{key: value for key, value in x.items() if "pixel" not in key} for x in mixed_examples(processor)]
-    with pytest.raises(ValueError, match=r"no example has 'image_pixel_values' .* remove_unused_columns=False"):
+    advice = r"^no example has 'image_pixel_values'.*: encode .* processor.*; .* remove_unused_columns=False"
+    with pytest.raises(ValueError, match=advice):
         DataCollatorForMultiSource(processor)(examples)
+    with pytest.raises(ValueError, match=r"^no example has 'input_ids'.*: encode the rows with the processor"):
+        DataCollatorForMultiSource(processor)([{"en": "A dog.", "text_target": "Pes."}])
 
 
 def test_only_texts_and_features_are_made_multiples() -> None:

@@ -6,6 +6,7 @@ And what holds for every kind: absence has one form in rows, one in tensors, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,19 @@ def test_a_configuration_and_a_card_know_the_kind() -> None:
     assert [source.kind for source in config.sources] == ["text", "graph"]
     card = make_graph_model().create_card("org/name")
     assert "| 2 | `links` | graph | graph | vocab_size 5 |" in card.text and 'links="0-1 1-2"' in card.text
+
+
+def test_the_card_of_a_kind_of_ones_own_shows_what_loads_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a kind does not travel with the model, and nobody but the kind knows what its values look like."""
+    card = make_graph_model().create_card("org/name").text
+    assert "trust_remote_code" not in card and "import hf_multisource\n" in card
+    assert "`links` is of kind `graph`" in card and "`register_source_kind`" in card
+    monkeypatch.delattr(GraphKind, "example")
+    card = make_graph_model().create_card("org/name").text
+    assert "the text of links" not in card and "links=links_value" in card and 'en="the text of en"' in card
+    assert 'links_value = ...  # replace by a value of kind "graph"\n' in card
+    for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
+        compile(block, "card", "exec")
 
 
 def test_a_model_of_graphs_is_saved_and_loaded(tmp_path: Path) -> None:

@@ -255,5 +255,15 @@ def test_two_smoothings_under_a_stock_trainer_are_told(tmp_path: Path, caplog: p
 def test_a_model_without_target_is_refused(family: str) -> None:
     model = three_source_model(family)
     batch = DataCollatorForMultiSource(processor())([{**one, "labels": None} for one in made_up_examples(2)])
-    with pytest.raises(ValueError, match="give the model labels, decoder_input_ids or decoder_inputs_embeds"):
+    advice = r"^the model needs labels: pass text_target to the processor, .*\..* label_smoothing_factor"
+    with pytest.raises(ValueError, match=advice):
         model(**batch)
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["no processor", "a bare tokenizer"])
+def test_a_trainer_that_cannot_make_batches_says_what_it_needs(bare: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"processing_class": processor().tokenizer} if bare else {}
+    arguments = MultiSourceTrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    advice = r"^pass processing_class=processor, or data_collator=DataCollatorForMultiSource\(processor\)"
+    with pytest.raises(ValueError, match=advice):
+        MultiSourceTrainer(three_source_model(), arguments, train_dataset=made_up_examples(2), **options)
