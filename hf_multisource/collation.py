@@ -58,8 +58,8 @@ class DataCollatorForMultiSource:
             if not any(main in example for example in examples):
                 raise ValueError(
                     f"no example has {main!r}, which the processor gives even where a source is absent: encode the "
-                    "rows with the processor first; and if they were encoded, a stock Trainer has removed the column: give "
-                    "it remove_unused_columns=False."
+                    "rows with the processor first; and if they were encoded, a stock Trainer has removed the column: "
+                    "give it remove_unused_columns=False."
                 )
             rows: list[Any] = [None] * len(examples)
             masks: list[Any] = [None] * len(examples)

@@ -426,8 +426,8 @@ class SourcesModel(MultiSourcePreTrainedModel):
         if target is None:
             raise ValueError(
                 "the model needs labels: pass text_target to the processor, or give the model labels, "
-                "decoder_input_ids or decoder_inputs_embeds. If a stock Trainer with label_smoothing_factor takes the labels away, its "
-                "collator needs the model, DataCollatorForMultiSource(processor, model=model)."
+                "decoder_input_ids or decoder_inputs_embeds. If a stock Trainer with label_smoothing_factor takes the "
+                "labels away, its collator needs the model, DataCollatorForMultiSource(processor, model=model)."
             )
         examples = encoded.last_hidden_state.shape[0]
         if target.shape[0] != examples * decoder_expansion:

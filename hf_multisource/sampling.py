@@ -246,7 +246,7 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
-        ValueError: If there is neither a `data_collator` nor a processor of this package as `processing_class`; if
+        ValueError: If there is a dataset, but neither a `data_collator` nor a processor of this package as `processing_class`; if
             label smoothing is set in the configuration and in the arguments: only one would apply it; if
             `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
             rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
@@ -262,12 +262,13 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
         processor = given.arguments.get("processing_class")
         if given.arguments.get("data_collator") is None:
-            if not hasattr(processor, "source_names"):
+            if hasattr(processor, "source_names"):
+                given.arguments["data_collator"] = DataCollatorForMultiSource(processor)
+            elif any(given.arguments.get(key) is not None for key in ("train_dataset", "eval_dataset")):
                 raise ValueError(
                     "pass processing_class=processor, or data_collator=DataCollatorForMultiSource(processor); "
                     f"got processing_class of type {type(processor).__name__} and no data_collator."
                 )
-            given.arguments["data_collator"] = DataCollatorForMultiSource(processor)
         super().__init__(*given.args, **given.kwargs)
         factor, own = self.args.label_smoothing_factor, self._config.label_smoothing
         if factor and own:

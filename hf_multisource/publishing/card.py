@@ -234,7 +234,9 @@ def snippet(subject: Subject) -> str:
         sources = {"all": SEPARATOR.join(sources.values())}
     forms = subject.rebuilt.forms()
     kinds = {name: FORMS[forms.get(name, "text")] for name in sources}
-    values = {name: quote(sources[name]) if kind.has_vocabulary else kind.example for name, kind in kinds.items()}
+    values = {
+        name: quote(sources[name]) if kind.has_vocabulary else kind.example or "..." for name, kind in kinds.items()
+    }
     texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""
     beams = (subject.row["search"] or {}).get("num_beams", 4)

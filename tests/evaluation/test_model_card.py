@@ -179,7 +179,7 @@ def test_a_push_that_breaks_off_leaves_the_folder_as_it_was_and_can_be_repeated(
         (tmp_path / CARD).write_text(own)
     model = three_source_model()
     with monkeypatch.context() as patch, pytest.raises(ConnectionError, match="no network"):
-        patch.setattr(*((model_card, broken) if broken == "file_exists" else (huggingface_hub.HfApi, broken)), fail)
+        patch.setattr(model_card if broken == "file_exists" else huggingface_hub.HfApi, broken, fail)
         model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")
     assert ((tmp_path / CARD).read_text() if (tmp_path / CARD).exists() else None) == own
     model.save_pretrained(tmp_path, push_to_hub=True, repo_id="me/model")

@@ -281,12 +281,13 @@ def test_errors_name_the_number_of_the_example_in_what_was_given(
 def test_warnings_name_the_number_of_the_example_in_what_was_given(
     stream: str, batch_size: int, mixed_pipe: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"en": "A", "image": None}, {"en": "A", "image": None}, {"en": "A dog runs.", "image": "missing.png"}]
+    last: dict[str, Any] = {"en": "A dog runs.", "image": "missing.png"}
+    rows = [{"en": "A", "image": None}, {"en": "A", "image": None}, last]
     options: dict[str, Any] = {"batch_size": batch_size, "unreadable": "absent"}
     assert len(list(mixed_pipe(STREAMS[stream](rows), **options))) == 3
     assert "source 'image' of example 2: missing.png" in caplog.text
     caplog.clear()
-    mixed_pipe.processor(**rows[2], unreadable="absent")
+    mixed_pipe.processor(**last, unreadable="absent")
     assert "source 'image' of example 0: missing.png" in caplog.text
 
 
