@@ -246,10 +246,10 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
-        ValueError: If there is a dataset, but neither a `data_collator` nor a processor of this package as `processing_class`; if
-            label smoothing is set in the configuration and in the arguments: only one would apply it; if
-            `source_learning_rates` names no source of the model, or one with nothing of its own to train, or gives a
-            rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
+        ValueError: If there is a dataset, but neither a `data_collator` nor a processor of this package as
+            `processing_class`; if label smoothing is set in the configuration and in the arguments: only one would
+            apply it; if `source_learning_rates` names no source of the model, or one with nothing of its own to train,
+            or gives a rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
     """
 
     # The options; stock training arguments have none of them.
