@@ -244,15 +244,17 @@ def _fits(name: str, checkpoint: Checkpoint, origin: Checkpoint) -> bool:
 
 
 def _source_fields(checkpoint: Checkpoint, owner: str, origin: Checkpoint) -> dict[str, Any]:
-    """Settings of a source with an encoder of its own; those that are the model's anyway are left out."""
-    config = checkpoint.config
-    shared = ("name", "gated", "share_encoder_with", "share_embeddings_with", "vocab_size", *OF_SOURCE)
-    fields = {key: value for key, value in config.get_source(owner).to_dict().items() if key not in shared}
-    settings, allowed = asdict(config.encoder_settings(owner)), config.source_kind(owner).fields
+    """Settings of a source with an encoder of its own; those of a text that are the model's anyway are left out."""
+    config, kind = checkpoint.config, checkpoint.config.source_kind(owner)
+    left_out = {"name", "gated", "share_encoder_with", "share_embeddings_with"}
+    if kind.has_vocabulary:
+        left_out |= {"vocab_size", *OF_SOURCE}
+    fields = {key: value for key, value in config.get_source(owner).to_dict().items() if key not in left_out}
+    settings = asdict(config.encoder_settings(owner))
     for field, model_wide in OF_SOURCE.items():
-        if field in allowed and settings[field] != getattr(origin.config, model_wide):
+        if field in kind.fields and settings[field] != getattr(origin.config, model_wide):
             fields[field] = settings[field]
-    if config.source_kind(owner).has_vocabulary and not _has_table_of_decoder(checkpoint, owner, origin):
+    if kind.has_vocabulary and not _has_table_of_decoder(checkpoint, owner, origin):
         fields["vocab_size"] = settings["vocab_size"]
     return fields
 

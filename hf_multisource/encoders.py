@@ -21,6 +21,7 @@ from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import EncoderSettings, MultiSourceConfig
 from .foreign import build_wrapped_model
 from .layers import FeedForward, TextEmbeddings, build_positions, dropout
+from .messages import shown
 from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
 from .source_kinds import FORMS, MASK, SOURCE_KINDS, SourceKind
 
@@ -229,8 +230,8 @@ class LayeredEncoder(SourceEncoder):
         Returns:
             The states; where a row has no real state they are finite and mean nothing.
         """
-        shown = None if mask is None else show_first_position(mask)
-        attention_mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=shown)
+        visible = None if mask is None else show_first_position(mask)
+        attention_mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=visible)
         for layer in self.layers:
             states = layer(states, attention_mask, **kwargs)
         if self.layer_norm is not None:
@@ -636,23 +637,46 @@ ENCODERS: dict[str, type[SourceEncoder]] = {
 }
 
 
-def register_source_kind(kind: SourceKind, encoder_class: type[SourceEncoder]) -> None:
+#: Names of the kinds of this package, which `register_source_kind` never replaces.
+BUILT_IN_KINDS = frozenset({**SOURCE_KINDS, **FORMS})
+
+
+def register_source_kind(kind: SourceKind, encoder_class: type[SourceEncoder], *, exist_ok: bool = False) -> None:
     """Add a kind of source: configurations, processors, data and models then take sources of it.
 
     Args:
         kind: The kind; its `name` is the `kind` of a `SourceConfig`.
         encoder_class: Class of the encoder, which is built from the configuration and the source's name. Its `forward`
             takes the kind's `keys` and returns an [`EncodedSource`].
+        exist_ok: Whether the kind may replace a registered one of the same name, but none of this package.
 
     Raises:
-        ValueError: If there is a kind of this name already, or one with a keyword of this kind.
+        ValueError: If `kind` is no instance of a kind, its `name` or `inputs` are missing, `encoder_class` is no
+            encoder class, or there is a kind of this name already, or another one with a keyword of this kind. Nothing
+            is registered then.
     """
-    if kind.name in {**SOURCE_KINDS, **FORMS}:
-        raise ValueError(f"there is a kind of source named {kind.name!r} already; choose another name.")
+    if not isinstance(kind, SourceKind):
+        given = f"the class {kind.__name__}" if isinstance(kind, type) else shown(kind)
+        raise ValueError(f"kind must be an instance of a subclass of SourceKind, such as MyKind(); got {given}.")
+    place, name, inputs = type(kind).__name__, getattr(kind, "name", None), getattr(kind, "inputs", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{place}.name must be the name of the kind, a string; got {shown(name)}.")
+    if not isinstance(inputs, tuple) or not inputs or not all(isinstance(key, str) and key for key in inputs):
+        raise ValueError(
+            f"{place}.inputs must be a tuple of keywords of the model, such as ('notes',); got {shown(inputs)}."
+        )
+    if not isinstance(encoder_class, type) or not issubclass(encoder_class, SourceEncoder):
+        raise ValueError(f"encoder_class must be a subclass of SourceEncoder; got {shown(encoder_class)}.")
+    if name in BUILT_IN_KINDS:
+        raise ValueError(f"there is a kind of source named {name!r} already, in this package; choose another name.")
+    if name in SOURCE_KINDS and not exist_ok:
+        raise ValueError(
+            f"there is a kind of source named {name!r} already; choose another name, or replace it with exist_ok=True."
+        )
     for other in SOURCE_KINDS.values():
-        if taken := set(kind.inputs) & set(other.inputs):
+        if other.name != name and (taken := set(inputs) & set(other.inputs)):
             raise ValueError(
-                f"{min(taken)!r} of the kind {kind.name!r} is a keyword of {other.name!r} already; choose another."
+                f"{min(taken)!r} of the kind {name!r} is a keyword of {other.name!r} already; choose another."
             )
-    SOURCE_KINDS[kind.name] = FORMS[kind.name] = kind
-    ENCODERS[kind.name] = encoder_class
+    SOURCE_KINDS[name] = FORMS[name] = kind
+    ENCODERS[name] = encoder_class

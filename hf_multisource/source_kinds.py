@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .arrays import check_finite, pad_arrays, pad_rows, to_array
-from .messages import shown
+from .messages import first_line, shown
 from .pictures import UnreadablePictureError, read_picture
 from .sounds import read_sound
 from .text_encoding import encode_texts
@@ -207,6 +207,9 @@ class SourceKind:
 
         Returns:
             The rows and their masks; None and None where the source is absent.
+
+        Raises:
+            ValueError: If a value cannot be encoded; the message begins with source and example.
         """
         rows: list[Any] = [None] * len(values)
         masks: list[Any] = [None] * len(values)
@@ -217,6 +220,10 @@ class SourceKind:
             except UnreadableSourceError as error:
                 skip(place, error)
                 continue
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                if isinstance(error, ValueError) and str(error).startswith(place):
+                    raise
+                raise ValueError(f"{place} cannot be encoded: {type(error).__name__}: {first_line(error)}") from error
             if row is not None and len(row):
                 rows[i], masks[i] = row, self.mask(row) if mask is None else mask
         return rows, masks

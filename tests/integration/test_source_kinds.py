@@ -304,6 +304,99 @@ def test_what_is_no_graph_and_settings_that_a_graph_does_not_have_are_refused_by
         MultiSourceConfig.check_source_names(["edges"])
 
 
+def test_a_model_of_graphs_is_a_checkpoint_of_sources() -> None:
+    ours = make_graph_model()
+    again: Any = MultiSourceForConditionalGeneration.from_pretrained_sources({"en": ours, "links": ours}, "en")
+    assert again.config.get_source("links").to_dict() == ours.config.get_source("links").to_dict()
+    batch = make_graph_processor()(en="A dog runs.", links="0-1 1-2", text_target="A cat.", return_tensors="pt")
+    torch.testing.assert_close(again(**batch).logits, ours(**batch).logits)
+
+
+def test_fields_that_a_kind_needs_are_kept_where_they_are_the_models_too() -> None:
+    class DeepKind(GraphKind):
+        fields = GraphKind.fields | {"layers"}
+        needed = {**GraphKind.needed, "layers": "at least 1"}
+
+    register_source_kind(DeepKind(), GraphEncoder, exist_ok=True)
+    config = tiny_config(sources=["en", {**SOURCES[1], "layers": 1}], encoder_layers=1)
+    ours = MultiSourceForConditionalGeneration(config)
+    again: Any = MultiSourceForConditionalGeneration.from_pretrained_sources({"en": ours, "links": ours}, "en")
+    assert again.config.get_source("links").layers == 1
+
+
+def changed(**members: Any) -> Any:
+    return type("Changed", (GraphKind,), {"name": "other", "inputs": ("others",), **members})()
+
+
+class Bare(SourceKind):
+    """A kind that sets nothing."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoder", "message"),
+    [
+        (GraphKind, GraphEncoder, r"kind must be an instance of a subclass of SourceKind, .*; got the class GraphKind"),
+        ("graph", GraphEncoder, r"kind must be an instance of a subclass of SourceKind, .*; got 'graph'"),
+        (Bare(), GraphEncoder, r"Bare\.name must be .*; got None"),
+        (changed(name=""), GraphEncoder, r"Changed\.name must be .*; got ''"),
+        (changed(inputs=()), GraphEncoder, r"Changed\.inputs must be a tuple of keywords.*; got \(\)"),
+        (changed(inputs="edges"), GraphEncoder, r"Changed\.inputs must be a tuple of keywords.*; got 'edges'"),
+        (changed(inputs=(1,)), GraphEncoder, r"Changed\.inputs must be a tuple of keywords.*; got \(1,\)"),
+        (changed(), nn.Embedding, r"encoder_class must be a subclass of SourceEncoder; got .*Embedding"),
+        (changed(), None, "encoder_class must be a subclass of SourceEncoder; got None"),
+        (changed(name="text"), GraphEncoder, "a kind of source named 'text' already"),
+        (changed(name="picture"), GraphEncoder, "a kind of source named 'picture' already"),
+        (
+            changed(inputs=("input_ids",)),
+            GraphEncoder,
+            "'input_ids' of the kind 'other' is a keyword of 'text' already",
+        ),
+    ],
+)
+@pytest.mark.parametrize("exist_ok", [False, True])
+def test_what_is_no_kind_is_refused_by_name_and_leaves_nothing(
+    kind: Any, encoder: Any, message: str, exist_ok: bool
+) -> None:
+    before = [dict(registry) for registry in (SOURCE_KINDS, FORMS, ENCODERS)]
+    with pytest.raises(ValueError, match=message):
+        register_source_kind(kind, encoder, exist_ok=exist_ok)
+    assert before == [SOURCE_KINDS, FORMS, ENCODERS]
+
+
+def test_a_kind_can_be_registered_again() -> None:
+    class Other(GraphEncoder):
+        pass
+
+    kind = GraphKind()
+    register_source_kind(kind, Other, exist_ok=True)
+    assert SOURCE_KINDS["graph"] is FORMS["graph"] is kind and ENCODERS["graph"] is Other
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("bad number"), "bad number$"),
+        (TypeError("no text"), "no text$"),
+        (AttributeError("no split"), "no split$"),
+        (KeyError("edges"), "'edges'$"),
+        (ValueError("source 'links' of example 1 is odd"), "is odd$"),
+    ],
+)
+def test_an_error_of_a_kind_names_source_and_example_once(
+    error: Exception, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = make_graph_processor()
+
+    def encode_value(self: Any, value: Any, part: Any, place: str) -> Any:
+        if value == "bad":
+            raise error
+        return np.array([[0, 1]]), None
+
+    monkeypatch.setattr(GraphKind, "encode_value", encode_value)
+    with pytest.raises(ValueError, match=f"^source 'links' of example 1(?!.*source).*{shown}"):
+        processor(links=["0-1", "bad"])
+
+
 def test_a_kind_is_known_once_it_is_registered_and_has_a_name_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is a kind of source named 'graph' already"):
         register_source_kind(GraphKind(), GraphEncoder)

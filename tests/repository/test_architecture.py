@@ -45,7 +45,10 @@ FLOORS = {
         *("code_references", "configuration_multisource", "foreign", "layers", "model_card", "weight_checks"),
     },
     "combiners": {"configuration_multisource", "attention", "layers"},
-    "encoders": {"configuration_multisource", "attention", "foreign", "layers", "pretrained_model", "source_kinds"},
+    "encoders": {
+        *("configuration_multisource", "attention", "foreign", "layers", "messages", "pretrained_model"),
+        "source_kinds",
+    },
     "processor_files": {"configuration_multisource", "foreign", "messages", "source_kinds"},
     "processing_multisource": {
         *(
