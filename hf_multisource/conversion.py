@@ -19,7 +19,7 @@ from .combiner_weights import transferred_weights
 from .combiners import COMBINERS
 from .configuration_multisource import MultiSourceConfig, check_choice
 from .encoders import wrapped_weights
-from .foreign import DOWNLOAD_OPTIONS, options_of_sources
+from .foreign import DOWNLOAD_OPTIONS, check_sources, options_of_sources
 from .foreign_settings import check_keys
 from .source_checkpoints import SourceCheckpoint, checked_dtype
 
@@ -47,6 +47,18 @@ FREE_FIELDS = (
     *("hierarchical_heads", "query_norm", "initializer", "init_std"),
 )
 FREE_SOURCE_FIELDS = ("dropout", "source_dropout", "freeze", "norm", "gated")
+# Other options of `from_pretrained`, and what takes their place.
+NOT_TAKEN = {
+    "torch_dtype": "use dtype=",
+    "variant": "files without a variant are loaded",
+    "use_safetensors": "weights are loaded from .safetensors files only",
+    "low_cpu_mem_usage": "Transformers 5 has no use for it",
+    "max_memory": "save the model, and use from_pretrained(folder, max_memory=...)",
+    "load_in_8bit": "save the model, and use from_pretrained(folder, quantization_config=...)",
+    "load_in_4bit": "save the model, and use from_pretrained(folder, quantization_config=...)",
+    "generation_config": "it is the decoder's; change model.generation_config afterwards",
+    "ignore_mismatched_sizes": "sizes are those of the checkpoints",
+}
 LAYER = re.compile(r"\.layers\.\d+\.")
 DECODER_TABLE = "model.decoder.embeddings.tokens.weight"
 
@@ -114,8 +126,7 @@ class FromSourcesMixin:
             ...     {"en": "Helsinki-NLP/opus-mt-en-cs", "image": "google/vit-base-patch16-224"}, "en", "gated_serial"
             ... )  # doctest: +SKIP
         """
-        if decoder not in sources:
-            raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
+        check_sources(sources, decoder)
         if combiner is not None:
             check_choice("combiner", combiner, tuple(COMBINERS))
         source_fields = source_fields or {}
@@ -159,7 +170,10 @@ class FromSourcesMixin:
             field: getattr(origin.config, field)
             for field in MultiSourceConfig.setting_names() - {"sources", "combiner"}
         }
-        model = model_class(MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner))
+        config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
+        if isinstance(attn_implementation, Mapping):
+            _check_parts(attn_implementation, config)
+        model = model_class(config)
         model.to(number_type or origin.dtype).eval()
         if attn_implementation is not None:
             model.set_attn_implementation(attn_implementation)
@@ -208,11 +222,23 @@ def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
                 f"{name} is for a model that is complete: save this one with save_pretrained(folder), and load it with "
                 f"from_pretrained(folder, {name}=...)."
             )
+    for name, instead in NOT_TAKEN.items():
+        if kwargs.pop(name, None) is not None:
+            taken = ", ".join(("dtype", "attn_implementation", *DOWNLOAD_OPTIONS))
+            raise ValueError(f"from_pretrained_sources does not take {name}: {instead}. Of loading it takes {taken}.")
     if kwargs.pop("trust_remote_code", None):
         raise ValueError(
             "trust_remote_code must not be True: this model could not be loaded again with a part whose code is not "
             "installed. Register the part's classes (AutoConfig.register, AutoModel.register); then it loads without."
         )
+
+
+def _check_parts(attn_implementation: Mapping[str, str], config: MultiSourceConfig) -> None:
+    """Refuse attention implementations of parts that the model does not have."""
+    for part in attn_implementation:
+        if part and part not in config.sub_configs:
+            wrapped = ", ".join(config.sub_configs) or "there is none"
+            raise ValueError(f"attn_implementation must name '' or a wrapped encoder ({wrapped}); got {part!r}.")
 
 
 def _chosen_combiner(combiner: str | None, origin: Checkpoint) -> str:

@@ -241,6 +241,55 @@ def _find(place: str | Path, name: str, where: Mapping[str, Any]) -> str | None:
     return path
 
 
+def check_sources(sources: Any, decoder: str) -> None:
+    """Refuse what is not a dict of sources, and a decoder that is none of them.
+
+    Args:
+        sources: What shall be a folder, a Hub id, or something in memory, by the name of the source.
+        decoder: Name of the source whose checkpoint gives the decoder.
+
+    Raises:
+        ValueError: If it is something else; the message says what is needed.
+    """
+    if not isinstance(sources, Mapping) or not sources:
+        raise ValueError(
+            "sources must be a dict from names to checkpoints, such as {'en': 'folder or Hub id'}; got "
+            f"{shown(sources)}."
+        )
+    if decoder not in sources:
+        raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
+
+
+@contextmanager
+def named_checkpoint(name: str, place: str | Path, options: Mapping[str, Any]) -> Iterator[None]:
+    """Begin the message of every error about a source's checkpoint with the source and the checkpoint.
+
+    Args:
+        name: The source.
+        place: Folder or Hub id.
+        options: Some of `DOWNLOAD_OPTIONS`.
+
+    Yields:
+        Once, for the code that reads the checkpoint.
+
+    Raises:
+        OSError: If there is no such subfolder, or the code raises one.
+        ValueError: If the code raises one.
+    """
+    source, subfolder = f"sources[{name}]", options.get("subfolder")
+    if subfolder and Path(place).is_dir() and not (Path(place) / subfolder).is_dir():
+        raise OSError(f"{source}: {place} has no subfolder {subfolder!r}.")
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        message = str(error)
+        if message.startswith(source):
+            raise
+        if not message.startswith(str(place)):
+            message = f"{place}: {message}"
+        raise (OSError if isinstance(error, OSError) else ValueError)(f"{source}: {message}") from error
+
+
 def options_of_sources(sources: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Distribute options of loading among sources.
 
@@ -431,10 +480,12 @@ __all__ = [
     "build_wrapped_model",
     "check_adapter",
     "check_model_type",
+    "check_sources",
     "check_weight_files",
     "check_whole_model",
     "encoder_loader",
     "load_auto",
+    "named_checkpoint",
     "options_of_sources",
     "read_settings",
     "wrapped_config",

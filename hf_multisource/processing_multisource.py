@@ -24,7 +24,7 @@ from transformers.processing_utils import ProcessorMixin
 from .arrays import pad_rows
 from .collation import LABEL_PADDING
 from .configuration_multisource import MultiSourceConfig
-from .foreign import DOWNLOAD_OPTIONS, load_auto, options_of_sources
+from .foreign import DOWNLOAD_OPTIONS, check_sources, load_auto, named_checkpoint, options_of_sources
 from .foreign_settings import forget_references
 from .messages import first_line
 from .model_card import replace_empty_card
@@ -126,8 +126,7 @@ class MultiSourceProcessor(ProcessorMixin):
             ...     {"en": "Helsinki-NLP/opus-mt-en-cs", "image": "google/vit-base-patch16-224"}, decoder="en"
             ... )  # doctest: +SKIP
         """
-        if decoder not in sources:
-            raise ValueError(f"decoder must name one of the sources ({', '.join(sources)}); got {decoder!r}.")
+        check_sources(sources, decoder)
         options = options_of_sources(sources, kwargs)
         loaded: dict[tuple[str, str], Any] = {}
         parts: dict[str, Any] = dict(sources)
@@ -135,7 +134,8 @@ class MultiSourceProcessor(ProcessorMixin):
             if isinstance(value, str | Path):
                 key = str(value), str(options[name])
                 if key not in loaded:
-                    loaded[key] = load_main_processor(cls, name, value, options[name])
+                    with named_checkpoint(name, value, options[name]):
+                        loaded[key] = load_main_processor(cls, name, value, options[name])
                 parts[name] = loaded[key]
         origin = parts[decoder]
         null_token = origin.null_token if isinstance(origin, cls) else None
@@ -567,8 +567,8 @@ def load_main_processor(
     except (OSError, ValueError) as error:
         what = {"AutoTokenizer": "tokenizer", "AutoImageProcessor": "image processor"}.get(loader, "feature extractor")
         raise ValueError(
-            f"sources[{name}]: {place} has no {what} that can be loaded ({first_line(error)}). Save one there, or give "
-            f"the {what} itself in place of the checkpoint."
+            f"sources[{name}]: {place} has no {what} that can be loaded ({first_line(error).rstrip('.')}). Save one "
+            f"there, or give the {what} itself in place of the checkpoint."
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from .architectures import FAMILIES, is_translatable
 from .configuration_multisource import MultiSourceConfig
 from .encoders import check_wrappable
-from .foreign import check_model_type, check_whole_model, encoder_loader, load_auto
+from .foreign import check_model_type, check_whole_model, encoder_loader, load_auto, named_checkpoint
 from .messages import shown
 
 DECODERS = (*FAMILIES, MultiSourceConfig.model_type)
@@ -40,6 +41,11 @@ class SourceCheckpoint:
             return id(self.value)
         return str(self.value), str(self.options)
 
+    def _named(self) -> AbstractContextManager[None]:
+        if isinstance(self.value, PreTrainedModel):
+            return nullcontext()
+        return named_checkpoint(self.name, self.value, self.options)
+
     def check(self, *, gives_decoder: bool) -> None:
         """Refuse what cannot be a source; reads no weights.
 
@@ -51,6 +57,10 @@ class SourceCheckpoint:
                 message names the source.
             OSError: If there is no checkpoint, or its weights are in a pickle only.
         """
+        with self._named():
+            self._check(gives_decoder)
+
+    def _check(self, gives_decoder: bool) -> None:
         model = self.value if isinstance(self.value, PreTrainedModel) else None
         if model is None:
             check_whole_model(str(self.value), **self.options)
@@ -83,7 +93,15 @@ class SourceCheckpoint:
 
         Returns:
             The model: with its output layer, if it can give a decoder.
+
+        Raises:
+            ValueError: If it cannot be loaded; the message begins with the source and the checkpoint.
+            OSError: If a file is missing; the message begins so, too.
         """
+        with self._named():
+            return self._load(model_class, dtype)
+
+    def _load(self, model_class: type[PreTrainedModel], dtype: torch.dtype | None) -> PreTrainedModel:
         if isinstance(self.value, PreTrainedModel):
             return self.value
         kind = self._model_type()

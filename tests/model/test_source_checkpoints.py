@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,6 +221,33 @@ class TestRefusedBeforeAnythingIsLoaded:
         with pytest.raises(ValueError, match=r"trust_remote_code must not be True.*AutoModel\.register"):
             convert({"en": good}, trust_remote_code=True)
 
+    @pytest.mark.parametrize(
+        ("option", "value", "hint"),
+        [
+            ("torch_dtype", "bfloat16", "use dtype="),
+            ("variant", "fp16", ""),
+            ("use_safetensors", True, r"\.safetensors"),
+            ("low_cpu_mem_usage", True, ""),
+            ("max_memory", {0: "1GB"}, "from_pretrained"),
+            ("load_in_8bit", True, "from_pretrained"),
+            ("generation_config", object(), r"model\.generation_config"),
+            ("ignore_mismatched_sizes", True, ""),
+        ],
+    )
+    def test_options_of_loading_that_are_not_taken(self, option: str, value: Any, hint: str, good: Path) -> None:
+        expected = (
+            rf"^from_pretrained_sources does not take {option}: .*{hint}.*takes dtype, attn_implementation, .*revision"
+        )
+        with pytest.raises(ValueError, match=expected):
+            convert({"en": good}, **{option: value})
+
+    @pytest.mark.parametrize("sources", ["folder", ["en"], [("en", "folder")], {}, None, Path("folder")])
+    def test_sources_that_are_no_dict(self, sources: Any) -> None:
+        with pytest.raises(ValueError, match=r"^sources must be a dict from names to checkpoints, .*; got "):
+            MultiSourceForConditionalGeneration.from_pretrained_sources(sources, "en")
+        with pytest.raises(ValueError, match=r"^sources must be a dict from names to checkpoints, .*; got "):
+            MultiSourceProcessor.from_pretrained_sources(sources, "en")
+
     @pytest.mark.parametrize("dtype", ["float99", "int8", 16, {"en": "float16"}, "load"])
     def test_what_is_no_dtype(self, dtype: Any, good: Path) -> None:
         with pytest.raises(ValueError, match=r"dtype must be .*'bfloat16'.*; got"):
@@ -232,6 +260,38 @@ class TestRefusedBeforeAnythingIsLoaded:
     def test_an_option_of_a_model_in_memory(self, good: Path) -> None:
         with pytest.raises(ValueError, match=r"revision\[de\] has no effect on a BertModel in memory"):
             convert({"en": good, "de": bert()}, revision={"de": "main"})
+
+
+@pytest.mark.parametrize("decoder", ["en", "other"])
+class TestErrorsBeginWithSourceAndCheckpoint:
+    def check(self, kind: type[Exception], what: str, good: Path, place: Any, decoder: str, **where: Any) -> None:
+        with pytest.raises(kind, match=rf"(?s)^sources\[other\]: {re.escape(str(place))}\b.*{what}") as raised:
+            convert({"en": good, "other": place}, decoder=decoder, **where)
+        assert raised.value.__cause__ is not None
+
+    def test_a_pickle(self, decoder: str, good: Path, tmp_path: Path) -> None:
+        place = pickled(stock("bart"), tmp_path / "pickled")
+        self.check(OSError, r"holds its weights in a pickle", good, place, decoder)
+
+    def test_a_repository_that_there_is_not(self, decoder: str, good: Path) -> None:
+        self.check(OSError, "", good, "nobody/nothing", decoder, local_files_only=True)
+
+    @pytest.mark.parametrize("place", ["a b/c", "a/b/c/d", "no/such/folder"])
+    def test_what_is_no_id(self, place: str, decoder: str, good: Path) -> None:
+        self.check(OSError, "", good, place, decoder, local_files_only=True)
+
+    def test_a_folder_without_weights(self, decoder: str, good: Path, tmp_path: Path) -> None:
+        stock("bart").config.save_pretrained(tmp_path / "bare")
+        self.check(OSError, r"model\.safetensors", good, tmp_path / "bare", decoder)
+
+    def test_a_folder_without_a_model(self, decoder: str, good: Path, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        self.check(ValueError, r"config\.json", good, tmp_path / "empty", decoder)
+
+
+def test_a_subfolder_that_there_is_not_is_named(good: Path) -> None:
+    with pytest.raises(OSError, match=rf"(?s)^sources\[other\]: {re.escape(str(good))} has no subfolder 'inner'"):
+        convert({"en": good, "other": good}, subfolder={"other": "inner"})
 
 
 def test_a_pickle_is_named_wherever_a_model_is_loaded(tmp_path: Path) -> None:
@@ -302,6 +362,8 @@ def test_an_attention_implementation_reaches_the_parts(given: Any) -> None:
     assert wrapped_by(ours, "cs").config._attn_implementation == "eager"
     with pytest.raises(ValueError, match="nonsense"):
         convert({"en": stock("bart")}, attn_implementation="nonsense")
+    with pytest.raises(ValueError, match=r"attn_implementation .*\(sources\.cs\); got 'sources\.zz'"):
+        convert({"en": stock("bart"), "cs": bert()}, attn_implementation={"sources.zz": "eager"})
 
 
 def test_options_left_at_their_defaults_change_nothing(tmp_path: Path) -> None:
@@ -373,6 +435,8 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"sources\[en\]: .* has no tokenizer .*tokenizer\.json.*give the tokenizer itself in place"
     ):
+        MultiSourceProcessor.from_pretrained_sources({"en": tmp_path}, "en")
+    with pytest.raises(ValueError, match=r"such as tokenizer\.json\)\. Save one there"):
         MultiSourceProcessor.from_pretrained_sources({"en": tmp_path}, "en")
 
 
