@@ -236,6 +236,36 @@ class SourceList(list[Any]):
         """
         super().insert(index, _source(index, item))
 
+    def index(self, item: Any, *bounds: Any) -> int:
+        """Find a source.
+
+        Args:
+            item: Its name, or a [`SourceConfig`].
+            *bounds: First index to search, and the index behind the last one.
+
+        Returns:
+            Its index.
+
+        Raises:
+            ValueError: If it is not there; the message lists the names.
+        """
+        names = [source.name for source in self]
+        try:
+            return names.index(item, *bounds) if isinstance(item, str) else super().index(item, *bounds)
+        except ValueError as error:
+            raise ValueError(f"there is no source {shown(item)} among {', '.join(names)}.") from error
+
+    def remove(self, item: Any) -> None:
+        """Remove a source.
+
+        Args:
+            item: Its name, or a [`SourceConfig`].
+        """
+        del self[self.index(item)]
+
+    def __contains__(self, item: Any) -> bool:
+        return any(source.name == item if isinstance(item, str) else source == item for source in self)
+
     def __iadd__(self, items: Any) -> "SourceList":  # type: ignore[misc]  # what + makes is no configuration
         self.extend(items)
         return self
@@ -454,6 +484,7 @@ class SourcesConfig(PreTrainedConfig):
             The configuration.
 
         Raises:
+            TypeError: If this is no such processor, but a tokenizer or a path, for instance.
             ValueError: If `sources` names a source that the processor lacks, or the target's tokenizer has no token
                 for padding or for the end of texts and none is given.
 
@@ -462,6 +493,11 @@ class SourcesConfig(PreTrainedConfig):
             >>> processor = MultiSourceProcessor.from_pretrained("org/name")  # doctest: +SKIP
             >>> config = MultiSourceConfig.from_processor(processor, d_model=256)  # doctest: +SKIP
         """
+        if isinstance(processor, type) or not hasattr(processor, "kind_of"):
+            raise TypeError(
+                "processor must be a MultiSourceProcessor, such as MultiSourceProcessor(tokenizer, ['en']) or "
+                f"MultiSourceProcessor.from_pretrained(folder); got {shown(processor)}."
+            )
         names, target = processor.source_names, processor.tokenizer
         chosen = {source.name: copy.copy(source) for source in SourceList(sources)}
         if unknown := [name for name in chosen if name not in names]:

@@ -150,6 +150,13 @@ def test_kinds_are_the_processors_and_what_it_cannot_know_is_asked_for() -> None
     assert (config.sources[1].kind, config.sources[1].vocab_size) == ("pretrained", None)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("given", ["org/name", None, bert(), MultiSourceProcessor])
+def test_what_is_no_processor_is_refused(given: Any, family: Any) -> None:
+    with pytest.raises(TypeError, match=r"^processor must be a MultiSourceProcessor, such as .*; got "):
+        family.from_processor(given)
+
+
 def test_a_source_that_the_processor_lacks_is_named() -> None:
     with pytest.raises(ValueError, match=r"^unknown source 'es'; the processor's sources are en, de, fr"):
         MultiSourceConfig.from_processor(three_source_processor(), sources=["en", "es"])

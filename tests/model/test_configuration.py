@@ -463,6 +463,18 @@ def test_sources_that_are_set_or_added_later_become_source_configs(family: Any) 
     assert config.source_names == ["pl", "it", "de", "es"]
 
 
+def test_sources_are_found_and_removed_by_name_or_as_they_are() -> None:
+    sources = tiny_config("serial", ["en", "de", "fr"]).sources
+    assert "de" in sources and sources[1] in sources and "es" not in sources
+    assert sources.index("de") == sources.index(sources[1]) == sources.index("de", 1, 2) == 1
+    sources.remove("en")
+    sources.remove(sources[1])
+    assert [source.name for source in sources] == ["de"]
+    for missing in (lambda: sources.remove("es"), lambda: sources.index("es"), lambda: sources.index("de", 1)):
+        with pytest.raises(ValueError, match=r"^there is no source '..' among de"):
+            missing()
+
+
 def test_a_model_is_not_built_of_settings_that_became_wrong_later() -> None:
     config = tiny_config("serial", ["en", "de"])
     config.sources.append("e$")
