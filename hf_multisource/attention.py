@@ -13,6 +13,9 @@ from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .dropout import dropout as drop
+from .packing import Packing, pack_if_padded
+
 #: What the configured attention implementation reads as its mask; None attends everywhere.
 AttentionMask: TypeAlias = Tensor | BlockMask | None
 
@@ -52,7 +55,7 @@ def eager_attention_forward(
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    weights = drop(weights, dropout, module.training)
     if present is not None:
         weights = weights * present[:, None, None, None]
     return (weights @ value).transpose(1, 2).contiguous(), weights
@@ -128,6 +131,7 @@ class SourceMemory:
     _attention_masks: dict[tuple[int | None, str | None], tuple[tuple[int, torch.dtype], AttentionMask]] = field(
         default_factory=dict, repr=False
     )
+    _packings: dict[int | None, Packing | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.mask.dtype != torch.bool:
@@ -154,6 +158,25 @@ class SourceMemory:
             (B,) bool.
         """
         return self._present.any(dim=1) if source is None else self._present[:, source]
+
+    def packing(self, source: int | None = None) -> Packing | None:
+        """The real positions, found once for all layers.
+
+        Args:
+            source: Index of the source; None: of all sources, joined.
+
+        Returns:
+            Their packing; None if there is no padding.
+        """
+        if source not in self._packings:
+            self._packings[source] = pack_if_padded(self.mask if source is None else self._masks[source])
+        return self._packings[source]
+
+    @cached_property
+    def rows(self) -> list[Tensor | None]:
+        """The examples that have a source, for each source; None: all have it, or none has."""
+        found = [present.nonzero().squeeze(1) for present in self._present.unbind(1)]
+        return [rows if 0 < len(rows) < len(self._present) else None for rows in found]
 
     @cached_property
     def views(self) -> list[SourceView]:
@@ -249,25 +272,36 @@ class MultiHeadAttention(nn.Module):
         """
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
-    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, states: Tensor, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
         """Make keys and values.
 
         Args:
             states: What will be attended to.
+            packing: Where packed states belong; None: they are not packed.
 
         Shape:
-            (B, S, D) to two of (B, H, S, d).
+            (B, S, D), packed (N, D), to two of (B, H, S, d).
 
         Returns:
             Keys and values.
         """
+        if packing is not None:
+            return self.split_heads(packing.unpack(self.k_proj(states))), self.split_heads(
+                packing.unpack(self.v_proj(states))
+            )
         if states.shape[1] == 0 and not self.training:  # quantised maps fail, or crash, where nothing comes in
             nothing = self.split_heads(states)
             return nothing, nothing
         return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
 
     def attend(
-        self, hidden_states: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask, **kwargs: object
+        self,
+        hidden_states: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: AttentionMask,
+        packing: Packing | None = None,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """Look at keys and values.
 
@@ -276,19 +310,22 @@ class MultiHeadAttention(nn.Module):
             keys: From `project`.
             values: From `project`.
             mask: In the form of the attention implementation; None attends everywhere.
+            packing: Where packed queries belong; None: they are not packed.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
-            hidden_states (B * K, T, D); keys, values (B, H, S, d); mask for K * T queries. Returns (B * K, T, D) and
-            weights (B, H, K * T, S).
+            hidden_states (B * K, T, D), packed (N, D); keys, values (B, H, S, d); mask for K * T queries. Returns
+            (B * K, T, D), packed (N, D), and weights (B, H, K * T, S).
 
         Returns:
             Context vectors after the output projection, and the weights (None unless the implementation gives them).
         """
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        queries = self.q_proj(hidden_states)
+        queries = packing.unpack(queries) if packing else queries.view(keys.shape[0], -1, hidden_states.shape[2])
         context, weights = attention(
             self,
-            self.split_heads(self.q_proj(hidden_states).view(keys.shape[0], -1, hidden_states.shape[2])),
+            self.split_heads(queries),
             keys,
             values,
             mask,
@@ -296,10 +333,16 @@ class MultiHeadAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return self.out_proj(context.reshape(hidden_states.shape)), weights
+        context = packing.pack(context.flatten(2)) if packing else context.reshape(hidden_states.shape)
+        return self.out_proj(context), weights
 
     def forward(
-        self, hidden_states: Tensor, mask: AttentionMask = None, past_key_values: Cache | None = None, **kwargs: object
+        self,
+        hidden_states: Tensor,
+        mask: AttentionMask = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """Self-attention, over the cached positions too.
 
@@ -307,12 +350,13 @@ class MultiHeadAttention(nn.Module):
             hidden_states: Queries, and the new positions to attend to.
             mask: In the form of the attention implementation.
             past_key_values: Receives the new keys and values and gives back all of them.
+            packing: Where packed states belong; None: they are not packed.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
             States and weights as `attend` gives them.
         """
-        keys, values = self.project(hidden_states)
+        keys, values = self.project(hidden_states, packing)
         if past_key_values is not None:
             keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)
-        return self.attend(hidden_states, keys, values, mask, **kwargs)
+        return self.attend(hidden_states, keys, values, mask, packing, **kwargs)

@@ -37,7 +37,9 @@ from transformers.utils import logging
 
 from .attention import MultiHeadAttention, SourceMemory
 from .configuration_multisource import MultiSourceConfig
-from .layers import Bias, dropout
+from .dropout import dropout
+from .layers import Bias
+from .packing import packing_pays
 
 logger = logging.get_logger(__name__)
 
@@ -121,8 +123,25 @@ class Combiner(nn.Module, ABC):
         Returns:
             Pairs of (B, H, S_i, d).
         """
-        blocks = memory.states.split(memory.lengths, dim=1)
-        return [getattr(self, name).project(block) for name, block in zip(self.source_names, blocks, strict=True)]
+        blocks = zip(self.source_names, memory.states.split(memory.lengths, dim=1), strict=True)
+        return [self.project_real(getattr(self, name), states, memory, i) for i, (name, states) in enumerate(blocks)]
+
+    def project_real(
+        self, attention: MultiHeadAttention, states: Tensor, memory: SourceMemory, source: int | None = None
+    ) -> KeysValues:
+        """Make keys and values of real states; in training on a CPU, none of padding.
+
+        Args:
+            attention: The attention.
+            states: The states, with padding.
+            memory: Tells which are real.
+            source: Index of the source; None: of all sources, joined.
+
+        Returns:
+            Two of (B, H, S, d); what stands at padding is never attended to.
+        """
+        packing = memory.packing(source) if packing_pays(states, self.training) else None
+        return attention.project(packing.pack(states) if packing else states, packing)
 
     def _keys_values(self, memory: SourceMemory, past_key_values: Cache | None) -> list[KeysValues]:
         if not isinstance(past_key_values, EncoderDecoderCache):
@@ -195,10 +214,26 @@ class Combiner(nn.Module, ABC):
             kwargs["present"] = memory.present_in_example(source)
         expansion, length = memory.expansion, query.shape[1]
         mask = memory.attention_mask(self.config, query.unflatten(0, (-1, expansion)).flatten(1, 2), source)
+        if source is not None and expansion == 1 and isinstance(mask, Tensor) and packing_pays(query, self.training):
+            rows = memory.rows[source]
+            if rows is not None:  # the others would be thrown away
+                return self._look_from(rows, attention, query, keys_values, mask, **kwargs)
         context, weights = attention.attend(query, *keys_values, mask, **kwargs)
         if expansion > 1 and weights is not None:
             weights = weights.unflatten(2, (expansion, length)).transpose(1, 2).flatten(0, 1)
         return context, weights
+
+    @staticmethod
+    def _look_from(
+        rows: Tensor, attention: MultiHeadAttention, query: Tensor, keys_values: KeysValues, mask: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from some rows only; zeros for the others."""
+        kwargs.pop("present", None)  # all of these rows have something to attend to
+        keys, values = (states.index_select(0, rows) for states in keys_values)
+        context, weights = attention.attend(query.index_select(0, rows), keys, values, mask[rows], **kwargs)
+        if weights is not None:
+            weights = weights.new_zeros(len(query), *weights.shape[1:]).index_copy(0, rows, weights)
+        return torch.zeros_like(query).index_copy(0, rows, context), weights
 
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
@@ -665,7 +700,7 @@ class FlatCombiner(Combiner):
         self.layer_norm = self.make_norm()
 
     def project(self, memory: SourceMemory) -> list[KeysValues]:
-        return [self.joint.project(memory.states)]
+        return [self.project_real(self.joint, memory.states, memory)]
 
     def combine(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
@@ -703,7 +738,7 @@ class FlatNormedCombiner(FlatCombiner):
     def project(self, memory: SourceMemory) -> list[KeysValues]:
         named = zip(self.source_names, memory.states.split(memory.lengths, dim=1), strict=True)
         normalised = [getattr(self, name)["states_layer_norm"](block) for name, block in named]
-        return [self.joint.project(torch.cat(normalised, dim=1))]
+        return [self.project_real(self.joint, torch.cat(normalised, dim=1), memory)]
 
 
 #: The strategies by the name that `MultiSourceConfig.combiner` gives them.

@@ -19,9 +19,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import EncoderSettings, MultiSourceConfig
+from .dropout import dropout
 from .foreign import build_wrapped_model
-from .layers import FeedForward, TextEmbeddings, build_positions, dropout
+from .layers import FeedForward, TextEmbeddings, build_positions
 from .messages import shown
+from .packing import Packing, pack_if_padded, packing_pays
 from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
 from .source_kinds import FORMS, MASK, SOURCE_KINDS, SourceKind
 
@@ -81,19 +83,20 @@ class TextEncoderLayer(GradientCheckpointingLayer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config, settings.ffn_dim, settings.dropout)
 
-    def forward(self, hidden_states: Tensor, mask: Any, **kwargs: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, mask: Any, packing: Packing | None = None, **kwargs: Any) -> Tensor:
         """Encode one layer further.
 
         Args:
             hidden_states: States of the layer below.
             mask: In the form of the attention implementation.
+            packing: Where packed states belong; None: they are not packed.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
             The new states.
         """
         states = self.self_attn_layer_norm(hidden_states) if self.pre_norm else hidden_states
-        states, _ = self.self_attn(states, mask, **kwargs)
+        states, _ = self.self_attn(states, mask, packing=packing, **kwargs)
         states = hidden_states + dropout(states, p=self.dropout, training=self.training)
         if not self.pre_norm:
             states = self.self_attn_layer_norm(states)
@@ -232,10 +235,17 @@ class LayeredEncoder(SourceEncoder):
         """
         visible = None if mask is None else show_first_position(mask)
         attention_mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=visible)
+        recorded = kwargs.get("output_hidden_states") or kwargs.get("output_attentions")
+        packs = mask is not None and packing_pays(states, self.training) and not recorded
+        packing = pack_if_padded(mask) if mask is not None and packs else None
+        if packing:
+            states = packing.pack(states)
         for layer in self.layers:
-            states = layer(states, attention_mask, **kwargs)
+            states = layer(states, attention_mask, packing, **kwargs)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
+        if packing:
+            states = packing.unpack(states)
         return EncodedSource(last_hidden_state=states, attention_mask=mask)  # type: ignore[arg-type]  # None: alone, not in a model
 
 

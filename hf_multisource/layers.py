@@ -9,20 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from .configuration_multisource import MultiSourceConfig
-
-
-def dropout(states: Tensor, p: float, training: bool) -> Tensor:
-    """Zero some states in training, and scale up the others; otherwise nothing is called, which is faster.
-
-    Args:
-        states: Any states.
-        p: Probability of zeroing.
-        training: Whether to.
-
-    Returns:
-        The states.
-    """
-    return nn.functional.dropout(states, p) if training else states
+from .dropout import dropout
 
 
 class SinusoidalPositions(nn.Module):

@@ -18,9 +18,10 @@ from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
+from .dropout import dropout
 from .encoders import ENCODERS, EncodedSource
 from .generation import EXPANSION, MultiSourceGenerationMixin
-from .layers import FeedForward, TextEmbeddings, dropout
+from .layers import FeedForward, TextEmbeddings
 from .modeling_sources import (
     MultiSourceDecoderOutput,
     SourcesEncoder,

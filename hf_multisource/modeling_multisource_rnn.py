@@ -19,9 +19,10 @@ from transformers.utils.generic import merge_with_config_defaults
 from .attention import SourceMemory
 from .combinations import COMBINATIONS, ForgetBias
 from .configuration_multisource_rnn import MultiSourceRNNConfig
+from .dropout import dropout
 from .encoders import EncodedSource, SourceEncoderBase, TextSourceEncoder
 from .generation import MultiSourceGenerationMixin
-from .layers import Bias, TextEmbeddings, dropout
+from .layers import Bias, TextEmbeddings
 from .modeling_sources import (
     MultiSourceDecoderOutput,
     MultiSourceEncoderOutput,
