@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+import hf_multisource.attention
+import hf_multisource.combiners
 from builders import HEADS, HIERARCHICAL_HEADS, MIXED, WIDTH, Case, cases, join, tiny_config
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import COMBINERS, Combiner, ParallelCombiner, build_combiner
@@ -584,18 +586,17 @@ def test_step_by_step_with_a_cache_equals_all_at_once_without(
 # Dropout
 
 
-class SwappedDropout(TorchFunctionMode):
+@contextmanager
+def swapped_dropout(functions: Mapping[float, Callable[[Tensor], Tensor]]) -> Iterator[None]:
     """Puts functions that are not linear in dropout's place, by probability, so that place and number of drops show."""
 
-    def __init__(self, functions: Mapping[float, Callable[[Tensor], Tensor]]) -> None:
-        super().__init__()
-        self.functions = functions
+    def swapped(states: Tensor, p: float, training: bool) -> Tensor:
+        return functions[p](states) if training else states
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not nn.functional.dropout:
-            return func(*args, **kwargs)
-        return self.functions[kwargs["p"]](*args) if kwargs["training"] else args[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_multisource.attention, "drop", swapped)
+        patch.setattr(hf_multisource.combiners, "dropout", swapped)
+        yield
 
 
 @every_combiner
@@ -607,7 +608,7 @@ def test_dropout_falls_where_the_authors_code_has_it(name: str, norm_position: s
     pre_norm, square, root = norm_position == "pre", torch.square, torch.sqrt
     setting = Setting(HEADS, HIERARCHICAL_HEADS, pre_norm, dropout=square, attention_dropout=root)
     expected = combine(name, case.hidden_states(), states, masks, combiner.state_dict(), setting)[0]
-    with SwappedDropout({0.25: square, 0.5: root}):
+    with swapped_dropout({0.25: square, 0.5: root}):
         same(combiner(case.hidden_states(), case.memory())[0], expected)
 
 
