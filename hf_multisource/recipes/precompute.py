@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from PIL.Image import Image
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -33,6 +33,9 @@ from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_preprocessor, resize_pictures
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE
+
+if TYPE_CHECKING:
+    from PIL.Image import Image  # not installed where no source is a picture
 
 DTYPES = ("float16", "float32")
 
