@@ -215,7 +215,7 @@ def _encoders(
 
 
 def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
-    """Remove the arguments of `from_pretrained` that have no effect; refuse those that would have one."""
+    """Remove the arguments of `from_pretrained` that are not taken; raise ValueError if one of them is set."""
     for name in ("device_map", "quantization_config"):
         if kwargs.pop(name, None) is not None:
             raise ValueError(
@@ -225,7 +225,7 @@ def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
     for name, instead in NOT_TAKEN.items():
         if kwargs.pop(name, None) is not None:
             taken = ", ".join(("dtype", "attn_implementation", *DOWNLOAD_OPTIONS))
-            raise ValueError(f"from_pretrained_sources does not take {name}: {instead}. Of loading it takes {taken}.")
+            raise ValueError(f"from_pretrained_sources does not take {name}: {instead}. It takes {taken}.")
     if kwargs.pop("trust_remote_code", None):
         raise ValueError(
             "trust_remote_code must not be True: this model could not be loaded again with a part whose code is not "

@@ -242,14 +242,14 @@ def _find(place: str | Path, name: str, where: Mapping[str, Any]) -> str | None:
 
 
 def check_sources(sources: Any, decoder: str) -> None:
-    """Refuse what is not a dict of sources, and a decoder that is none of them.
+    """Check that the sources are a dict, and that the decoder is one of them.
 
     Args:
-        sources: What shall be a folder, a Hub id, or something in memory, by the name of the source.
+        sources: Folder, Hub id or object in memory, by the name of the source.
         decoder: Name of the source whose checkpoint gives the decoder.
 
     Raises:
-        ValueError: If it is something else; the message says what is needed.
+        ValueError: If one of them is not; the message says what is needed.
     """
     if not isinstance(sources, Mapping) or not sources:
         raise ValueError(

@@ -191,7 +191,7 @@ class SourceKind:
             ValueError: If the value is not of this kind; the message begins with the place.
             UnreadableSourceError: If a file cannot be read; the message names it.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}, a kind of source, must define encode_value.")
 
     def encode(
         self, values: Sequence[Any], *, name: str, part: Any, skip: Callable[[str, Exception], None], **options: Any

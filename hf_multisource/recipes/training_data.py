@@ -1,4 +1,4 @@
-"""The data of a run: rows of the training and dev splits, compared with those that the run began with, and encoded."""
+"""Read the training and dev splits of a run, check that they have not changed since it began, and encode them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the processor's call do what they do in a call of the plain tokenizer."""
+"""Options of the processor have the same effect as in a call of the tokenizer."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_model_without_an_output_layer_has_no_card() -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A Hub of one repository, by functions in the place of those that would use the network."""
+    """A Hub with one repository: replaces the functions that would use the network."""
     state: dict[str, Any] = {"card": None, "uploaded": None}
 
     def load(repo_id: Any, **_: Any) -> Any:
