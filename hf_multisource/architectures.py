@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from .configuration_multisource import MultiSourceConfig
 
+SOURCE_TABLE = "source_embeddings.weight"  # of an encoder: a row for each source that it reads
 # What distinguishes the encoder-decoders of Transformers that compute what ours does, by their model_type. NLLB is an
 # M2M100. Their attentions have biases, and their layer norms an epsilon of 1e-5.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -128,18 +130,23 @@ class Checkpoint:
         own = self.config.source_names.index(self.own_source(name))
         return self.config.combiner == "gated_serial" and self.config.gated_sources[own]
 
-    def encoder_weights(self, owner: str, name: str) -> dict[str, Tensor]:
+    def encoder_weights(self, owner: str, name: str, readers: Sequence[str]) -> dict[str, Tensor]:
         """The weights of an encoder.
 
         Args:
             owner: The checkpoint's source whose encoder it is.
             name: The source of the new model that gets it.
+            readers: The checkpoint's sources that the new model reads with it, in order.
 
         Returns:
             The weights, by their names in the new model.
         """
         theirs, ours = (f"model.encoder.sources.{source}." for source in (owner, name))
-        return {ours + key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
+        found = {key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
+        if SOURCE_TABLE in found:
+            sharing = [one for one in self.config.source_names if self.config.encoder_owner(one).name == owner]
+            found[SOURCE_TABLE] = found[SOURCE_TABLE][[sharing.index(reader) for reader in readers]]
+        return {ours + key: value for key, value in found.items()}
 
     def decoder_weights(self) -> dict[str, Tensor]:
         """The weights outside the encoders and the cross-attention.

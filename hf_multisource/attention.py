@@ -14,7 +14,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .dropout import dropout as drop
-from .packing import Packing, pack_if_padded
+from .packing import Packing, examples_with, pack_if_padded
 
 #: What the configured attention implementation reads as its mask; None attends everywhere.
 AttentionMask: TypeAlias = Tensor | BlockMask | None
@@ -174,9 +174,8 @@ class SourceMemory:
 
     @cached_property
     def rows(self) -> list[Tensor | None]:
-        """The examples that have a source, for each source; None: all have it, or none has."""
-        found = [present.nonzero().squeeze(1) for present in self._present.unbind(1)]
-        return [rows if 0 < len(rows) < len(self._present) else None for rows in found]
+        """The examples that have a source, for each source, as `examples_with` gives them."""
+        return [examples_with(present) for present in self._present.unbind(1)]
 
     @cached_property
     def views(self) -> list[SourceView]:

@@ -228,7 +228,8 @@ class Combiner(nn.Module, ABC):
         rows: Tensor, attention: MultiHeadAttention, query: Tensor, keys_values: KeysValues, mask: Tensor, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from some rows only; zeros for the others."""
-        kwargs.pop("present", None)  # all of these rows have something to attend to
+        if "present" in kwargs:
+            kwargs["present"] = kwargs["present"].index_select(0, rows)
         keys, values = (states.index_select(0, rows) for states in keys_values)
         context, weights = attention.attend(query.index_select(0, rows), keys, values, mask[rows], **kwargs)
         if weights is not None:

@@ -816,6 +816,9 @@ class MultiSourceConfig(SourcesConfig):
         max_position_embeddings: Rows of learned position tables, in tokens; sinusoids have no limit.
         scale_embedding: Whether token embeddings are multiplied by sqrt(D).
         embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
+        source_embeddings: Whether a learned vector of its source is added to each embedded token of a text, as XLM does
+            with languages (Conneau & Lample 2019, https://arxiv.org/abs/1901.07291): an encoder that several sources
+            share then knows which one it reads.
         final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
         initializer: "xavier_uniform" for all matrices (the paper), or "normal" with standard deviation `init_std`.
         init_std: Standard deviation of the normal initializer.
@@ -869,6 +872,7 @@ class MultiSourceConfig(SourcesConfig):
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     embedding_norm: bool = False
+    source_embeddings: bool = False
     initializer: str = "xavier_uniform"
     init_std: float | int = 0.02
 

@@ -29,7 +29,7 @@ Model = TypeVar("Model", bound="FromSourcesMixin")
 # What all text encoders and the decoder of a model have in common.
 MODEL_WIDE = (
     *("d_model", "norm_position", "activation_function", "attention_bias", "layer_norm_eps"),
-    *("scale_embedding", "embedding_norm", "position_offset"),
+    *("scale_embedding", "embedding_norm", "source_embeddings", "position_offset"),
 )
 # Settings of a source by the model-wide setting that stands in for one left out.
 OF_SOURCE = {
@@ -160,7 +160,8 @@ class FromSourcesMixin:
             elif checkpoint is None:
                 source["encoder"] = copy.deepcopy(models[places[name].identity].config)
             else:
-                weights |= checkpoint.encoder_weights(own, name)
+                readers = [other for other, (_, _, first) in encoders.items() if first == name]
+                weights |= checkpoint.encoder_weights(own, name, [checkpoint.own_source(other) for other in readers])
             if combiner == "gated_serial":
                 source["gated"] = checkpoint is not origin or origin.is_gated(name)
             if "dropout" in kwargs:

@@ -28,7 +28,10 @@ from .modeling_sources import (
     SourcesForConditionalGeneration,
     SourcesModel,
 )
+from .packing import examples_with, packing_pays
 from .pretrained_model import MultiSourceTransformerPreTrainedModel
+
+SOURCE_INDEX = "source_index"  # argument of encoders that several sources share
 
 
 class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
@@ -61,6 +64,22 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
                 encoded[names[0]] = self._encode(names[0], inputs[names[0]], **mine)
         return {name: encoded[name] for name in inputs}
 
+    def _encode(self, name: str, inputs: dict[str, Tensor], **options: object) -> EncodedSource:
+        """Encode a source; in training on a CPU, only of the examples that have it."""
+        mask = inputs["attention_mask"]
+        index = getattr(self.encoder_of(name), "source_indices", {}).get(name)
+        if index is not None and SOURCE_INDEX not in inputs and self.config.source_embeddings:
+            inputs = {**inputs, SOURCE_INDEX: mask.new_full(mask.shape[:1], index, dtype=torch.long)}
+        recorded = options.get("output_attentions") or options.get("output_hidden_states")
+        rows = examples_with(mask.any(dim=1)) if packing_pays(mask, self.training) and not recorded else None
+        if rows is None:
+            return super()._encode(name, inputs, **options)
+        output = super()._encode(name, {key: value.index_select(0, rows) for key, value in inputs.items()}, **options)
+        return EncodedSource(
+            last_hidden_state=_spread(output.last_hidden_state, rows, len(mask)),
+            attention_mask=_spread(output.attention_mask, rows, len(mask)),
+        )
+
     def _go_together(self, one: str, other: str, inputs: dict[str, dict[str, Tensor]]) -> bool:
         """Whether two sources have one encoder, and inputs that differ in length only, which it lets be padded."""
         if self.owners[one] != self.owners[other] or inputs[one].keys() != inputs[other].keys():
@@ -90,8 +109,11 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
 
         name, one = next(iter(inputs.items()))
         joined = {key: torch.cat([pad(tensors[key]) for tensors in inputs.values()]) for key in one}
-        output = self._encode(name, joined, **options)
         sizes = [len(tensors["attention_mask"]) for tensors in inputs.values()]
+        if self.config.source_embeddings and (indices := getattr(self.encoder_of(name), "source_indices", None)):
+            given = torch.tensor([indices[other] for other in inputs], device=joined["attention_mask"].device)
+            joined[SOURCE_INDEX] = given.repeat_interleave(sizes[0])
+        output = self._encode(name, joined, **options)
         states, masks = output.last_hidden_state.split(sizes), output.attention_mask.split(sizes)
         return {
             name: EncodedSource(
@@ -100,6 +122,11 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
             )
             for i, name in enumerate(inputs)
         }
+
+
+def _spread(some: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Put rows at their places among `count` rows, of which the others are zero or False."""
+    return some.new_zeros(count, *some.shape[1:]).index_copy(0, rows, some)
 
 
 class DecoderLayer(GradientCheckpointingLayer):

@@ -1,24 +1,65 @@
-"""Padding that is not computed: what acts on every position by itself sees the real positions of a batch only."""
+"""Padding that is not computed: what acts on every position by itself sees the real positions of a batch only.
+
+The libraries behind matrix products prepare code for each shape that they meet, which takes longer than a small
+product. The number of positions, and that of examples, is therefore rounded up: some padding is computed, too.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+POSITIONS = 64  # packed positions are a multiple of it, if there are as many
+EXAMPLES = 8  # the same for examples
+
+
+def indices_of(wanted: Tensor, multiple: int) -> Tensor:
+    """Find what is wanted, and as many others as make the number a multiple.
+
+    Args:
+        wanted: True = wanted.
+        multiple: The number, at most that of all, that the result's length is a multiple of.
+
+    Shape:
+        (N,) bool to (M,).
+
+    Returns:
+        The indices: first of the wanted ones, in order, then of others.
+    """
+    found = wanted.nonzero().squeeze(1)
+    missing = -len(found) % multiple
+    return torch.cat([found, (~wanted).nonzero().squeeze(1)[:missing]]) if missing else found
+
+
+def examples_with(present: Tensor) -> Tensor | None:
+    """Find the examples that have something, rounded up.
+
+    Args:
+        present: True = has it.
+
+    Shape:
+        (B,) bool to (M,).
+
+    Returns:
+        Their indices; None if all examples are to be computed, or none has it.
+    """
+    examples = indices_of(present, EXAMPLES)
+    return examples if 0 < len(examples) < len(present) else None
+
 
 class Packing:
-    """The real positions of a padded batch, one after the other.
+    """The real positions of a padded batch, one after the other, and some of the others.
 
     Args:
         mask: True = real.
 
     Shape:
-        mask (B, S) bool, of which N are True.
+        mask (B, S) bool, of which N are True, rounded up to a multiple of `POSITIONS`.
     """
 
     def __init__(self, mask: Tensor) -> None:
         self.shape = mask.shape
-        self.index = mask.flatten().nonzero().squeeze(1)
+        self.index = indices_of(mask.flatten(), POSITIONS)
 
     def pack(self, states: Tensor) -> Tensor:
         """Take the real positions out of a batch.
@@ -44,7 +85,7 @@ class Packing:
             (N, D) to (B, S, D).
 
         Returns:
-            States of all positions, zero at padding.
+            States of all positions; those of padding mean nothing.
         """
         whole = states.new_zeros(self.shape.numel(), states.shape[-1])
         return whole.index_copy(0, self.index, states).unflatten(0, self.shape)

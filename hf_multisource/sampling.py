@@ -20,6 +20,7 @@ from transformers.trainer_utils import seed_worker
 
 from .arguments import MultiSourceTrainingArguments
 from .collation import DataCollatorForMultiSource
+from .matrix_products import fast_products
 from .model_card import CARD, describe_in_card
 from .sharding import shard
 from .source_kinds import example_length
@@ -384,6 +385,19 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             processes = self.args.world_size if self.args.average_tokens_across_devices else 1
             items = torch.tensor(sum(len(batch["labels"]) for batch in batches) * processes, device=device)
         return batches, items
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As stock; on a CPU with faster matrix products.
+
+        Args:
+            *args: As stock.
+            **kwargs: As stock.
+
+        Returns:
+            The loss.
+        """
+        with fast_products(self.args.device):
+            return super().training_step(*args, **kwargs)
 
     def compute_loss(
         self,

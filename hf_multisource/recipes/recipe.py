@@ -120,7 +120,8 @@ class Recipe:
                 allowed = ", ".join(names)
                 raise ValueError(f"model.sources: unknown source {entry.get('name')!r}; allowed are {allowed}")
         own = {entry["name"]: entry for entry in entries}
-        return {name: {"name": name, **own.get(name, {})} for name in names}
+        shared = {"share_encoder_with": names[0]} if self.model.get("share_encoders") else {}
+        return {name: {"name": name, **(shared if name != names[0] else {}), **own.get(name, {})} for name in names}
 
     def encoder_entries(self) -> dict[str, dict[str, Any]]:
         """Return the fields of each source's encoder, which may be another source's.
@@ -174,6 +175,7 @@ class Recipe:
             settings.setdefault("attn_implementation", "eager")  # training is 1.7 times faster than with sdpa
         make = family.paper if settings.pop("preset", "default") == "paper" else family
         settings.pop("sources", None)
+        settings.pop("share_encoders", None)
         sources = []
         for name, entry in self.source_entries().items():
             source = {key: value for key, value in entry.items() if key != "processor"}

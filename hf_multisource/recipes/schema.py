@@ -145,6 +145,12 @@ OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
         'Default values of the keys below; with model_type multisource "paper" gives those of Libovický, Helcl & '
         "Mareček 2018.",
     ),
+    "share_encoders": (
+        bool,
+        False,
+        "Whether all sources, which must be of one kind, are encoded by the first one's encoder; it is short for "
+        "share_encoder_with in every entry of sources.",
+    ),
     "attn_implementation": (
         str | None,
         "eager with bf16 on a CPU, else sdpa",

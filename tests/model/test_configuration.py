@@ -57,6 +57,7 @@ SETTINGS: dict[str, Any] = {
     "max_position_embeddings": 77,
     "scale_embedding": False,
     "embedding_norm": True,
+    "source_embeddings": True,
     "final_logits_bias": True,
     "source_dropout": 0.25,
     "initializer": "normal",

@@ -372,9 +372,10 @@ def test_a_source_is_added_to_a_model_of_ours(combiner: str, tmp_path: Path) -> 
     assert ours.config.encoder_settings("de").vocab_size == 40
 
 
-def test_sources_of_ours_are_added_removed_and_put_in_another_order() -> None:
-    theirs = three_source_model("serial", sources=["en", "de", {"name": "fr", "share_encoder_with": "de"}])
-    ours = convert({"fr": theirs, "es": three_source_model("serial", sources=["es"]), "de": theirs}, "de")
+@pytest.mark.parametrize("fields", [{}, {"source_embeddings": True}], ids=["plain", "source_embeddings"])
+def test_sources_of_ours_are_added_removed_and_put_in_another_order(fields: dict[str, Any]) -> None:
+    theirs = three_source_model("serial", sources=["en", "de", {"name": "fr", "share_encoder_with": "de"}], **fields)
+    ours = convert({"fr": theirs, "es": three_source_model("serial", sources=["es"], **fields), "de": theirs}, "de")
     assert ours.config.get_source("de").share_encoder_with == "fr"
     for inputs, own in (({"de_": "de"}, {"de_": "de"}), ({"": "fr"}, {"fr_": "fr"})):
         found, expected = (

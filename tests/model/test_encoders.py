@@ -376,9 +376,41 @@ def counted(encoder: Any) -> list[int]:
     return calls
 
 
+def test_source_embeddings_are_added_to_the_embedded_tokens() -> None:
+    model = make("serial", "en", {"name": "de", "share_encoder_with": "en"}, "fr", source_embeddings=True)
+    encoder = model.get_encoder()
+    tables = {name: encoder.sources[name].source_embeddings.weight for name in ("en", "fr")}
+    assert {name: tuple(table.shape) for name, table in tables.items()} == {"en": (2, 8), "fr": (1, 8)}
+    ids = TEXT["input_ids"]
+    for name, owner, row in (("en", "en", 0), ("de", "en", 1), ("fr", "fr", 0)):
+        prefix = "" if name == "en" else f"{name}_"
+        found = encoder.encode_source(name, **{f"{prefix}input_ids": ids}).last_hidden_state
+        embedded = encoder.sources[owner].embeddings.tokens(ids) + tables[owner][row]
+        with torch.no_grad():
+            layers = encoder.sources[owner].run_layers(
+                encoder.sources[owner].embeddings(None, embedded), encoder.sources[owner].input_mask(input_ids=ids)
+            )
+        close(found[ids != 0], layers.last_hidden_state[ids != 0])
+        given = encoder.encode_source(
+            name,
+            **{
+                f"{prefix}inputs_embeds": encoder.sources[owner].embeddings.tokens(ids),
+                f"{prefix}attention_mask": ids != 0,
+            },
+        )
+        close(found[ids != 0], given.last_hidden_state[ids != 0])
+
+
+@pytest.mark.parametrize("fields", [{}, {"source_embeddings": True}], ids=["plain", "source_embeddings"])
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_sources_that_share_an_encoder_are_encoded_in_one_call(combiner: str) -> None:
-    model = make(combiner, "en", {"name": "de", "share_encoder_with": "en"}, {"name": "fr", "share_encoder_with": "en"})
+def test_sources_that_share_an_encoder_are_encoded_in_one_call(combiner: str, fields: dict[str, Any]) -> None:
+    model = make(
+        combiner,
+        "en",
+        {"name": "de", "share_encoder_with": "en"},
+        {"name": "fr", "share_encoder_with": "en"},
+        **fields,
+    )
     calls = counted(model.model.encoder.sources["en"])
     others = {
         "de_input_ids": torch.tensor([[8, 1], [0, 0], [9, 1]]),

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from builders import tiny_config
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, combiners, encoders
+from hf_multisource import (
+    COMBINERS,
+    MultiSourceForConditionalGeneration,
+    combiners,
+    encoders,
+    modeling_multisource,
+    packing,
+)
 from hf_multisource.dropout import LEVELS, dropout
-from hf_multisource.packing import Packing, pack_if_padded, packing_pays
+from hf_multisource.packing import Packing, examples_with, indices_of, pack_if_padded, packing_pays
 
 LENGTHS = {"": (5, 1, 2, 3, 0, 4), "de_": (7, 4, 0, 2, 6, 1), "fr_": (0, 0, 1, 0, 3, 0)}
 
@@ -41,14 +48,21 @@ def gradients(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor | 
     return {"loss": loss.detach(), **{name: one.grad for name, one in model.named_parameters()}}
 
 
+def round_up_to(monkeypatch: pytest.MonkeyPatch, positions: int, examples: int) -> None:
+    monkeypatch.setattr(packing, "POSITIONS", positions)
+    monkeypatch.setattr(packing, "EXAMPLES", examples)
+
+
+@pytest.mark.parametrize("multiples", [(1, 1), (4, 2), (64, 8)])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_loss_and_gradients_are_those_of_the_padded_computation(
-    combiner: str, attention: str, monkeypatch: pytest.MonkeyPatch
+    combiner: str, attention: str, multiples: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, batch = model_of(combiner, attn_implementation=attention), padded_batch()
+    model, batch = model_of(combiner, attn_implementation=attention, source_embeddings=True), padded_batch()
+    round_up_to(monkeypatch, *multiples)
     packed = gradients(model, batch)
-    for module in (encoders, combiners):
+    for module in (encoders, combiners, modeling_multisource):
         monkeypatch.setattr(module, "packing_pays", lambda states, training: False)
     padded = gradients(model, batch)
     for name, expected in padded.items():
@@ -74,7 +88,8 @@ def rows_seen(model: nn.Module, batch: dict[str, Tensor], **options: Any) -> dic
     return seen
 
 
-def test_linear_layers_see_real_positions_only() -> None:
+def test_linear_layers_see_real_positions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_up_to(monkeypatch, 1, 1)
     model, batch = model_of("serial"), padded_batch()
     real = {prefix: sum(lengths) for prefix, lengths in LENGTHS.items()}
     rows = {prefix: sum(length > 0 for length in lengths) for prefix, lengths in LENGTHS.items()}
@@ -85,6 +100,15 @@ def test_linear_layers_see_real_positions_only() -> None:
     for name, prefix in {"en": "", "de": "de_", "fr": "fr_"}.items():
         assert seen[f"{cross}.{name}.k_proj"] == seen[f"{cross}.{name}.v_proj"] == [real[prefix]]
         assert seen[f"{cross}.{name}.q_proj"] == seen[f"{cross}.{name}.out_proj"] == [rows[prefix] * target]
+
+
+def test_numbers_of_positions_and_examples_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_up_to(monkeypatch, 4, 2)
+    seen = rows_seen(model_of("serial"), padded_batch())
+    assert seen["model.encoder.sources.en.layers.0.feed_forward.fc1"] == [36]  # 15 + 20 are real
+    assert seen["model.encoder.sources.fr.layers.0.feed_forward.fc1"] == [4]
+    assert seen["model.decoder.layers.0.cross_attn.en.q_proj"] == [6 * 4]  # 5 have it
+    assert seen["model.decoder.layers.0.cross_attn.fr.q_proj"] == [2 * 4]
 
 
 def test_evaluation_sees_all_positions() -> None:
@@ -111,7 +135,25 @@ def test_a_source_that_no_example_has_leaves_gradients_of_zero() -> None:
     assert of_fr and all(grad is not None and not grad.any() for grad in of_fr.values())
 
 
-def test_packing_and_back() -> None:
+def test_others_are_taken_along_up_to_the_multiple() -> None:
+    wanted = torch.tensor([False, True, False, True, True, False])
+    assert indices_of(wanted, 1).tolist() == [1, 3, 4]
+    assert indices_of(wanted, 4).tolist() == [1, 3, 4, 0]
+    assert indices_of(wanted, 8).tolist() == [1, 3, 4, 0, 2, 5]
+    assert indices_of(~wanted & wanted, 4).tolist() == []
+
+
+def test_no_rows_are_chosen_where_all_are_computed_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_up_to(monkeypatch, 1, 2)
+    assert examples_with(torch.tensor([True, True, True])) is None
+    assert examples_with(torch.tensor([False, False, False])) is None
+    assert examples_with(torch.tensor([False, True])) is None  # the other one is taken along
+    rows = examples_with(torch.tensor([False, True, False]))
+    assert rows is not None and rows.tolist() == [1, 0]
+
+
+def test_packing_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_up_to(monkeypatch, 1, 1)
     mask = torch.tensor([[True, False, True], [False, False, False]])
     packing = Packing(mask)
     states = torch.randn(2, 3, 4)

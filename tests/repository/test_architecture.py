@@ -82,7 +82,7 @@ FLOORS = {
     },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "beam_cache", "combiners", "conversion", "encoders", "generation"),
-        *("dropout", "layers", "modeling_sources", "pretrained_model"),
+        *("dropout", "layers", "modeling_sources", "packing", "pretrained_model"),
     },
     "combinations": {"configuration_multisource_rnn", "layers"},
     "rnn_cache": set[str](),
@@ -95,7 +95,8 @@ FLOORS = {
     "sharding": set[str](),
     "environment": set[str](),
     "arguments": set[str](),
-    "sampling": {"arguments", "collation", "model_card", "sharding", "source_kinds"},
+    "matrix_products": set[str](),
+    "sampling": {"arguments", "collation", "matrix_products", "model_card", "sharding", "source_kinds"},
 }
 FLOORS["__init__"] = set(FLOORS)
 
@@ -112,7 +113,16 @@ PARTS = {
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
 
 # These never travel to the Hub: they serve users who have the package installed.
-STAYS_HOME = {"__init__", "__main__", "arguments", "environment", "equivalent_models", "sampling", "sharding"}
+STAYS_HOME = {
+    "__init__",
+    "__main__",
+    "arguments",
+    "environment",
+    "equivalent_models",
+    "matrix_products",
+    "sampling",
+    "sharding",
+}
 SHIPPABLE = [path for path in FLAT if path.stem not in STAYS_HOME]
 # Whoever loads a checkpoint has these: Transformers needs all but torch.
 REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors"}

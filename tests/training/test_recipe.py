@@ -53,7 +53,7 @@ def test_every_recipe_gives_a_model_and_training_arguments(
     assert config.vocab_size == 500
     assert [source.vocab_size for source in config.sources] == [400 if own else None] * len(config.sources)
     for key, value in recipe.model.items():
-        if key not in ("preset", "sources", "attn_implementation"):
+        if key not in ("preset", "sources", "attn_implementation", "share_encoders"):
             assert getattr(config, key) == value
     arguments = recipe.training_arguments()
     assert arguments.predict_with_generate and not arguments.remove_unused_columns

@@ -1,5 +1,5 @@
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hf_multisource import (
     MultiSourceTrainingArguments,
     TokenBatchSampler,
 )
+from hf_multisource.matrix_products import fast_products
 from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
 from kinds import mixed_processor, picture, recording, regions
 from trainers import NAMES, VOCAB_SIZE, made_up_examples, name_of, trainer_of
@@ -538,3 +539,49 @@ def test_the_options_are_read_from_a_command_line(tmp_path: Path) -> None:
     assert (args.max_tokens_per_batch, args.loss_per_sentence) == (30, True)
     assert args.source_learning_rates == {"de": 1e-5}
     assert args.train_sampling_strategy == "group_by_length"
+
+
+@pytest.fixture
+def matmul() -> Any:
+    """The settings of oneDNN's matrix products, as they were afterwards."""
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "none"
+    yield settings
+    settings.fp32_precision = before
+
+
+def noting(function: Any, note: Callable[[], None]) -> Any:
+    """The function, which calls another one first."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_products_of_training_on_a_cpu_are_those_of_onednn(
+    matmul: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    trainer = trainer_of(tmp_path, made_up_examples(16), max_steps=2)
+    computed = noting(trainer.compute_loss, lambda: seen.append(matmul.fp32_precision))
+    monkeypatch.setattr(trainer, "compute_loss", computed)
+    trainer.train()
+    assert seen == ["bf16", "bf16"] and matmul.fp32_precision == "none"
+
+
+def test_a_precision_that_the_user_has_chosen_stays(matmul: Any) -> None:
+    matmul.fp32_precision = "ieee"
+    with fast_products(torch.device("cpu")):
+        assert matmul.fp32_precision == "ieee"
+    assert matmul.fp32_precision == "ieee"
+
+
+def test_products_elsewhere_are_left_alone_and_an_error_restores_the_setting(matmul: Any) -> None:
+    with fast_products(torch.device("meta")):
+        assert matmul.fp32_precision == "none"
+    with pytest.raises(KeyError), fast_products(torch.device("cpu")):
+        raise KeyError
+    assert matmul.fp32_precision == "none"
