@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -24,12 +25,13 @@ def fast_products(device: torch.device) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    settings = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
-    if device.type != "cpu" or settings != "none" or not torch.backends.mkldnn.is_available():
+    products: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    unset = getattr(products, "fp32_precision", None) == "none"
+    if device.type != "cpu" or not unset or not torch.backends.mkldnn.is_available():
         yield
         return
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    products.fp32_precision = "bf16"
     try:
         yield
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        products.fp32_precision = "none"

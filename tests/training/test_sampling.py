@@ -544,7 +544,8 @@ def test_the_options_are_read_from_a_command_line(tmp_path: Path) -> None:
 @pytest.fixture
 def matmul() -> Any:
     """The settings of oneDNN's matrix products, as they were afterwards."""
-    settings = torch.backends.mkldnn.matmul
+    onednn: Any = torch.backends.mkldnn
+    settings = onednn.matmul
     before = settings.fp32_precision
     settings.fp32_precision = "none"
     yield settings
