@@ -21,7 +21,7 @@ from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import EncoderSettings, MultiSourceConfig
 from .dropout import dropout
 from .foreign import build_wrapped_model
-from .layers import FeedForward, TextEmbeddings, build_positions
+from .layers import FeedForward, SourceEmbeddings, TextEmbeddings, build_positions
 from .messages import shown
 from .packing import Packing, pack_if_padded, packing_pays
 from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
@@ -291,7 +291,7 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
             dropout=settings.dropout,
         )
         readers = [one for one in config.source_names if config.encoder_owner(one).name == name]
-        self.source_embeddings = nn.Embedding(len(readers), config.d_model) if config.source_embeddings else None
+        self.source_embeddings = SourceEmbeddings(len(readers), config.d_model) if config.source_embeddings else None
         self.source_indices = {one: i for i, one in enumerate(readers)}
         self.add_layers(norm=config.norm_position == "pre")
         self.post_init()

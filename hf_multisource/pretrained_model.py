@@ -13,7 +13,7 @@ from transformers.utils import cached_file
 from .code_references import add_code_references
 from .configuration_multisource import MultiSourceConfig, SourcesConfig
 from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
-from .layers import Bias
+from .layers import Bias, SourceEmbeddings
 from .model_card import ModelCardMixin
 from .weight_checks import (
     SafetensorError,
@@ -188,3 +188,5 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
             init.xavier_uniform_(module.weight)
         if isinstance(module, Bias):
             init.zeros_(module.bias)
+        if isinstance(module, SourceEmbeddings):
+            init.zeros_(module.weight)
