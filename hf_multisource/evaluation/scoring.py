@@ -321,6 +321,10 @@ def score(args: Scoring, command: str) -> JsonObject:
     forms = {} if data.concatenate else forms_of(processor)
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
     split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, processor.source_processors)
+    if data.reverse:  # the rows are the model's from here on
+        rows = data.model_rows(split.rows)
+        split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})
+        data = replace(data, sources=data.model_sources, target=data.model_target, reverse=False)
     plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
     chosen_rows = conditions(split.rows, data.sources, args)
     path = args.folder / f"{data.test}.json"

@@ -141,10 +141,11 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
     """
     recipe = load_recipe(run / "recipe.yaml")
     data = recipe.data
-    joined = "concatenated" if len(data.sources) > 1 else ""
+    names = {"sources": data.model_sources if data.reverse else data.sources, "target": data.model_target}
+    joined = "concatenated" if len(names["sources"]) > 1 else ""
     row: JsonObject = {
         **dict.fromkeys(UNKNOWN),
-        **{"name": run.name, "run": run.name, "combiner": joined, "sources": data.sources, "target": data.target},
+        **{"name": run.name, "run": run.name, "combiner": joined, **names},
         **{"commands": [], "curve": [], "versions": {}},
     }
     address = address or shorten_path(run.as_posix())

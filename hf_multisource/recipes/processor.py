@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AddedToken, PreTrainedTokenizerBase
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.interfaces import Preprocessor
@@ -16,6 +16,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_preprocessor
 from hf_multisource.recipes.recipe import Recipe
+from hf_multisource.recipes.schema import REVERSE_SOURCE, reverse_marker
 from hf_multisource.recipes.tokenization import train_tokenizer
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
@@ -57,13 +58,16 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
-        The processor.
+        The processor. In a reverse run, the tokenizer of its source knows the sources' markers.
     """
-    sources, target = recipe.own_texts(), recipe.data.target
+    sources, target = recipe.own_texts(), recipe.data.model_target
+    markers = [reverse_marker(name) for name in recipe.data.sources] if recipe.data.reverse else []
     settings, forms = recipe.tokenizer, recipe.forms()
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
+        # Not special: special tokens are not read as such in texts.
+        (own | texts).get(REVERSE_SOURCE, tokenizer).add_tokens([AddedToken(one, normalized=False) for one in markers])
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,
@@ -75,6 +79,9 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:
         texts = [text for row in rows for name in names if (text := row[name])]
+        if markers:  # they are added below
+            parts = (text.partition(" ") for text in texts)
+            texts = [rest if first in markers else text for text, (first, _, rest) in zip(texts, parts, strict=True)]
         return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
 
     if settings.load is not None:

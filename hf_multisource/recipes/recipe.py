@@ -108,15 +108,17 @@ class Recipe:
         """Return the fields of each source from `model.sources`.
 
         Returns:
-            Fields by source, in order.
+            Fields by source, in order. In a reverse run, entries of the sources that it writes do not count.
 
         Raises:
-            ValueError: If an entry is of no source.
+            ValueError: If an entry is of no source, or of a source that is no text in a reverse run.
         """
-        names = self.data.model_sources
+        names, written = self.data.model_sources, self.data.sources if self.data.reverse else []
         entries = [{"name": entry} if isinstance(entry, str) else entry for entry in self.model.get("sources", [])]
         for entry in entries:
-            if entry.get("name") not in names:
+            if entry.get("name") in written and (kind := entry.get("kind", "text")) != "text":
+                raise ValueError(f"data.reverse turns texts round, but source {entry['name']!r} is of kind {kind}")
+            if entry.get("name") not in (*names, *written):
                 allowed = ", ".join(names)
                 raise ValueError(f"model.sources: unknown source {entry.get('name')!r}; allowed are {allowed}")
         own = {entry["name"]: entry for entry in entries}
@@ -143,7 +145,7 @@ class Recipe:
             A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated.
+            ValueError: If sources other than texts would be concatenated or turned round.
         """
         origins = self.encoder_entries()
         forms = {}
@@ -152,6 +154,8 @@ class Recipe:
             forms[name] = form_of(encoder_config(origins[name].get("encoder"))) if kind.wraps else kind.name
         if self.data.concatenate and set(forms.values()) != {"text"}:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
+        if self.data.reverse and set(forms.values()) != {"text"}:
+            raise ValueError("data.reverse turns texts round; the sources must all be texts")
         return forms
 
     def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Config:
@@ -215,7 +219,8 @@ class Recipe:
         """Make sure that the tokenizer that is to be loaded is there.
 
         Raises:
-            ValueError: If there is no such folder, no tokenizer in it, or none for one of the sources.
+            ValueError: If there is no such folder, no tokenizer in it, or none for one of the sources; or if a reverse
+                run would load separate ones.
         """
         if self.tokenizer.load is None:
             return
@@ -225,6 +230,10 @@ class Recipe:
             raise ValueError(
                 "tokenizer.load must be a folder with a tokenizer (tokenizer.json and tokenizer_config.json), or with "
                 f"separate ones in folders named after the sources and `target`; got {str(folder)!r}: {problem}"
+            )
+        if self.data.reverse and (folder / "target").is_dir():
+            raise ValueError(
+                f"tokenizer.load: {folder} holds separate tokenizers; with data.reverse it must hold one of all texts"
             )
         separate = self.own_texts() if (folder / "target").is_dir() else []
         if missing := [name for name in separate if not (folder / name).is_dir()]:

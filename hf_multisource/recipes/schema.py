@@ -36,6 +36,8 @@ PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
 LOSS = "loss"
 SEPARATOR = " | "
+# Names of the source and the target of reverse runs.
+REVERSE_SOURCE, REVERSE_TARGET = "target", "source"
 # Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
 HIGHEST_RATE = 100
 
@@ -55,6 +57,8 @@ class DataRecipe:
         max_length: Largest length of a source (of all sources together, with `concatenate`) and of the target, in
             tokens; longer texts are cut and counted.
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
+        reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
+            becomes one row for each source that is present.
         limit: Number of training lines to read; null reads all lines.
         metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
             first one is compared in tables, and tells when training is flat.
@@ -72,6 +76,7 @@ class DataRecipe:
     test: str = "test"
     max_length: Annotated[int, Field(ge=2)] = 128
     concatenate: bool = False
+    reverse: bool = False
     limit: Annotated[int, Field(ge=1)] | None = None
     metrics: Annotated[
         list[Annotated[str, one_of(list(METRICS))]],
@@ -80,10 +85,19 @@ class DataRecipe:
     unreadable: Annotated[str, one_of(UNREADABLE)] = "error"
     origin: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.reverse and self.concatenate:
+            raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
+
     @property
     def model_sources(self) -> list[str]:
         """Names of the sources as the model sees them."""
-        return ["all"] if self.concatenate else self.sources
+        return [REVERSE_SOURCE] if self.reverse else ["all"] if self.concatenate else self.sources
+
+    @property
+    def model_target(self) -> str:
+        """Name of the target in the model's rows."""
+        return REVERSE_TARGET if self.reverse else self.target
 
     def model_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Turn rows of columns into rows of the model's sources.
@@ -92,13 +106,47 @@ class DataRecipe:
             rows: One dict per line; None = absent.
 
         Returns:
-            The rows; with `concatenate`, present sources joined in order under `all`.
+            The rows; with `concatenate`, present sources joined in order under `all`; with `reverse`, a
+            `reverse_row` for each source that is present in a row with a target, in order.
         """
+        if self.reverse:
+            return [
+                reverse_row(name, row[self.target], row[name])
+                for row in rows
+                for name in self.sources
+                if row[self.target] and row[name]
+            ]
         if not self.concatenate:
             return [dict(row) for row in rows]
         joined = [SEPARATOR.join(text for name in self.sources if (text := row[name])) or None for row in rows]
         rest = [{key: text for key, text in row.items() if key not in self.sources} for row in rows]
         return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
+
+
+def reverse_marker(source: str) -> str:
+    """Return the token that tells a reverse model which source to write (Johnson et al. 2017), such as `<2de>`.
+
+    Args:
+        source: Name of the source.
+
+    Returns:
+        The token.
+    """
+    return f"<2{source}>"
+
+
+def reverse_row(source: str, target: str, text: str) -> Row:
+    """Return a row of a reverse model, which writes a source from the target.
+
+    Args:
+        source: Name of the source.
+        target: Text of the target.
+        text: Text of the source.
+
+    Returns:
+        The marker of the source and the target as `target`, the text of the source as `source`.
+    """
+    return {REVERSE_SOURCE: f"{reverse_marker(source)} {target}", REVERSE_TARGET: text}
 
 
 @dataclass

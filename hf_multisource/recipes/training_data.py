@@ -124,17 +124,17 @@ def encode_data(
     data = run.recipe.data
     parts = contents_of(run.folder, processor)
     places = {
-        role: place_of([now, parts, data.sources, data.target, data.concatenate, data.max_length])
+        role: place_of([now, parts, data.sources, data.target, data.concatenate, data.reverse, data.max_length])
         for role, now in fingerprints.items()
     }
 
     def encode() -> None:
         for role, place in places.items():
-            store_rows(place, processor, rows[role], data.target, data.max_length)
+            store_rows(place, processor, rows[role], data.model_target, data.max_length)
 
     run.together(lambda: encode() if run.args.local_process_index == 0 else None, everywhere=True)
     if run.args.process_index == 0:
-        note = unknown_note(data.dev, find_unknown(processor, rows["dev"], data.target))
+        note = unknown_note(data.dev, find_unknown(processor, rows["dev"], data.model_target))
         if note:
             print(note, flush=True)
     examples: dict[str, Sequence[Example]] = {}
