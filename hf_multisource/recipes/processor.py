@@ -16,7 +16,6 @@ from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_preprocessor
 from hf_multisource.recipes.recipe import Recipe
-from hf_multisource.recipes.schema import REVERSE_SOURCE, reverse_marker
 from hf_multisource.recipes.tokenization import train_tokenizer
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
@@ -58,16 +57,17 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
-        The processor. In a reverse run, the tokenizer of its source knows the sources' markers.
+        The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers.
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
-    markers = [reverse_marker(name) for name in recipe.data.sources] if recipe.data.reverse else []
+    markers = recipe.data.markers
     settings, forms = recipe.tokenizer, recipe.forms()
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
         # Not special: special tokens are not read as such in texts.
-        (own | texts).get(REVERSE_SOURCE, tokenizer).add_tokens([AddedToken(one, normalized=False) for one in markers])
+        marked = (own | texts).get(recipe.data.model_sources[0], tokenizer)
+        marked.add_tokens([AddedToken(one, normalized=False) for one in markers])
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,
@@ -80,8 +80,7 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     def train_on(*names: str) -> PreTrainedTokenizerBase:
         texts = [text for row in rows for name in names if (text := row[name])]
         if markers:  # they are added below
-            parts = (text.partition(" ") for text in texts)
-            texts = [rest if first in markers else text for text, (first, _, rest) in zip(texts, parts, strict=True)]
+            texts = [" ".join(word for word in text.split(" ") if word not in markers) for text in texts]
         return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
 
     if settings.load is not None:

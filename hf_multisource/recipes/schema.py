@@ -57,6 +57,8 @@ class DataRecipe:
         max_length: Largest length of a source (of all sources together, with `concatenate`) and of the target, in
             tokens; longer texts are cut and counted.
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
+        mark_sources: With `concatenate`: whether each text begins with a token of its source, such as `<de>`, in place
+            of the separator; where sources can be absent, nothing else tells which ones are there.
         reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
             becomes one row for each source that is present.
         limit: Number of training lines to read; null reads all lines.
@@ -76,6 +78,7 @@ class DataRecipe:
     test: str = "test"
     max_length: Annotated[int, Field(ge=2)] = 128
     concatenate: bool = False
+    mark_sources: bool = False
     reverse: bool = False
     limit: Annotated[int, Field(ge=1)] | None = None
     metrics: Annotated[
@@ -88,6 +91,8 @@ class DataRecipe:
     def __post_init__(self) -> None:
         if self.reverse and self.concatenate:
             raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
+        if self.mark_sources and not self.concatenate:
+            raise ValueError("data.mark_sources is true, but marks joined texts: set data.concatenate to true, too")
 
     @property
     def model_sources(self) -> list[str]:
@@ -99,6 +104,13 @@ class DataRecipe:
         """Name of the target in the model's rows."""
         return REVERSE_TARGET if self.reverse else self.target
 
+    @property
+    def markers(self) -> list[str]:
+        """Tokens that `model_rows` writes into texts."""
+        if self.reverse:
+            return [reverse_marker(name) for name in self.sources]
+        return [source_marker(name) for name in self.sources] if self.mark_sources else []
+
     def model_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Turn rows of columns into rows of the model's sources.
 
@@ -106,7 +118,8 @@ class DataRecipe:
             rows: One dict per line; None = absent.
 
         Returns:
-            The rows; with `concatenate`, present sources joined in order under `all`; with `reverse`, a
+            The rows; with `concatenate`, present sources joined in order under `all`, with `mark_sources` each behind
+            its `source_marker`; with `reverse`, a
             `reverse_row` for each source that is present in a row with a target, in order.
         """
         if self.reverse:
@@ -118,9 +131,28 @@ class DataRecipe:
             ]
         if not self.concatenate:
             return [dict(row) for row in rows]
-        joined = [SEPARATOR.join(text for name in self.sources if (text := row[name])) or None for row in rows]
+        joined = [self._join(row) for row in rows]
         rest = [{key: text for key, text in row.items() if key not in self.sources} for row in rows]
         return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
+
+    def _join(self, row: Row) -> str | None:
+        """The texts of a row in one; None if it has none."""
+        texts = {name: text for name in self.sources if (text := row[name])}
+        if self.mark_sources:
+            return " ".join(f"{source_marker(name)} {text}" for name, text in texts.items()) or None
+        return SEPARATOR.join(texts.values()) or None
+
+
+def source_marker(source: str) -> str:
+    """Return the token that tells an encoder of joined texts whose text follows, such as `<de>`.
+
+    Args:
+        source: Name of the source.
+
+    Returns:
+        The token.
+    """
+    return f"<{source}>"
 
 
 def reverse_marker(source: str) -> str:

@@ -123,8 +123,9 @@ def encode_data(
     """
     data = run.recipe.data
     parts = contents_of(run.folder, processor)
+    form = (data.concatenate, data.mark_sources, data.reverse)
     places = {
-        role: place_of([now, parts, data.sources, data.target, data.concatenate, data.reverse, data.max_length])
+        role: place_of([now, parts, data.sources, data.target, *form, data.max_length])
         for role, now in fingerprints.items()
     }
 

@@ -48,6 +48,31 @@ def test_a_row_becomes_one_row_for_each_source_that_is_present() -> None:
     assert (data.model_sources, data.model_target) == (["target"], "source")
 
 
+def test_joined_texts_begin_with_tokens_of_their_sources() -> None:
+    data = DataRecipe("text", ["en", "de"], "cs", concatenate=True, mark_sources=True)
+    rows: list[dict[str, Any]] = [
+        {"en": "a dog", "de": "ein Hund", "cs": "pes"},
+        {"en": None, "de": "zwei", "cs": "dva"},
+        {"en": None, "de": None, "cs": "nic"},
+    ]
+    assert [row["all"] for row in data.model_rows(rows)] == ["<en> a dog <de> ein Hund", "<de> zwei", None]
+    with pytest.raises(ValueError, match=r"data.mark_sources is true, but .* set data.concatenate to true"):
+        DataRecipe("text", ["en", "de"], "cs", mark_sources=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("separate", [False, True])
+def test_markers_of_joined_texts_are_tokens(kind: str, separate: bool, folder: Path) -> None:
+    run = train_at(folder, concatenate=True, mark_sources=True, kind=kind, separate=separate, max_steps=1)
+    processor = MultiSourceProcessor.from_pretrained(run)
+    tokenizer = processor.get_tokenizer("all")
+    ids: Any = processor(all="<en> a dog <de> ein Hund")["input_ids"]
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    assert tokens[0] == "<en>" and tokens.count("<de>") == 1
+    assert tokens.index("<de>") == 1 + len(tokenizer("a dog", add_special_tokens=False)["input_ids"])
+    assert sorted(tokenizer.convert_tokens_to_ids(["<en>", "<de>"])) == [len(tokenizer) - 2, len(tokenizer) - 1]
+
+
 def test_other_runs_keep_their_target() -> None:
     assert DataRecipe("text", ["en"], "cs").model_target == "cs"
 
