@@ -121,6 +121,16 @@ def of_step(record: Record, floor: Record) -> Table:
     return ["", "target tokens/s", "over HF", "over HF in the same numbers", "over own float32", "of the peak"], lines
 
 
+def of_update(record: Record, floor: Record) -> Table:
+    """An update of a recipe for CPUs."""
+    runs, clock = record["runs"], record["clock"]
+    lines = [
+        [name, f"{middle(run, clock):.3f}", over(runs, "everything computed", name, clock)]
+        for name, run in runs.items()
+    ]
+    return ["", "seconds", "over everything computed"], lines
+
+
 def of_loss(record: Record, floor: Record) -> Table:
     """The two ways to compute the loss."""
     runs, lines = record["runs"], []
@@ -156,6 +166,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
     "scaling": ("Scaling", "{size}, beam {beams}, batch {batch}, {threads}; one of them varied", of_scaling),
     "trained": ("Trained checkpoints", "{run}, {limit} sentences, beam {beams}, batch {batch}, {threads}", of_trained),
     "step": ("A step of training", "{size}, batch {batch}, {threads}", of_step),
+    "update": ("An update of a recipe for CPUs", "{update}, batch {batch}, {numbers}, {threads}", of_update),
     "loss": ("The loss", "{rows} tokens to predict, of {vocab_size}", of_loss),
     "padding": ("Padding", "{sentences} sentences, in words, batch {batch}", of_padding),
 }

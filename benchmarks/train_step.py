@@ -1,9 +1,11 @@
 """Training, ours and stock Marian on the joined sources: time of a step, memory of the loss, padding.
 
-    python benchmarks/train_step.py [step] [loss] [padding] [--size msmt] [--batch 24] [--device cuda] [--threads 2]
-                                    [--rounds 3] [--data data/multi30k]
+    python benchmarks/train_step.py [step] [update] [loss] [padding] [--size msmt] [--batch 24]
+                                    [--device cuda] [--threads 2] [--rounds 3] [--data data/multi30k]
 
     step       forward, label-smoothed cross-entropy, backward and AdamW; in float32 and under bfloat16 autocast
+    update     on a CPU, a whole update of two recipes for CPUs, and the same with everything computed: padding, absent
+               sources, matrix products by PyTorch's BLAS library, a random number for each state of dropout
     loss       label-smoothed cross-entropy over all logits, and by `linear_cross_entropy`: time, and peak memory in a
                process of its own; on a GPU under bfloat16 autocast
     padding    how much of a batch of DATA's training text is padding: drawn at random, and by `LengthBucketSampler`
@@ -13,9 +15,12 @@ Marian's encoder reads as many positions as all our encoders, each with weights 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -35,11 +40,21 @@ from common import (
     sources_of,
     work,
 )
-from hf_multisource import LengthBucketSampler
+from hf_multisource import (
+    LengthBucketSampler,
+    MultiSourceConfig,
+    MultiSourceForConditionalGeneration,
+    attention,
+    combiners,
+    encoders,
+    layers,
+    modeling_multisource,
+)
 from hf_multisource.data.rows import read_split
 from hf_multisource.loss import linear_cross_entropy
+from hf_multisource.matrix_products import fast_products
 
-PARTS = ("step", "loss", "padding")
+PARTS = ("step", "update", "loss", "padding")
 SMOOTHING = 0.1
 COMBINERS = ("flat", "serial")
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -53,6 +68,105 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
         states, weight, None, labels, SMOOTHING
     ),
 }
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update of a recipe for CPUs: its model, and texts of the lengths and the gaps of its data.
+
+    Args:
+        shares: Of each source, the share of the examples that have it.
+        lengths: Least and largest length of a text, in tokens.
+        d_model: Width; the feed-forward layers are four times as wide.
+        vocab_size: Tokens of the joint vocabulary.
+        dropout: Dropout.
+        bf16: Whether bfloat16 autocast is on.
+        bucketed: Whether texts of a batch are of about the same length.
+    """
+
+    shares: tuple[float, ...]
+    lengths: tuple[int, int]
+    d_model: int
+    vocab_size: int
+    dropout: float
+    bf16: bool
+    bucketed: bool
+
+
+# The first: words of five languages with the gaps of the Romance set of docs/results/protoform.md.
+UPDATES = {
+    "words": Update((0.28, 0.58, 0.74, 0.7, 0.63), (4, 13), 128, 110, 0.2, bf16=False, bucketed=False),
+    "multi30k_en_de_fr_cs": Update((1.0, 1.0, 1.0), (7, 26), 128, 4000, 0.1, bf16=True, bucketed=True),
+}
+WAYS = ("everything computed", "as trained")
+BATCHES = 20  # of different lengths, which the updates take in turn
+
+
+def text_batch(update: Update, generator: torch.Generator) -> dict[str, Tensor]:
+    """A batch of 64 examples."""
+    low, high = update.lengths
+    middle = int(torch.randint(low, high, (), generator=generator))
+    ends = (max(low, middle - 2), min(high, middle + 2)) if update.bucketed else (low, high)
+
+    def texts() -> tuple[Tensor, Tensor]:
+        lengths = torch.randint(ends[0], ends[1] + 1, (64, 1), generator=generator)
+        ids = torch.randint(FIRST, update.vocab_size, (64, int(lengths.max())), generator=generator)
+        return ids, torch.arange(ids.shape[1]) < lengths
+
+    batch: dict[str, Tensor] = {}
+    for i, share in enumerate(update.shares):
+        ids, mask = texts()
+        present = torch.rand(64, 1, generator=generator) < share
+        prefix = f"text{i}_" if i else ""
+        batch |= {f"{prefix}input_ids": ids, f"{prefix}attention_mask": (mask & present).long()}
+    ids, mask = texts()
+    return {**batch, "labels": ids.masked_fill(~mask, -100)}
+
+
+@contextmanager
+def everything_computed() -> Iterator[None]:
+    """Switch off what training on CPUs leaves out or does more cheaply."""
+    with ExitStack() as stack:
+        for module in (encoders, combiners, modeling_multisource):
+            stack.enter_context(patch.object(module, "packing_pays", lambda *_: False))
+        for module in (attention, combiners, encoders, layers, modeling_multisource):
+            name = "drop" if module is attention else "dropout"
+            stack.enter_context(patch.object(module, name, dropout_of_torch))
+        yield
+
+
+def whole_update(update: Update, plain: bool) -> Callable[[], None]:
+    """A function that does one update of a recipe's model, in `plain` with everything computed."""
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {key: getattr(update, key) for key in ("d_model", "vocab_size", "dropout")}
+    for part in ("encoder", "decoder"):
+        settings |= {f"{part}_layers": 2, f"{part}_attention_heads": 4, f"{part}_ffn_dim": 4 * update.d_model}
+    settings["sources"] = [f"text{i}" for i in range(len(update.shares))]
+    config = MultiSourceConfig(label_smoothing=SMOOTHING, **{**settings, "attn_implementation": "eager"})
+    model: Any = MultiSourceForConditionalGeneration(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    generator = torch.Generator().manual_seed(1)
+    batches = cycle([text_batch(update, generator) for _ in range(BATCHES)])
+
+    def one() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=update.bf16):
+            loss = model(**next(batches), skip_logits=True).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def run() -> None:
+        with everything_computed() if plain else fast_products(torch.device("cpu")):
+            for _ in range(BATCHES):
+                one()
+
+    return run
+
+
+def dropout_of_torch(states: Tensor, p: float, training: bool) -> Tensor:
+    """Dropout as torch draws it."""
+    return torch.nn.functional.dropout(states, p, training) if p else states
 
 
 def training_step(name: str, size: Size, batch: int, device: str) -> Callable[[], None]:
@@ -167,6 +281,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             _, seconds = interleave(steps, args.rounds, args.device)
             runs = {loss: {"seconds": seconds[loss], "mebibytes": memory[loss]} for loss in LOSSES}
             save(args, "train_step", "loss", name, size=name, rows=shape[0], vocab_size=shape[2], runs=runs)
+    if "update" in args.parts and args.device == "cpu":
+        for name, update in UPDATES.items():
+            _, seconds = interleave({way: whole_update(update, way == WAYS[0]) for way in WAYS}, args.rounds, "cpu")
+            for times in (times for clocks in seconds.values() for times in clocks.values()):
+                times[:] = [time / BATCHES for time in times]
+            shown = "bfloat16" if update.bf16 else "float32"
+            measured = {way: {"seconds": seconds[way]} for way in WAYS}
+            save(args, "train_step", "update", name, update=name, batch=64, numbers=shown, runs=measured)
     if "padding" in args.parts:
         save(args, "train_step", "padding", "", **measure_padding(args.data))
 

@@ -7,6 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+
+
+def uses_plain_attention(model: torch.nn.Module) -> bool:
+    """Return whether all parts of a model attend by `eager`.
+
+    PyTorch's `sdpa` on CPUs makes many small products, for each of which oneDNN would prepare anew.
+
+    Args:
+        model: The model, wrapped as it may be.
+
+    Returns:
+        Whether they do.
+    """
+    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    return all(config._attn_implementation == "eager" for config in configs)
 
 
 @contextmanager

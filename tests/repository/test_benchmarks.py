@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -82,11 +84,23 @@ def test_training_is_measured_and_shown(tmp_path: Path) -> None:
     options = ["--size", "tiny", "--batch", "2", "--rounds", "1", "--data", str(tmp_path)]
     train_step.main([*options, "--out", str(out)])
     found = records(out)
-    assert set(found) == {"step-tiny", "loss-tiny", "padding"}
+    assert set(found) == {"step-tiny", "loss-tiny", "padding", "update-words", "update-multi30k_en_de_fr_cs"}
+    assert list(found["update-words"]["runs"]) == ["everything computed", "as trained"]
     assert list(found["step-tiny"]["runs"]) == ["HF", "flat", "serial", "HF bf16", "flat bf16", "serial bf16"]
     for shares in found["padding"]["shares"].values():
         assert 0 <= shares["bucketed"] < shares["random"] < 1
     assert "| serial bf16 |" in out.with_suffix(".md").read_text("utf-8")
+
+
+def test_an_update_with_everything_computed_is_the_same_update() -> None:
+    update = replace(train_step.UPDATES["words"], dropout=0.0)
+    losses = []
+    for plain in (False, True):
+        noted = patch.object(torch.Tensor, "backward", lambda loss: losses.append(float(loss.detach())))
+        with noted, patch.object(torch.nn.utils, "clip_grad_norm_"):
+            train_step.whole_update(update, plain)()
+    half = len(losses) // 2
+    assert half == train_step.BATCHES and losses[:half] == pytest.approx(losses[half:], rel=1e-4)
 
 
 def test_the_two_losses_are_the_same() -> None:

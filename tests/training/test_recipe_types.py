@@ -379,14 +379,14 @@ def test_examples_are_grouped_by_length_unless_the_recipe_says_otherwise(small: 
 @pytest.mark.parametrize(
     ("arguments", "implementation"),
     [
-        ([], "sdpa"),
+        ([], "eager"),
         (["--bf16", "yes"], "eager"),
-        (["--bf16", "yes", "--use_cpu", "no"], "sdpa"),
+        (["--use_cpu", "no"], "sdpa"),
         (["--bf16", "yes", "--attn_implementation", "sdpa"], "sdpa"),
         (["--attn_implementation", "eager"], "eager"),
     ],
 )
-def test_bf16_on_a_cpu_uses_eager_attention_unless_the_recipe_says_otherwise(
+def test_training_on_a_cpu_uses_eager_attention_unless_the_recipe_says_otherwise(
     arguments: list[str], implementation: str, small: Path
 ) -> None:
     from hf_multisource import MultiSourceForConditionalGeneration

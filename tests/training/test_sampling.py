@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import IterableDataset, RandomSampler
-from transformers import EvalPrediction, HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import EvalPrediction, HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, ViTConfig
 
-from builders import tiny_config
+from builders import SMALL, tiny_config
 from hf_multisource import (
     LengthBucketSampler,
     MultiSourceForConditionalGeneration,
@@ -21,7 +21,7 @@ from hf_multisource import (
     MultiSourceTrainingArguments,
     TokenBatchSampler,
 )
-from hf_multisource.matrix_products import fast_products
+from hf_multisource.matrix_products import fast_products, uses_plain_attention
 from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
 from kinds import mixed_processor, picture, recording, regions
 from trainers import NAMES, VOCAB_SIZE, made_up_examples, name_of, trainer_of
@@ -562,15 +562,25 @@ def noting(function: Any, note: Callable[[], None]) -> Any:
     return call
 
 
-def test_products_of_training_on_a_cpu_are_those_of_onednn(
-    matmul: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("attention", "expected"), [("eager", "bf16"), ("sdpa", "none")])
+def test_products_of_training_on_a_cpu_are_those_of_onednn_with_plain_attention(
+    attention: str, expected: str, matmul: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    trainer = trainer_of(tmp_path, made_up_examples(16), max_steps=2)
+    fields = {"attn_implementation": attention}
+    trainer = trainer_of(tmp_path, made_up_examples(16), model_fields=fields, max_steps=2)
     computed = noting(trainer.compute_loss, lambda: seen.append(matmul.fp32_precision))
     monkeypatch.setattr(trainer, "compute_loss", computed)
     trainer.train()
-    assert seen == ["bf16", "bf16"] and matmul.fp32_precision == "none"
+    assert seen == [expected, expected] and matmul.fp32_precision == "none"
+
+
+def test_a_wrapped_encoder_counts_as_well() -> None:
+    sources = ["en", {"name": "x", "kind": "pretrained", "encoder": ViTConfig(image_size=8, patch_size=4, **SMALL)}]
+    model: Any = MultiSourceForConditionalGeneration(tiny_config("serial", sources, attn_implementation="eager"))
+    assert uses_plain_attention(model)
+    model.set_attn_implementation({"sources.x": "sdpa"})
+    assert not uses_plain_attention(model)
 
 
 def test_a_precision_that_the_user_has_chosen_stays(matmul: Any) -> None:
