@@ -10,7 +10,8 @@ import typer
 from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
 from hf_multisource.evaluation.presence import presence_table
-from hf_multisource.evaluation.scoring import PLOTS, Scoring, left_out, table
+from hf_multisource.evaluation.reranking import describe_reranking
+from hf_multisource.evaluation.scoring import PLOTS, RERANKED, Scoring, left_out, table
 from hf_multisource.evaluation.scoring import score as score_run
 from hf_multisource.metrics.table import METRICS
 
@@ -36,6 +37,14 @@ def score(
     draws: Annotated[int, typer.Option("--draws", help="Shuffles of each wrong source.")] = 5,
     absent: Annotated[bool, typer.Option("--absent", help="Also score with each source absent.")] = False,
     only: Annotated[bool, typer.Option("--only", help="Also score with each source alone.")] = False,
+    rerank: Annotated[
+        str | None,
+        typer.Option("--rerank", metavar="RUN", help="Also rerank the hypotheses of the beam by this reverse run."),
+    ] = None,
+    rerank_weight: Annotated[
+        float | None,
+        typer.Option("--rerank_weight", help="Weight of the reverse model; default: the best one on the dev split."),
+    ] = None,
     attention_plot: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,16 +76,21 @@ def score(
         hf-multisource score runs/mine
         hf-multisource score runs/mine --adversarial --absent --only --attention_plot
         hf-multisource score org/model --data my_folder --target cs --split test --out scores
+        hf-multisource score runs/mine --rerank runs/reverse
 
     The conditions are `all` (every source as it is), `wrong-X` (X shuffled so that no sentence keeps its own),
-    `absent-X` (X removed) and `only-X` (all other sources removed). RUN/scores receives `<split>.json` with every
-    score and `<split>.<condition>.txt` with the hypotheses. The same command continues an interrupted run.
+    `absent-X` (X removed), `only-X` (all other sources removed) and `reranked` (by a run with `data.reverse`).
+    RUN/scores receives `<split>.json` with every score and `<split>.<condition>.txt` with the hypotheses. The same
+    command continues an interrupted run.
 
     If some lines lack a source, a second table has the scores by the sources that are present in a line.
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot")}
-    report = score_run(Scoring(**given, attention_plot=rows_of(attention_plot)), command_line(ctx, NAME))
+    args = Scoring(**given, attention_plot=rows_of(attention_plot))
+    report = score_run(args, command_line(ctx, NAME))
     print(table(report["conditions"]))
+    if args.rerank is not None:
+        print(f"\n{describe_reranking(report['conditions'][RERANKED]['reranking'])}")
     if report["presence"]:
         print(f"\n{presence_table(report['presence'])}")
     if note := left_out(report):

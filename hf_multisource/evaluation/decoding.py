@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,17 +251,22 @@ def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Ro
     names = list(processor.source_names)
     values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
     text = json.dumps(values, default=digest)  # of pictures in files: the paths
-    weights = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {
         **search.settings(),
         "sources": names,
         "rows": len(rows),
         "rows_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "weights_sha256": weights.hexdigest(),
+        "weights_sha256": digest_weights(model),
     }
+
+
+def digest_weights(model: Model) -> str:
+    """A digest of all weights of a model, with their names."""
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return weights.hexdigest()
 
 
 def format_lines(index: int, hypotheses: Sequence[Hypothesis]) -> str:
@@ -302,7 +307,7 @@ def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: 
     stored = read_json(sidecar) if lines else {}
     before = stored.get("settings", {})
     changed = [key for key in settings if before.get(key) != settings[key]]
-    if changed and len(lines) >= max(1, before.get("n_best") or 0):
+    if changed and len(lines) >= stored.get("lines_per_row", 1):
         differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
         hint = " (the input or --limit differs)" if {"rows", "rows_sha256"} & set(changed) else ""
         raise ValueError(
@@ -312,10 +317,42 @@ def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: 
     rows = 0 if changed else len(lines) // lines_per_row
     if rows == 0:  # a new file, or one in which no row is complete: its settings do not matter
         out_path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(sidecar, {"settings": settings, "seconds": 0.0})
+        write_json(sidecar, {"settings": settings, "lines_per_row": lines_per_row, "seconds": 0.0})
     if content:
         os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
     return rows, stored.get("seconds", 0.0) if rows else 0.0
+
+
+def write_windows(
+    out_path: Path, settings: JsonObject, rows: int, lines_per_row: int, windows: Callable[[int], Iterator[list[str]]]
+) -> tuple[list[str], float]:
+    """Write the lines of rows as they are made; called again after an interruption, go on with the first missing row.
+
+    Args:
+        out_path: The file. `<out_path>.json` beside it holds the settings it was begun with.
+        settings: Everything that decides the lines.
+        rows: Number of rows.
+        lines_per_row: Lines of each row.
+        windows: Takes the number of rows that are there, and makes the lines of the others: of one window of rows
+            after the other, each row's with their line ends.
+
+    Returns:
+        All lines of the file, those of earlier starts included, and the seconds over all starts.
+
+    Raises:
+        FileExistsError: If the file is there but was not written by this function.
+        ValueError: If it was begun with other settings; the message says which.
+    """
+    sidecar = out_path.with_name(out_path.name + ".json")
+    done, seconds = _resume(out_path, sidecar, settings, lines_per_row)
+    with out_path.open("a", encoding="utf-8", newline="\n") as out:
+        began = time.perf_counter() - seconds
+        for window in windows(done) if done < rows else ():
+            out.write("".join(window))
+            out.flush()
+            seconds = round(time.perf_counter() - began, 3)
+            write_json(sidecar, {"settings": settings, "lines_per_row": lines_per_row, "seconds": seconds})
+    return out_path.read_bytes().decode("utf-8").split("\n")[:-1], seconds
 
 
 def decode(
@@ -349,20 +386,14 @@ def decode(
         FileExistsError: If the file is there but was not written by this function.
         ValueError: If it was begun with other settings, rows or weights; the message says which.
     """
-    out_path = Path(out_path)
-    sidecar = out_path.with_name(out_path.name + ".json")
     lines_per_row = max(1, search.n_best)
-    settings = fingerprint(model, processor, rows, search)
-    done, seconds = _resume(out_path, sidecar, settings, lines_per_row)
-    with out_path.open("a", encoding="utf-8", newline="\n") as out:
-        began = time.perf_counter() - seconds
-        windows = decode_windows(model, processor, rows, search, batch_size=batch_size, done=done, title=title)
-        for window in windows if done < len(rows) else ():
-            out.write("".join(format_lines(done + i, hypotheses) for i, hypotheses in enumerate(window)))
-            out.flush()
+
+    def windows(done: int) -> Iterator[list[str]]:
+        for window in decode_windows(model, processor, rows, search, batch_size=batch_size, done=done, title=title):
+            yield [format_lines(done + i, hypotheses) for i, hypotheses in enumerate(window)]
             done += len(window)
-            seconds = round(time.perf_counter() - began, 3)
-            write_json(sidecar, {"settings": settings, "seconds": seconds})
-    lines = out_path.read_bytes().decode("utf-8").split("\n")[:-1]
+
+    settings = fingerprint(model, processor, rows, search)
+    lines, seconds = write_windows(Path(out_path), settings, len(rows), lines_per_row, windows)
     hypotheses = [_parse(line, search.n_best > 0) for line in lines]
     return Decoded([hypotheses[i : i + lines_per_row] for i in range(0, len(hypotheses), lines_per_row)], seconds)

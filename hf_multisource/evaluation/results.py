@@ -131,7 +131,7 @@ def compare_dedicated(
 
 def scored_splits(run: Path) -> list[str]:
     """Names of the splits of which a run has scores."""
-    beside = (".txt.json", ".attention-")  # what else lies there
+    beside = (".txt.json", ".jsonl.json", ".attention-")  # what else lies there
     files = sorted((run / "scores").glob("*.json"))
     return [path.stem for path in files if not any(mark in path.name for mark in beside)]
 
@@ -266,6 +266,8 @@ def make_row(
     }
     if presence := scores.get("presence"):  # not in older reports
         row["presence"] = {kind: groups for kind, groups in presence.items() if kind != "exactly"}
+    if reranked := scores["conditions"].get("reranked"):
+        row["reranking"] = {key: reranked["reranking"][key] for key in ("run", "n", "weight")}
     if encoders := wrapped_encoders(config):
         row["encoders"] = publishable(encoders)
     if dedicated:
@@ -453,13 +455,16 @@ be compared, while {unfinished_rule(head)}.{explained}
 
 {signatures}"""
     ]
+    reranked = (
+        "\n*reranked*: the hypotheses of the beam are reranked by a reverse model." if "reranked" in changed else ""
+    )
     if changes:
         sections.append(f"""\
 ## Sources taken away or swapped
 
 {head.label}. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away.
 *wrong-X*: X is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean
-over the draws, and *sd* is the standard deviation over them.
+over the draws, and *sd* is the standard deviation over them.{reranked}
 
 {format_table(["name", "all", *changed], changes)}
 """)

@@ -6,9 +6,11 @@ Conditions in which a test set can be decoded:
     wrong-X      source X shuffled within the test set so that no sentence keeps its own (adversarial); several draws
     absent-X     source X removed from every sentence
     only-X       every source except X removed
+    reranked     every source as it is, the n-best lists reranked by a reverse model (see `reranking`)
 
 The output folder receives `<split>.json` with every score, and `<split>.<condition>.txt` with the hypotheses, one a
-line, written as they are decoded: a later call continues an interrupted one and decodes nothing twice. Attention plots
+line, written as they are decoded: a later call continues an interrupted one and decodes nothing twice. The n-best lists
+that are reranked lie in `<split>.nbest.jsonl`. Attention plots
 are written to `<split>.attention-<row>.png` with their numbers in a `.json` file beside them.
 """
 
@@ -24,12 +26,15 @@ from pathlib import Path
 
 import torch
 
+from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, single_line, write_json
+from hf_multisource.data.interfaces import Model
 from hf_multisource.data.media import forms_of
-from hf_multisource.data.rows import Row, check_files, read_split
+from hf_multisource.data.rows import Row, Split, check_files, read_split
 from hf_multisource.evaluation.decoding import (
     Decoded,
+    Hypothesis,
     Search,
     decode,
     fingerprint,
@@ -39,6 +44,15 @@ from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
 from hf_multisource.evaluation.presence import measure_presence
+from hf_multisource.evaluation.reranking import (
+    FORMULA,
+    ReverseModel,
+    choose_weight,
+    find_candidates,
+    load_reverse,
+    oracle_texts,
+    reranked_texts,
+)
 from hf_multisource.evaluation.tables import format_table, score_cells
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
@@ -50,6 +64,7 @@ from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
 PERPLEXITY = "perplexity"
+RERANKED = "reranked"
 PLOTS = 3  # sentences whose attention is plotted if none is named
 
 
@@ -68,6 +83,8 @@ class Scoring:
         draws: Shuffles of each wrong source.
         absent: Whether to score with each source absent.
         only: Whether to score with each source alone.
+        rerank: Folder of a reverse run that reranks the `num_beams` hypotheses of the beam; None: no reranking.
+        rerank_weight: Of the reverse score; None: the best of `reranking.WEIGHTS` on the recipe's dev split.
         attention_plot: Rows, counted from 0, whose attention is plotted; (): the first few; None: no plots.
         num_beams: As [`Search`].
         length_penalty: As [`Search`].
@@ -76,7 +93,7 @@ class Scoring:
         max_length: Longest source, in tokens; None: the recipe's, or else 128.
         max_new_tokens: Longest hypothesis, in tokens; None: as `max_length`.
         batch_size: Sentences decoded at once.
-        limit: Score only the first so many lines; None: all.
+        limit: Score only the first so many lines, and choose the weight of reranking on as many; None: all.
         unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent"; None: the recipe's.
         seed: Seed of the shuffles.
         device: Torch device; None: the GPU if there is one.
@@ -95,6 +112,8 @@ class Scoring:
     draws: int = 5
     absent: bool = False
     only: bool = False
+    rerank: str | None = None
+    rerank_weight: float | None = None
     attention_plot: Sequence[int] | None = None
     num_beams: int = 10
     length_penalty: float = 1.0
@@ -114,6 +133,13 @@ class Scoring:
         for name in self.metrics or ():
             check_choice(tuple(METRICS), metrics=name)
         self.search(DataRecipe.max_length)  # refuses what the search cannot do
+        check_at_least(0, rerank_weight=self.rerank_weight)
+        if self.rerank is None and self.rerank_weight is not None:
+            raise ValueError(f"rerank_weight is {self.rerank_weight}, but there is no rerank: name a reverse run")
+        if self.rerank is not None:
+            check_at_least(2, num_beams=self.num_beams)  # the beam gives the candidates
+            if taken := [name for name in ("adversarial", "absent", "only") if getattr(self, name)]:
+                raise ValueError(f"rerank scores with every source as it is: leave out {taken[0]}, or rerank")
         if self.attention_plot is not None and find_spec("matplotlib") is None:
             raise ImportError(INSTALL)
         if self.out is None and not Path(self.run).is_dir():
@@ -227,6 +253,72 @@ def table(scored: JsonObject) -> str:
     return format_table(["condition", *columns, "perplexity", f"p to all ({METRICS[head].label})", "sent/s"], lines)
 
 
+def measure_reranked(
+    args: Scoring,
+    data: DataRecipe,
+    splits: dict[str, Split],
+    model: Model,
+    processor: MultiSourceProcessor,
+    reverse: ReverseModel,
+    congruent: Sequence[str],
+) -> JsonObject:
+    """Rerank n-best lists and measure the result; without a weight, choose it on the dev split first.
+
+    Args:
+        args: What to score, and how.
+        data: The data section.
+        splits: By name: the test split, and the dev split if the weight is to be chosen.
+        model: The forward model.
+        processor: Its processor.
+        reverse: The reverse model.
+        congruent: The hypotheses of condition `all`.
+
+    Returns:
+        The entry of the condition: its figures and, as `reranking`, the weight, how it was chosen and the oracle.
+    """
+    search = replace(args.search(data.max_length), n_best=args.num_beams)
+    found = {
+        name: find_candidates(
+            model,
+            processor,
+            reverse,
+            split.rows,
+            data.sources,
+            data.model_rows(split.rows),
+            args.folder / f"{name}.nbest.jsonl",
+            search,
+            batch_size=args.batch_size,
+            title=f"{name}, {search.n_best} best",
+        )
+        for name, split in splits.items()
+    }
+    references = {name: [row[data.target] or "" for row in split.rows] for name, split in splits.items()}
+    weight, curve, head = args.rerank_weight, None, data.metrics[0]
+    if weight is None:
+        weight, curve = choose_weight(found[data.dev][0], references[data.dev], head, splits[data.dev].rows)
+    (candidates, seconds), rows = found[data.test], splits[data.test].rows
+    texts, oracle = reranked_texts(candidates, weight), oracle_texts(candidates, references[data.test])
+    out = args.folder / f"{data.test}.{RERANKED}.txt"
+    out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+    decoded = Decoded([[Hypothesis(text, None)] for text in texts], seconds)
+    figures = {"hypotheses": out.name, **measure(decoded, rows, data.target, data.metrics, congruent)}
+    return {
+        **summarise([figures]),
+        "reranking": {
+            "run": reverse.name,
+            "n": search.n_best,
+            "formula": FORMULA,
+            "weight": weight,
+            "metric": head,
+            "chosen_on": None if curve is None else data.dev,
+            "curve": curve,
+            "oracle": {
+                name: METRICS[name].measure(oracle, references[data.test], rows).score() for name in data.metrics
+            },
+        },
+    }
+
+
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     """Return the data section of the run's recipe with the command line's options; without a recipe, the options."""
     options: JsonObject = {
@@ -319,8 +411,15 @@ def score(args: Scoring, command: str) -> JsonObject:
     data = which_data(args, processor.source_names)
     search = args.search(data.max_length)
     forms = {} if data.concatenate else forms_of(processor)
-    split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit, forms=forms)
-    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, processor.source_processors)
+
+    def read(name: str) -> Split:
+        split = read_split(data.path, name, data.sources, data.target, limit=args.limit, forms=forms)
+        return check_files(split, name, data.sources, forms, data.unreadable, processor.source_processors)[0]
+
+    split = read(data.test)
+    splits = {data.test: split}
+    if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
+        splits[data.dev] = read(data.dev)
     if data.reverse:  # the rows are the model's from here on
         rows = data.model_rows(split.rows)
         split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})
@@ -329,6 +428,7 @@ def score(args: Scoring, command: str) -> JsonObject:
     chosen_rows = conditions(split.rows, data.sources, args)
     path = args.folder / f"{data.test}.json"
     before = read_json(path) if path.exists() else {}
+    reverse = None if args.rerank is None else load_reverse(args.rerank, data.sources, data.target, args.device)
     model = load_weights(args.run, args.device, args.optimize)
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     if before.get("fingerprint") != identity:
@@ -376,6 +476,10 @@ def score(args: Scoring, command: str) -> JsonObject:
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
                 report["presence"] = measure_presence(congruent, references, split.rows, data.sources, data.metrics)
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
+        write_json(path, report)
+    if reverse is not None and congruent is not None:
+        entry = measure_reranked(args, data, splits, model, processor, reverse, congruent)
+        report["conditions"][RERANKED] = entry
         write_json(path, report)
     if plotted and congruent is not None:
         chosen = data.model_rows([split.rows[i] for i in plotted])
