@@ -264,6 +264,20 @@ def test_a_run_is_reranked_by_the_command(runs: tuple[Path, Path], capsys: pytes
     assert "*reranked*: " in render("t", [row], "")
 
 
+def test_a_run_that_joins_its_sources_is_reranked_by_the_sources_that_it_joins(runs: tuple[Path, Path]) -> None:
+    run, reverse_run = runs
+    joined = train_at(run.parent, run="joined", kind="symbols", concatenate=True, max_steps=1)
+    score_main([str(joined), *OPTIONS, "--rerank", str(reverse_run), "--rerank_weight", "0.5", "--limit", "6"])
+    rows = [json.loads(line)["candidates"] for line in read_lines(joined / "scores" / "test.nbest.jsonl")]
+    columns = {name: read_lines(run.parent / "text" / f"test.{name}")[:6] for name in ("en", "de")}
+    assert not all(columns["de"])
+    model = load_reverse(str(reverse_run), ["en", "de"], "cs", "cpu")
+    texts = [[one["text"] for one in row] for row in rows]
+    sources: list[Row] = [{"en": en, "de": de or None} for en, de in zip(*columns.values(), strict=True)]
+    for row, scores in zip(rows, reverse_scores(model, texts, sources, ["en", "de"]), strict=True):
+        assert [one["reverse"] for one in row] == pytest.approx(scores, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
