@@ -334,6 +334,10 @@ class SourcesConfig(PreTrainedConfig):
         vocab_size: Size of the target's vocabulary, in tokens.
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
             set their own; of the sources that an example has, one at least stays.
+        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
+            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
+            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
+            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
         final_logits_bias: Whether logits get a stored bias that is not trained.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
         use_cache: Whether the decoder returns what the next step needs.
@@ -357,6 +361,7 @@ class SourcesConfig(PreTrainedConfig):
     sources: Any = None
     vocab_size: int = 8000
     source_dropout: float | int = 0.0
+    source_subsets: dict[str, float | int] | None = None
     final_logits_bias: bool = False
     label_smoothing: float | int = 0.0
     use_cache: bool = True
@@ -619,6 +624,19 @@ class SourcesConfig(PreTrainedConfig):
         return tuple(self.source_dropout if probability is None else probability for probability in own)
 
     @property
+    def source_subset_table(self) -> dict[tuple[bool, ...], float]:
+        """Probability of each subset in training, written as whether each source, in order, stays; {}: all stay."""
+        names = self.source_names
+        table: dict[tuple[bool, ...], float] = {}
+        total = sum((self.source_subsets or {}).values())
+        for words, weight in (self.source_subsets or {}).items():
+            subsets = [[name] for name in names] if words == "each" else [names if words == "all" else words.split()]
+            for subset in subsets:
+                stays = tuple(name in subset for name in names)
+                table[stays] = table.get(stays, 0.0) + weight / total / len(subsets)
+        return dict(sorted(table.items()))  # what a seed draws must not depend on the order in a file
+
+    @property
     def source_keywords(self) -> dict[str, tuple[str, str]]:
         """The keywords of all sources, each with its source and what it is without the source's name."""
         return {
@@ -708,6 +726,32 @@ class SourcesConfig(PreTrainedConfig):
                 check_range(field, getattr(settings, field), f"{place}{field}")
         if not self.is_encoder_decoder:
             raise ValueError("is_encoder_decoder must be True; got False.")
+
+    def validate_source_subsets(self) -> None:
+        """Subsets are of sources that there are, and their weights are positive."""
+        if self.source_subsets is None:
+            return
+        if not self.source_subsets:
+            raise ValueError('source_subsets must have at least one entry, such as "all": 1; got {}.')
+        if taken := [name for name in self.source_names if name in ("all", "each")]:
+            raise ValueError(f"source_subsets gives {taken[0]!r} a meaning of its own; rename the source {taken[0]!r}.")
+        if any(self.source_dropouts):
+            raise ValueError(
+                f"source_subsets and source_dropout exclude one another; got source_dropout="
+                f"{max(self.source_dropouts)}."
+            )
+        for words, weight in self.source_subsets.items():
+            place, subset = f"source_subsets[{shown(words)}]", words.split()
+            check_range("subset_weight", weight, place)
+            if not subset:
+                raise ValueError(f'{place} must name at least one source, or be "all" or "each".')
+            if len(subset) > len(set(subset)):
+                raise ValueError(f"{place} must name each source once.")
+            if words not in ("all", "each") and (unknown := [name for name in subset if name not in self.source_names]):
+                raise ValueError(
+                    f"{place}: unknown source {shown(unknown[0])}; the model's sources are "
+                    f"{', '.join(self.source_names)}."
+                )
 
     def validate_token_ids(self) -> None:
         """Special tokens are in the vocabulary."""
@@ -809,6 +853,10 @@ class MultiSourceConfig(SourcesConfig):
         activation_dropout: Probability of zeroing inside the feed-forward layers.
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
             set their own; of the sources that an example has, one at least stays.
+        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
+            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
+            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
+            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
         layer_norm_eps: Added to the variance.
         position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
             paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".

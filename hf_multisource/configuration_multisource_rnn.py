@@ -62,6 +62,10 @@ class MultiSourceRNNConfig(SourcesConfig):
             [0, 1); recurrent connections are never dropped (the paper: 0.3; 0.2 without attention).
         source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
             set their own; of the sources that an example has, one at least stays.
+        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
+            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
+            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
+            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
         init_range: All weights begin uniform between minus this and this (the paper: 0.08, and 0.1 without attention;
             the bias of the forget gates of "child_sum" begins at 1).
         final_logits_bias: Whether logits get a stored bias that is not trained.

@@ -44,8 +44,10 @@ OF_SOURCE = {
 # The fields that weights do not depend on; the others are the checkpoint's.
 FREE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing", "use_cache"),
-    *("hierarchical_heads", "query_norm", "initializer", "init_std"),
+    *("source_subsets", "hierarchical_heads", "query_norm", "initializer", "init_std"),
 )
+# Settings that are about the checkpoint's own sources.
+OF_ITS_SOURCES = {"sources", "combiner", "source_subsets"}
 FREE_SOURCE_FIELDS = ("dropout", "source_dropout", "freeze", "norm", "gated")
 # Other options of `from_pretrained`, and what takes their place.
 NOT_TAKEN = {
@@ -167,10 +169,7 @@ class FromSourcesMixin:
             if "dropout" in kwargs:
                 source.pop("dropout", None)
             listed.append({**source, **source_fields.get(name, {})})
-        kept = {
-            field: getattr(origin.config, field)
-            for field in MultiSourceConfig.setting_names() - {"sources", "combiner"}
-        }
+        kept = {field: getattr(origin.config, field) for field in MultiSourceConfig.setting_names() - OF_ITS_SOURCES}
         config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
         if isinstance(attn_implementation, Mapping):
             _check_parts(attn_implementation, config)

@@ -50,6 +50,30 @@ def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> lis
     return [mask & kept[:, i, None] for i, mask in enumerate(masks)]
 
 
+def keep_subsets(
+    masks: Sequence[Tensor], subsets: Sequence[Sequence[bool]], probabilities: Sequence[float]
+) -> list[Tensor]:
+    """Draw for each example the subset of sources that stays; the other sources are taken away from it.
+
+    Args:
+        masks: Of each source; True = real token.
+        subsets: Whether each source stays, for each subset. An example that has none of a drawn subset's sources keeps
+            all that it has.
+        probabilities: Of each subset.
+
+    Shape:
+        (B, S_i) bool each.
+
+    Returns:
+        The masks, with rows of False where a source is gone.
+    """
+    present = torch.stack([mask.any(dim=1) for mask in masks], dim=1)  # (B, n)
+    drawn = torch.tensor(probabilities, device=present.device).multinomial(len(present), replacement=True)
+    kept = present & torch.tensor(subsets, device=present.device)[drawn]
+    kept = torch.where(kept.any(dim=1, keepdim=True), kept, present)
+    return [mask & kept[:, i, None] for i, mask in enumerate(masks)]
+
+
 @dataclass
 class EncodedSource(BaseModelOutput):
     """What an encoder makes of its source.

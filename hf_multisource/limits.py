@@ -87,6 +87,7 @@ RANGES: dict[str, Range] = {
     "attention_dropout": PROBABILITY,
     "activation_dropout": PROBABILITY,
     "source_dropout": PROBABILITY,
+    "subset_weight": Range(0, 1_000_000, open_low=True),
     "label_smoothing": PROBABILITY,
     "layer_norm_eps": Range(0, 1, open_low=True),
     "init_std": Range(0, 1_000),

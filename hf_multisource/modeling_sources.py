@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import SourceMemory
 from .configuration_multisource import SourcesConfig
-from .encoders import EncodedSource, SourceEncoderBase, drop_sources
+from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
 from .inference import InferenceMixin
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
@@ -182,10 +182,8 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         masks = {name: mask for name, mask in self.input_masks(given).items() if mask.shape[1]}
         if not masks:
             raise ValueError(f"no source has any input: those of {', '.join(given)} have no columns.")
-        dropouts = dict(zip(self.config.source_names, self.config.source_dropouts, strict=True))
-        if self.training and any(dropouts[name] for name in masks):
-            kept = drop_sources(list(masks.values()), [dropouts[name] for name in masks])
-            masks = dict(zip(masks, kept, strict=True))
+        if self.training:
+            masks = self._drop_sources(masks)
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
         if self.training:  # parameters of a source that no example has still get gradients, which DDP needs
@@ -194,6 +192,18 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
                 encoded[name] = self.encoder_of(name).absent(next(iter(masks.values())).new_zeros(size, 0))
             encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
         return self.join(encoded)
+
+    def _drop_sources(self, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take sources away from examples, as `source_subsets` or `source_dropout` says."""
+        places = [self.config.source_names.index(name) for name in masks]
+        if table := self.config.source_subset_table:
+            subsets = [[stays[i] for i in places] for stays in table]
+            kept = keep_subsets(list(masks.values()), subsets, list(table.values()))
+        elif any(probabilities := [self.config.source_dropouts[i] for i in places]):
+            kept = drop_sources(list(masks.values()), probabilities)
+        else:
+            return masks
+        return dict(zip(masks, kept, strict=True))
 
     def join(self, encoded: Mapping[str, EncodedSource]) -> MultiSourceEncoderOutput:
         """Join encoded sources on the time axis.

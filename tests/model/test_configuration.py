@@ -60,6 +60,7 @@ SETTINGS: dict[str, Any] = {
     "source_embeddings": True,
     "final_logits_bias": True,
     "source_dropout": 0.25,
+    "source_subsets": None,
     "initializer": "normal",
     "init_std": 0.5,
     "label_smoothing": 0.1,
@@ -70,7 +71,7 @@ SETTINGS: dict[str, Any] = {
     "eos_token_id": [7, 8],
     "decoder_start_token_id": 9,
 }
-"""Every setting, none at its default except the two that others need."""
+"""Every setting, none at its default except the two that others need and `source_subsets`, which one excludes."""
 
 
 def without_notes(config: MultiSourceConfig) -> dict[str, Any]:

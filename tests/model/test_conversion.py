@@ -247,6 +247,12 @@ def test_training_settings_can_be_given() -> None:
     assert [ours.encoder_settings(name).dropout for name in ("en", "de")] == [0.1, 0.1]
 
 
+def test_a_table_of_subsets_is_about_the_checkpoints_own_sources() -> None:
+    ours = convert({"en": stock("bart"), "de": stock("bart", 1)}, source_subsets={"all": 1, "de": 1})
+    assert ours.config.source_subset_table == {(False, True): 0.5, (True, True): 0.5}
+    assert convert({"en": ours, "fr": stock("bart", 2)}).config.source_subsets is None
+
+
 def test_a_converted_model_learns() -> None:
     ours = convert({"en": stock("marian"), "de": stock("marian", 1)}).train()
     ours(**batch(ours), **batch(ours, "de_"), labels=TARGET).loss.backward()

@@ -70,6 +70,18 @@ def test_every_recipe_gives_a_model_and_training_arguments(
     assert isinstance(arguments.learning_rate, float)
 
 
+def test_a_table_of_subsets_comes_from_a_recipe_or_the_command_line(small: Path, tmp_path: Path) -> None:
+    table = {"all": 0.5, "each": 0.3, "en de": 0.2}
+    written = write(tmp_path / "subsets.yaml", {**SMALL, "model": {**SMALL["model"], "source_subsets": table}})
+    assert config_of(load_recipe(written)).source_subsets == table
+    for option in ("--source_subsets", "--model.source_subsets"):
+        assert config_of(overridden(small, option, "{all: 0.5, each: 0.3, en de: 0.2}")).source_subsets == table
+    with pytest.raises(ValueError, match=r"source_subsets\['cs'\]: unknown source 'cs'"):
+        config_of(overridden(small, "--source_subsets", "{cs: 1}"))
+    with pytest.raises(ValueError, match=r"model\.source_subsets must be .*mapping"):
+        overridden(small, "--source_subsets", "all")
+
+
 def test_what_a_recipe_leaves_out_has_defaults(small: Path) -> None:
     recipe = load_recipe(small)
     assert recipe.data == DataRecipe(path="text", sources=["en", "de", "fr"], target="cs")
