@@ -11,9 +11,9 @@ other implementations never hold the weights. What a row of it sums to depends o
                         sum to 1 over the sources; H' is its number of heads
 
 So does that of any other combiner: `joint_weights` tells the second kind, and `weighs_sources` the third, from the
-first. LSTMs give one layer of one head, of the first kind; with `attention="local_p"` a row sums to 1 or less. Weights
-are where the decoder looked, not why it wrote what it wrote; `hf-multisource score --adversarial --absent` puts a
-source to the test.
+first. LSTMs give one layer of one head, of the first kind; with `attention="local_p"` a row sums to 1 or less. A source
+that is absent counts as present where a vector stands for it (`absent_vectors`). Weights are where the decoder looked,
+not why it wrote what it wrote; `hf-multisource score --adversarial --absent` puts a source to the test.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .collation import LABEL_PADDING
 from .source_kinds import MASK, source_key
 
 REPLACEMENT = "\ufffd"  # what a tokenizer writes for half a character
+ABSENT = "(absent)"  # in place of the tokens of an absent source, where the model has a vector for it
 
 
 def split_by_source(attention: Tensor, source_lengths: Sequence[int], source_names: Sequence[str]) -> dict[str, Tensor]:
@@ -94,7 +95,8 @@ class TokenAttention:
     Args:
         target_tokens: Texts of the target's tokens, T of them; joined they give the target. A token that ends within
             a character is "", and the character stands with the token that completes it.
-        source_tokens: Texts of the sources' tokens by source, in order; none for an absent one.
+        source_tokens: Texts of the sources' tokens by source, in order; of an absent one none, or "(absent)" if the
+            model has a vector for it.
         weights: Rows are target tokens, columns the tokens of all sources, joined in order.
         source_weights: Weights over the sources, from combiners that weigh them.
 
@@ -138,7 +140,8 @@ def attention_to_tokens(
         processor: The model's.
         example: Which one, counted from 0.
         source_weights: Weights over the sources, if there are any.
-        encoded: What the model's encoder returned for the batch; needed where a source is no text.
+        encoded: What the model's encoder returned for the batch; needed where a source is no text, or an absent one is
+            a vector (`absent_vectors`).
 
     Shape:
         attention (B, ..., T, S); target_ids (B, T); source_weights (B, ..., T, n).
@@ -151,17 +154,20 @@ def attention_to_tokens(
             `encoded` is not given.
     """
     masks, tokens = [], {}
+    state_masks = None if encoded is None else encoded.attention_mask.split(encoded.source_lengths, dim=1)
     for i, name in enumerate(processor.source_names):
         mask = inputs[source_key(i, name, MASK)][example].bool()
-        if processor.kind_of(name).has_vocabulary:
+        seen = mask if state_masks is None else state_masks[i][example]
+        if seen.any() and not mask.any():
+            tokens[name] = [ABSENT]
+        elif processor.kind_of(name).has_vocabulary:
             ids = inputs[source_key(i, name, processor.main_input(name))][example][mask]
             tokens[name] = token_texts(processor.get_tokenizer(name), ids)
+        elif encoded is None:
+            raise ValueError(f"source {name!r} is no text: give what the encoder returned, as `encoded`.")
         else:
-            if encoded is None:
-                raise ValueError(f"source {name!r} is no text: give what the encoder returned, as `encoded`.")
-            mask = encoded.attention_mask.split(encoded.source_lengths, dim=1)[i][example]
-            tokens[name] = [str(state + 1) for state in range(int(mask.sum()))]
-        masks.append(mask)
+            tokens[name] = [str(state + 1) for state in range(int(seen.sum()))]
+        masks.append(seen)
     columns = torch.cat(masks)
     if tuple(attention.shape[-2:]) != (target_ids.shape[1], len(columns)):
         raise ValueError(

@@ -148,6 +148,19 @@ class Checkpoint:
             found[SOURCE_TABLE] = found[SOURCE_TABLE][[sharing.index(reader) for reader in readers]]
         return {ours + key: value for key, value in found.items()}
 
+    def absent_vector(self, own: str, name: str) -> dict[str, Tensor]:
+        """The vector that stands for a source where an example lacks it.
+
+        Args:
+            own: The checkpoint's source.
+            name: The source of the new model that gets it.
+
+        Returns:
+            The vector, by its name in the new model; {} if the checkpoint has none.
+        """
+        theirs, ours = (f"model.encoder.absent_vectors.{source}.vector" for source in (own, name))
+        return {ours: self.weights[theirs]} if theirs in self.weights else {}
+
     def decoder_weights(self) -> dict[str, Tensor]:
         """The weights outside the encoders and the cross-attention.
 

@@ -14,36 +14,15 @@ which contribute nothing; matrices are kept one a source, W [h_1; ...; h_n] = su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from .configuration_multisource_rnn import MultiSourceRNNConfig
-from .layers import Bias
+from .layers import Bias, modules_of_sources
 
 FinalStates = Mapping[str, tuple[Tensor, Tensor]]
-
-
-def modules_of_sources(names: Iterable[str], make: Callable[[], nn.Module]) -> nn.ModuleDict:
-    """Make one module for each source.
-
-    Args:
-        names: The sources, in order.
-        make: Makes one.
-
-    Returns:
-        The modules by source.
-
-    Raises:
-        ValueError: If a source has the name of an attribute.
-    """
-    modules = nn.ModuleDict()
-    for name in names:
-        if hasattr(modules, name):
-            raise ValueError(f"source name {name!r} is an attribute of torch modules; choose another.")
-        modules[name] = make()
-    return modules
 
 
 class ForgetBias(Bias):

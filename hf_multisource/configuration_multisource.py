@@ -338,6 +338,8 @@ class SourcesConfig(PreTrainedConfig):
             example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
             them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
             by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
+        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
+            place of nothing. Source dropout trains the vectors. An example without any source gets none.
         final_logits_bias: Whether logits get a stored bias that is not trained.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
         use_cache: Whether the decoder returns what the next step needs.
@@ -362,6 +364,7 @@ class SourcesConfig(PreTrainedConfig):
     vocab_size: int = 8000
     source_dropout: float | int = 0.0
     source_subsets: dict[str, float | int] | None = None
+    absent_vectors: bool = False
     final_logits_bias: bool = False
     label_smoothing: float | int = 0.0
     use_cache: bool = True
@@ -753,6 +756,11 @@ class SourcesConfig(PreTrainedConfig):
                     f"{', '.join(self.source_names)}."
                 )
 
+    def validate_absent_vectors(self) -> None:
+        """A source can be absent only where there is another one."""
+        if self.absent_vectors and len(self.sources) == 1:
+            raise ValueError(f"absent_vectors needs at least two sources; there is one, {self.source_names[0]}.")
+
     def validate_token_ids(self) -> None:
         """Special tokens are in the vocabulary."""
         for field in TOKEN_IDS:
@@ -857,6 +865,8 @@ class MultiSourceConfig(SourcesConfig):
             example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
             them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
             by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
+        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
+            place of nothing. Source dropout trains the vectors. An example without any source gets none.
         layer_norm_eps: Added to the variance.
         position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
             paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".

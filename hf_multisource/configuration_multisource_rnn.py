@@ -66,6 +66,8 @@ class MultiSourceRNNConfig(SourcesConfig):
             example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
             them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
             by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
+        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
+            place of nothing. Source dropout trains the vectors. An example without any source gets none.
         init_range: All weights begin uniform between minus this and this (the paper: 0.08, and 0.1 without attention;
             the bias of the forget gates of "child_sum" begins at 1).
         final_logits_bias: Whether logits get a stored bias that is not trained.
@@ -150,6 +152,8 @@ class MultiSourceRNNConfig(SourcesConfig):
             )
         if self.input_feeding and self.attention == "none":
             raise ValueError('input_feeding=True needs an attention; got attention="none".')
+        if self.absent_vectors and self.attention == "none":
+            raise ValueError('absent_vectors=True needs an attention; got attention="none".')
 
 
 __all__ = ["MultiSourceRNNConfig"]

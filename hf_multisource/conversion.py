@@ -44,7 +44,7 @@ OF_SOURCE = {
 # The fields that weights do not depend on; the others are the checkpoint's.
 FREE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing", "use_cache"),
-    *("source_subsets", "hierarchical_heads", "query_norm", "initializer", "init_std"),
+    *("source_subsets", "absent_vectors", "hierarchical_heads", "query_norm", "initializer", "init_std"),
 )
 # Settings that are about the checkpoint's own sources.
 OF_ITS_SOURCES = {"sources", "combiner", "source_subsets"}
@@ -170,6 +170,7 @@ class FromSourcesMixin:
                 source.pop("dropout", None)
             listed.append({**source, **source_fields.get(name, {})})
         kept = {field: getattr(origin.config, field) for field in MultiSourceConfig.setting_names() - OF_ITS_SOURCES}
+        kept["absent_vectors"] &= len(listed) > 1
         config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
         if isinstance(attn_implementation, Mapping):
             _check_parts(attn_implementation, config)
@@ -181,6 +182,10 @@ class FromSourcesMixin:
         transferred, left = transferred_weights(model, origin, names, names[decoder])
         _tell("These parameters of the decoder's checkpoint have no place in the model: %s", left)
         weights |= transferred
+        if config.absent_vectors:
+            weights |= {
+                key: value for name, own in names.items() for key, value in origin.absent_vector(own, name).items()
+            }
         for name, (checkpoint, _, owner) in encoders.items():
             if checkpoint is None and owner == name:
                 weights |= wrapped_weights(model, name, models[places[name].identity])

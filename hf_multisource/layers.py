@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -215,6 +216,52 @@ class SourceEmbeddings(nn.Embedding):
 
     def __init__(self, sources: int, width: int) -> None:
         super().__init__(sources, width)
+
+
+def modules_of_sources(names: Iterable[str], make: Callable[[], nn.Module]) -> nn.ModuleDict:
+    """Make one module for each source.
+
+    Args:
+        names: The sources, in order.
+        make: Makes one.
+
+    Returns:
+        The modules by source.
+
+    Raises:
+        ValueError: If a source has the name of an attribute.
+    """
+    modules = nn.ModuleDict()
+    for name in names:
+        if hasattr(modules, name):
+            raise ValueError(f"source name {name!r} is an attribute of torch modules; choose another.")
+        modules[name] = make()
+    return modules
+
+
+class AbsentVector(nn.Module):
+    """The learned vector that stands for a source where an example lacks it (`absent_vectors`).
+
+    Not an embedding: a table of one row cannot be divided among processes.
+
+    Args:
+        width: D.
+
+    Shape:
+        Calling it: nothing to (D,).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(width))
+
+    def forward(self) -> Tensor:
+        """Return the vector.
+
+        Returns:
+            The parameter.
+        """
+        return self.vector
 
 
 class Bias(nn.Module):

@@ -22,7 +22,7 @@ from .configuration_multisource_rnn import MultiSourceRNNConfig
 from .dropout import dropout
 from .encoders import EncodedSource, SourceEncoderBase, TextSourceEncoder
 from .generation import MultiSourceGenerationMixin
-from .layers import Bias, TextEmbeddings
+from .layers import AbsentVector, Bias, TextEmbeddings
 from .modeling_sources import (
     MultiSourceDecoderOutput,
     MultiSourceEncoderOutput,
@@ -71,7 +71,7 @@ class MultiSourceRNNPreTrainedModel(MultiSourcePreTrainedModel):
     def draw_weights(self, module: nn.Module) -> None:
         if isinstance(module, ForgetBias):
             init.ones_(module.bias)
-        elif isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | Bias | Score):
+        elif isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | AbsentVector | Bias | Score):
             for parameter in module.parameters(recurse=False):
                 init.uniform_(parameter, -self.config.init_range, self.config.init_range)
 
@@ -221,6 +221,19 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
             final_hidden=final[0],
             final_cell=final[1],
         )
+
+    def absent(self, attention_mask: Tensor) -> EncodedRNNSource:
+        """As [`SourceEncoderBase.absent`], with final states of zero.
+
+        Args:
+            attention_mask: All False.
+
+        Returns:
+            The states, their mask, False, and the final states.
+        """
+        encoded = super().absent(attention_mask)
+        final = encoded.last_hidden_state.expand(-1, self.config.num_layers, -1)
+        return EncodedRNNSource(**encoded, final_hidden=final, final_cell=final)
 
     def _reading_order(self, mask: Tensor, lengths: Tensor) -> Tensor:
         """Which token is read at which time (B, S): all real ones, then the padding."""

@@ -19,10 +19,11 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention import SourceMemory
+from .attention import SourceMemory, show_first_position
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
 from .inference import InferenceMixin
+from .layers import AbsentVector, modules_of_sources
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
 from .vocabulary import Shortlist, best_tokens
@@ -43,8 +44,8 @@ class MultiSourceEncoderOutput(ModelOutput):
         last_hidden_state: (B, S, D), source 0 first.
         hidden_states: Of source 0's encoder, if asked for.
         attentions: Of source 0's encoder, if asked for.
-        attention_mask: (B, S) bool, True = real token.
-        source_lengths: Padded length of each source; 0 if the whole batch lacks it.
+        attention_mask: (B, S) bool, True = real token, or the vector of an absent source (`absent_vectors`).
+        source_lengths: Padded length of each source; 0 if the whole batch lacks it and no vector stands for it.
     """
 
     # Outputs of Transformers have defaults of None; encoders always give those that do not allow it.
@@ -125,6 +126,9 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             if hasattr(self.sources, source.name):
                 raise ValueError(f"source name {source.name!r} is an attribute of torch modules; choose another.")
             self.sources[source.name] = self.encoder_types[source.kind](config, source.name)
+        self.absent_vectors: nn.ModuleDict | None = None
+        if config.absent_vectors:
+            self.absent_vectors = modules_of_sources(config.source_names, lambda: AbsentVector(config.d_model))
         self.main_input_name = self._first.main_input_name
         self.post_init()
 
@@ -215,6 +219,8 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
         """
         first = encoded.get(self.config.source_names[0], EncodedSource())
+        if self.absent_vectors is not None:
+            encoded = self._with_absent_vectors(encoded)
         state_masks = {name: output.attention_mask for name, output in encoded.items()}
         return MultiSourceEncoderOutput(
             last_hidden_state=torch.cat([output.last_hidden_state for output in encoded.values()], dim=1),
@@ -225,6 +231,23 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
                 state_masks[name].shape[1] if name in state_masks else 0 for name in self.config.source_names
             ),
         )
+
+    def _with_absent_vectors(self, encoded: Mapping[str, EncodedSource]) -> dict[str, EncodedSource]:
+        """Put the vector of a source into its first state where an example lacks it, but has another source."""
+        one = next(iter(encoded.values()))
+        nothing = EncodedSource(
+            last_hidden_state=one.last_hidden_state.new_zeros(len(one.last_hidden_state), 1, self.config.d_model),
+            attention_mask=one.attention_mask.new_zeros(len(one.attention_mask), 1),
+        )
+        has_any = torch.stack([source.attention_mask.any(dim=1) for source in encoded.values()]).any(dim=0)
+        found: dict[str, EncodedSource] = {}
+        for name in self.config.source_names:
+            states, mask = (encoded.get(name, nothing)[key] for key in ("last_hidden_state", "attention_mask"))
+            vector = self.absent_vectors[name]().to(states)  # type: ignore[index]
+            lacking = show_first_position(mask) & (has_any & ~mask.any(dim=1))[:, None]
+            states = torch.where(lacking[..., None], vector, states)
+            found[name] = EncodedSource(last_hidden_state=states, attention_mask=mask | lacking)
+        return found
 
     def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
         """Encode every source in a call of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers.utils import cached_file
 from .code_references import add_code_references
 from .configuration_multisource import MultiSourceConfig, SourcesConfig
 from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
-from .layers import Bias, SourceEmbeddings
+from .layers import AbsentVector, Bias, SourceEmbeddings
 from .model_card import ModelCardMixin
 from .weight_checks import (
     SafetensorError,
@@ -190,3 +191,9 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, SourceEmbeddings):
             init.zeros_(module.weight)
+        if isinstance(module, AbsentVector):  # as an embedding, of one row
+            if self.config.initializer == "normal":
+                init.normal_(module.vector, std=self.config.init_std)
+            else:
+                bound = math.sqrt(6 / (1 + self.config.d_model))
+                init.uniform_(module.vector, -bound, bound)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from .attention import SourceView
-from .combinations import modules_of_sources
 from .configuration_multisource_rnn import MultiSourceRNNConfig
+from .layers import modules_of_sources
 
 
 class Score(nn.Module):

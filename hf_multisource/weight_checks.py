@@ -14,7 +14,7 @@ from .configuration_multisource import RESERVED_NAMES
 
 FEW = 3  # names that an error gives as examples
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes with a norm; float8 has none
-SOURCE_OF_KEY = re.compile(r"(?:sources|cross_attn)\.(\w+)\.")
+SOURCE_OF_KEY = re.compile(r"(?:sources|absent_vectors|cross_attn)\.(\w+)\.")
 
 
 def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -> None:

@@ -15,18 +15,7 @@ from builders import EVERY_COMBINER, NAMES
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
-from searches import generate, same
-
-SEARCHES: dict[str, dict[str, Any]] = {
-    "beam": {"num_beams": 4},
-    "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
-    "normalised": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
-    "sampled beams": {"num_beams": 3, "do_sample": True},
-    "samples": {"num_return_sequences": 3, "do_sample": True},
-    "no cache": {"num_beams": 3, "use_cache": False},
-    "static cache": {"num_beams": 3, "cache_implementation": "static"},
-    "processed": {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 3},
-}
+from searches import SEARCHES, generate, same
 
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
 slowly_each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)  # what hardly depends on it

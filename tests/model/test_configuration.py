@@ -61,6 +61,7 @@ SETTINGS: dict[str, Any] = {
     "final_logits_bias": True,
     "source_dropout": 0.25,
     "source_subsets": None,
+    "absent_vectors": True,
     "initializer": "normal",
     "init_std": 0.5,
     "label_smoothing": 0.1,

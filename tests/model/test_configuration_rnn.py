@@ -32,6 +32,7 @@ SETTINGS: dict[str, Any] = {
     "dropout": 0.25,
     "source_dropout": 0.15,
     "source_subsets": None,
+    "absent_vectors": True,
     "init_range": 0.1,
     "final_logits_bias": True,
     "label_smoothing": 0.05,

@@ -467,6 +467,17 @@ def test_embedded_tokens_stand_in_for_ids() -> None:
     same(model(**inputs, decoder_inputs_embeds=model.get_input_embeddings()(start)).logits, expected)
 
 
+@pytest.mark.parametrize("attention", ["dot", "none"])
+def test_training_takes_a_source_without_columns(attention: str) -> None:
+    model = make(attention=attention).train()
+    expected = model(**batch(["en", "de"], [0, 3]), labels=LABELS[[0, 3]]).loss
+    nothing = torch.zeros(2, 0, dtype=torch.long)
+    loss = model(**batch(["en", "de"], [0, 3]), fr_input_ids=nothing, labels=LABELS[[0, 3]]).loss
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.get_encoder().encoder_of("fr").parameters())
+
+
 def test_a_shared_encoder_gives_the_same_states() -> None:
     model = make(["en", "de", {"name": "fr", "share_encoder_with": "en"}])
     assert list(model.get_encoder().sources) == ["en", "de"]

@@ -78,7 +78,8 @@ FLOORS = {
         *("foreign_settings", "source_checkpoints"),
     },
     "modeling_sources": {
-        *("attention", "configuration_multisource", "encoders", "inference", "loss", "pretrained_model", "vocabulary"),
+        *("attention", "configuration_multisource", "encoders", "inference", "layers", "loss", "pretrained_model"),
+        "vocabulary",
     },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "beam_cache", "combiners", "conversion", "encoders", "generation"),
@@ -86,7 +87,7 @@ FLOORS = {
     },
     "combinations": {"configuration_multisource_rnn", "layers"},
     "rnn_cache": set[str](),
-    "rnn_attention": {"configuration_multisource_rnn", "attention", "combinations"},
+    "rnn_attention": {"configuration_multisource_rnn", "attention", "layers"},
     "modeling_multisource_rnn": {
         *("configuration_multisource_rnn", "attention", "combinations", "encoders", "generation", "layers"),
         *("dropout", "modeling_sources", "pretrained_model", "rnn_attention", "rnn_cache"),

@@ -15,6 +15,17 @@ from builders import END, three_source_batch, three_source_model
 START = 2
 NextScores = Callable[[tuple[int, ...]], list[float]]
 """From a text to the log-probabilities of what may follow, token by token."""
+SEARCHES: dict[str, dict[str, Any]] = {
+    "beam": {"num_beams": 4},
+    "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
+    "normalised": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
+    "sampled beams": {"num_beams": 3, "do_sample": True},
+    "samples": {"num_return_sequences": 3, "do_sample": True},
+    "no cache": {"num_beams": 3, "use_cache": False},
+    "static cache": {"num_beams": 3, "cache_implementation": "static"},
+    "processed": {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 3},
+}
+"""Options of `generate` that search in different ways, all with several rows for each example."""
 
 
 def texts_of(sequences: Tensor, ends: Collection[int] = (END,)) -> list[list[int]]:

@@ -131,7 +131,14 @@ def test_what_fails_on_one_of_two_processes_ends_both_and_only_the_main_process_
     assert not (folder / "no_data").exists()
 
 
-FSDP: dict[str, Any] = {**SAME_BATCHES, "use_cpu": False, "learning_rate": 0.02, "adam_epsilon": 1e-3, "save_steps": 3}
+FSDP: dict[str, Any] = {
+    **SAME_BATCHES,
+    "absent_vectors": True,
+    "use_cpu": False,
+    "learning_rate": 0.02,
+    "adam_epsilon": 1e-3,
+    "save_steps": 3,
+}
 
 
 @pytest.mark.feature("Training", "FSDP2: two processes train as one")
