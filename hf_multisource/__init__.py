@@ -14,6 +14,7 @@ try:
     from .configuration_multisource import MultiSourceConfig, SourceConfig
     from .configuration_multisource_rnn import MultiSourceRNNConfig
     from .encoders import EncodedSource, SourceEncoder, register_source_kind
+    from .ensemble import MultiSourceEnsemble
     from .equivalent_models import attach_encoder, convert_combiner
     from .modeling_multisource import MultiSourceForConditionalGeneration, MultiSourceModel
     from .modeling_multisource_rnn import MultiSourceRNNForConditionalGeneration, MultiSourceRNNModel
@@ -52,6 +53,7 @@ __all__ = [
     "EncodedSource",
     "LengthBucketSampler",
     "MultiSourceConfig",
+    "MultiSourceEnsemble",
     "MultiSourceForConditionalGeneration",
     "MultiSourceModel",
     "MultiSourcePipeline",

@@ -86,6 +86,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
     config: SourcesConfig
     main_input_name: str
     model: Any
+    #: Whether `forward` takes `num_best_tokens`.
+    finds_best_tokens = True
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate, as [`GenerationMixin.generate`] does. On a CPU, see [`keep_freed_memory`].
@@ -106,13 +108,17 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if model.device.type == "cpu":
             keep_freed_memory()
         if (ids := kwargs.pop("shortlist", None)) is not None:
-            bias = model.final_logits_bias[0] if self.config.final_logits_bias else None
-            kwargs[SHORTLIST] = Shortlist(ids, model.get_output_embeddings(), bias)
+            kwargs[SHORTLIST] = self._make_shortlist(ids)
         output: Any = super().generate(*args, **{**kwargs, COLLECTED: collected})  # type: ignore[misc]
         if isinstance(output, ModelOutput):
             for name, value in collected.items():
                 output[name] = tuple(value)
         return output
+
+    def _make_shortlist(self, ids: Tensor) -> Any:
+        model: Any = self
+        bias = model.final_logits_bias[0] if self.config.final_logits_bias else None
+        return Shortlist(ids, model.get_output_embeddings(), bias)
 
     def load_custom_generate(
         self, pretrained_model_name_or_path: Any = None, trust_remote_code: bool | None = None, **kwargs: Any
@@ -291,10 +297,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 f"beam search needs at least {needed} tokens with eos_token_id={generation_config.eos_token_id!r}; the "
                 f"vocabulary has vocab_size={self.config.vocab_size}."
             )
-        shortlist = kwargs.get(SHORTLIST)
-        tokens = self.config.vocab_size if shortlist is None else len(shortlist.ids)
+        finds_best = TAKES_THE_BEST and self.finds_best_tokens and not reads_all
         # With a shorter list the search also picks tokens of probability 0, which have ids only among all logits.
-        if TAKES_THE_BEST and not reads_all and tokens >= needed:
+        if finds_best and (SHORTLIST not in kwargs or len(kwargs[SHORTLIST].ids) >= needed):
             kwargs[BEST] = generation_config.do_sample = BestTokens(needed * generation_config.num_beams)
         output: Any = super()._beam_search(  # type: ignore[misc]
             input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs

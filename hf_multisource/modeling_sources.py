@@ -36,6 +36,24 @@ def _version(mask: Tensor) -> int | None:
     return None if mask.is_inference() else mask._version
 
 
+def check_batch_sizes(masks: Mapping[str, Tensor]) -> None:
+    """Check that all sources are of one batch.
+
+    Args:
+        masks: The mask of each source.
+
+    Shape:
+        (B, S_i).
+
+    Raises:
+        ValueError: If they have batches of different sizes; the message gives all names and sizes.
+    """
+    sizes = {name: mask.shape[0] for name, mask in masks.items()}
+    if any(size != next(iter(sizes.values())) for size in sizes.values()):  # no set: in export they are symbols
+        got = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        raise ValueError(f"all sources must have the same batch size; got {got}.")
+
+
 @dataclass
 class MultiSourceEncoderOutput(ModelOutput):
     """All encoded sources, joined on the time axis: to a decoder it looks as if there were one source.
@@ -299,10 +317,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             ValueError: If sources have batches of different sizes; the message gives all names and sizes.
         """
         masks = {name: self._mask(name, **inputs) for name, inputs in given.items()}
-        sizes = {name: mask.shape[0] for name, mask in masks.items()}
-        if any(size != next(iter(sizes.values())) for size in sizes.values()):  # no set: in export they are symbols
-            got = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-            raise ValueError(f"all sources must have the same batch size; got {got}.")
+        check_batch_sizes(masks)
         return masks
 
     def encode_source(self, name: str, **kwargs: object) -> EncodedSource:

@@ -391,6 +391,20 @@ def normaliser(length: int, alpha: float) -> float:
     return ((5 + length) / (5 + 1)) ** alpha
 
 
+def mean_distribution(members: Sequence[Sequence[float]]) -> list[float]:
+    """Average log-probabilities token by token, and normalise: the geometric mean of distributions.
+
+    Args:
+        members: Log-probabilities of each member.
+
+    Returns:
+        Log-probabilities.
+    """
+    means = [sum(logs) / len(members) for logs in zip(*members, strict=True)]
+    total = math.log(sum(math.exp(mean) for mean in means))
+    return [mean - total for mean in means]
+
+
 def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
     """Levenshtein's distance, by its recursive definition."""
     if not one or not other:
