@@ -8,6 +8,15 @@ import typer
 
 from hf_multisource.evaluation.decoding import LENGTH_NORMALIZATION, LENGTH_PENALTY
 
+Ensemble = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ensemble",
+        metavar="RUN ...",
+        help="Further run folders, model folders or Hub ids, with the same tokenizers, that decode together with the "
+        "first one.",
+    ),
+]
 NumBeams = Annotated[int, typer.Option("--num_beams", help="Beam width; 1 is greedy search.")]
 LengthPenalty = Annotated[float, typer.Option("--length_penalty", help=f"Exponent of {LENGTH_PENALTY}.")]
 LengthNormalization = Annotated[

@@ -23,6 +23,7 @@ SETTINGS = {"bare": {**options.BARE_OPTIMIZE, "attention_plot": FIRST}}
 def score(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="Run folder; or a model folder or Hub id with --data, --target, --split.")],
+    ensemble: options.Ensemble = None,
     data: Annotated[str | None, typer.Option("--data", help="Folder or Hub id of the data; default: recipe's.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Name of the test split; default: recipe's.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Name of the target; default: recipe's.")] = None,
@@ -77,6 +78,7 @@ def score(
         hf-multisource score runs/mine --adversarial --absent --only --attention_plot
         hf-multisource score org/model --data my_folder --target cs --split test --out scores
         hf-multisource score runs/mine --rerank runs/reverse
+        hf-multisource score runs/seed1 --ensemble runs/seed2 runs/seed3
 
     The conditions are `all` (every source as it is), `wrong-X` (X shuffled so that no sentence keeps its own),
     `absent-X` (X removed), `only-X` (all other sources removed) and `reranked` (by a run with `data.reverse`).
@@ -85,8 +87,8 @@ def score(
 
     If some lines lack a source, a second table has the scores by the sources that are present in a line.
     """
-    given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot")}
-    args = Scoring(**given, attention_plot=rows_of(attention_plot))
+    given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot", "ensemble")}
+    args = Scoring(**given, ensemble=ensemble or (), attention_plot=rows_of(attention_plot))
     report = score_run(args, command_line(ctx, NAME))
     print(table(report["conditions"]))
     if args.rerank is not None:

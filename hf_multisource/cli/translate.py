@@ -20,6 +20,7 @@ SETTINGS = {"bare": options.BARE_OPTIMIZE, "context": OPEN}
 def translate(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="Run folder, model folder or Hub id; comes before all options.")],
+    ensemble: options.Ensemble = None,
     input: Annotated[str | None, typer.Option("--input", help="Table of all sources; default: standard input.")] = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="The table holds JSON lines, not columns.")] = False,
     out: Annotated[
@@ -48,6 +49,7 @@ def translate(
     \b
         hf-multisource translate runs/mine --en new.en --de new.de.gz --out new.cs
         hf-multisource translate runs/mine --jsonl < table.jsonl
+        hf-multisource translate runs/seed1 --ensemble runs/seed2 runs/seed3 --en new.en --out new.cs
 
     Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table that is
     a .csv or .tsv file has a header with the names of the sources; any other one has one column per source between
@@ -73,6 +75,7 @@ def translate(
             model,
             files,
             search,
+            ensemble=ensemble or (),
             table=input,
             jsonl=jsonl,
             out=out,

@@ -38,8 +38,8 @@ from hf_multisource.evaluation.decoding import (
     Search,
     decode,
     fingerprint,
-    load_weights,
 )
+from hf_multisource.evaluation.ensembles import load_members
 from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
@@ -74,11 +74,12 @@ class Scoring:
 
     Args:
         run: Run folder; or a model folder or Hub id, with `data`, `target`, `split` and `out`.
+        ensemble: Further runs, model folders or Hub ids that decode together with the run.
         data: Folder or Hub id of the data; None: the recipe's.
         split: Name of the test split; None: the recipe's.
         target: Name of the target column; None: the recipe's.
         metrics: Names of the metrics, the most important first; None: the recipe's.
-        out: Folder to write to; None: the folder `scores` in the run.
+        out: Folder to write to; None: the folder `scores` in the run, of an ensemble `scores-ensemble`.
         adversarial: Whether to score with each source wrong.
         draws: Shuffles of each wrong source.
         absent: Whether to score with each source absent.
@@ -103,6 +104,7 @@ class Scoring:
     """
 
     run: str
+    ensemble: Sequence[str] = ()
     data: str | None = None
     split: str | None = None
     target: str | None = None
@@ -140,6 +142,8 @@ class Scoring:
             check_at_least(2, num_beams=self.num_beams)  # the beam gives the candidates
             if taken := [name for name in ("adversarial", "absent", "only") if getattr(self, name)]:
                 raise ValueError(f"rerank scores with every source as it is: leave out {taken[0]}, or rerank")
+        if self.attention_plot is not None and self.ensemble:
+            raise ValueError("--attention_plot shows one model: leave out --ensemble")
         if self.attention_plot is not None and find_spec("matplotlib") is None:
             raise ImportError(INSTALL)
         if self.out is None and not Path(self.run).is_dir():
@@ -172,7 +176,7 @@ class Scoring:
     @property
     def folder(self) -> Path:
         """Folder that receives the scores."""
-        return self.out or Path(self.run) / "scores"
+        return self.out or Path(self.run) / ("scores-ensemble" if self.ensemble else "scores")
 
 
 def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> dict[str, list[list[Row]]]:
@@ -429,12 +433,13 @@ def score(args: Scoring, command: str) -> JsonObject:
     path = args.folder / f"{data.test}.json"
     before = read_json(path) if path.exists() else {}
     reverse = None if args.rerank is None else load_reverse(args.rerank, data.sources, data.target, args.device)
-    model = load_weights(args.run, args.device, args.optimize)
+    model = load_members(args.run, args.ensemble, processor, args.device, args.optimize)
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     if before.get("fingerprint") != identity:
         before = {"commands": [], "conditions": {}}  # about something else; what was decoded is checked by `decode`
     report: JsonObject = {
         "run": Path(args.run).name,
+        **({"ensemble": [Path(name).name for name in args.ensemble]} if args.ensemble else {}),
         "split": data.test,
         "sources": data.sources,
         "target": data.target,

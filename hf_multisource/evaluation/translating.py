@@ -29,12 +29,12 @@ from hf_multisource.evaluation.decoding import (
     decode,
     decode_windows,
     format_lines,
-    load_weights,
 )
+from hf_multisource.evaluation.ensembles import joined_sources, load_members
 from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
-from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+from hf_multisource.recipes.recipe import UNREADABLE, load_recipe
 from hf_multisource.source_kinds import FORMS
 
 LONGEST_SOURCE = 1024  # tokens that a source keeps where neither a recipe nor the model sets a limit
@@ -123,6 +123,7 @@ class Translation:
     Args:
         model: Run folder, model folder or Hub id.
         files: Source name -> file of its lines; empty: `table` has all sources.
+        ensemble: Further models that decode together with the first one.
         table: File of all sources, with a header where its name ends in one of `DELIMITERS`; None: standard input.
         jsonl: Whether the table holds JSON lines.
         out: File to write, or to continue; None: standard output.
@@ -138,6 +139,7 @@ class Translation:
     model: str
     files: Mapping[str, str]
     search: Search
+    ensemble: Sequence[str] = ()
     table: str | None = None
     jsonl: bool = False
     out: str | None = None
@@ -226,13 +228,6 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
     return min(limits)
 
 
-def joined_sources(model: str) -> DataRecipe | None:
-    """The data section of a run that joined its sources into one; None for any other model."""
-    recipe = Path(model) / "recipe.yaml"
-    data = load_recipe(recipe).data if recipe.exists() else None
-    return data if data and data.concatenate else None
-
-
 def source_options(model: str) -> list[str]:
     """Return the sources that can be given to a model, each in a file of its own.
 
@@ -270,7 +265,7 @@ def translate(job: Translation) -> None:
     search = job.search
     if search.max_length is None:
         search = replace(search, max_length=source_limit(job.model, config, processor))
-    model = load_weights(job.model, job.device, search.optimize)
+    model = load_members(job.model, job.ensemble, processor, job.device, search.optimize)
     if job.out:
         try:
             decode(model, processor, rows, job.out, search, batch_size=job.batch_size, title=job.out)

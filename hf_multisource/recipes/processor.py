@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +123,27 @@ def contents_of(folder: Path, processor: MultiSourceProcessor) -> dict[str, str]
     Returns:
         By name of the file. They stay the same when the processor is loaded and saved again.
     """
-    contents = {}
-    for name in files_of(folder, processor):
+    return digests_of(folder, files_of(folder, processor))
+
+
+def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return digests of files of tokenizers and preprocessors.
+
+    Args:
+        folder: The folder.
+        names: The files' names, relative to the folder.
+
+    Returns:
+        By name of the file. What a tokenizer notes about the place that it was loaded from does not count.
+    """
+    digests = {}
+    for name in names:
         content = (folder / name).read_bytes()
         if name.endswith("tokenizer_config.json"):
             settings = json.loads(content)
             content = json.dumps({key: settings[key] for key in sorted(settings.keys() - ABOUT_THE_FILE)}).encode()
-        contents[name] = digest(content)
-    return contents
+        digests[name] = digest(content)
+    return digests
 
 
 def load_run_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:

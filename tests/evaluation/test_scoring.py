@@ -601,7 +601,7 @@ def test_translate_names_a_bad_option_before_the_model_is_loaded(
     options: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(translating, "load_weights", None)
+    monkeypatch.setattr(translating, "load_members", None)
     (tmp_path / "folder").mkdir()
     (tmp_path / "sentences").write_text("a small dog\n")
     before = sorted(tmp_path.rglob("*"))
@@ -628,7 +628,7 @@ def test_a_refused_score_writes_nothing_and_blocks_no_later_one(
     options: list[str], message: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(scoring, "load_weights", None)
+        patch.setattr(scoring, "load_members", None)
         with pytest.raises(SystemExit, match=f"^hf-multisource score: .*{re.escape(message)}"):
             score.main([str(run), *OPTIONS, *options])
     assert not (run / "scores").exists()

@@ -1,0 +1,99 @@
+"""Load the models that a command decodes with: one, or several of one experiment that decode together."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource import MultiSourceEnsemble, MultiSourceProcessor
+from hf_multisource.data.interfaces import Model
+from hf_multisource.evaluation.decoding import load_weights
+from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.processor import digests_of
+from hf_multisource.recipes.recipe import DataRecipe, load_recipe
+
+
+def load_members(
+    run: str,
+    ensemble: Sequence[str],
+    processor: MultiSourceProcessor,
+    device: str | None = None,
+    optimize: str | None = None,
+) -> Model:
+    """Load a model, or an ensemble, ready to decode.
+
+    Args:
+        run: Run folder, model folder or Hub id of the first member, which has encoded the data.
+        ensemble: Further members.
+        processor: The processor of the first member.
+        device: As [`load_weights`].
+        optimize: As [`load_weights`].
+
+    Returns:
+        The model; with further members a [`MultiSourceEnsemble`].
+
+    Raises:
+        ValueError: If a member cannot be loaded, or does not encode texts as the first one does; the message names it.
+    """
+    for name in ensemble:
+        check_member(run, processor, name)
+    members: list[Any] = [load_weights(name, device, optimize) for name in (run, *ensemble)]
+    if not ensemble:
+        return members[0]
+    together: Any = MultiSourceEnsemble(members)
+    return together
+
+
+def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None:
+    """Check that a member reads and writes what the processor of the first member makes.
+
+    Args:
+        run: The first member.
+        processor: Its processor.
+        member: The other member.
+
+    Raises:
+        ValueError: If the other one has another tokenizer of the target, another source, or another tokenizer,
+            preprocessing, kind or null token of a source; the message names both members and the source.
+    """
+    load_config(member)  # whose error says what a member is
+    own = load_processor(member)
+    for name in own.source_names:
+        if name not in processor.source_names:
+            allowed = ", ".join(processor.source_names)
+            raise ValueError(f"{member} reads the source {name!r}; {run}, which encodes the data, has {allowed}")
+        if own.kind_of(name) is not processor.kind_of(name) or _digest(own, name) != _digest(processor, name):
+            raise ValueError(f"{member} encodes the source {name!r} in another way than {run}: they cannot be combined")
+    if _digest(own, None) != _digest(processor, None):
+        raise ValueError(f"{member} has another tokenizer of the target than {run}: they cannot be combined")
+    if own.null_token != processor.null_token:
+        raise ValueError(f"{member} has null_token {own.null_token!r}, {run} {processor.null_token!r}")
+    first, other = joined_sources(run), joined_sources(member)
+    if first and other and first.sources != other.sources:
+        raise ValueError(f"{member} joins the sources {other.sources}, {run} {first.sources}: they cannot be combined")
+
+
+def joined_sources(model: str) -> DataRecipe | None:
+    """Return the data section of a run that joined its sources into one; None for any other model.
+
+    Args:
+        model: Run folder, model folder or Hub id.
+
+    Returns:
+        The section.
+    """
+    recipe = Path(model) / "recipe.yaml"
+    data = load_recipe(recipe).data if recipe.exists() else None
+    return data if data and data.concatenate else None
+
+
+def _digest(processor: MultiSourceProcessor, source: str | None) -> dict[str, str]:
+    """Digests of the files of a source's tokenizer or preprocessing; None: of the target's tokenizer."""
+    part: Any = processor.tokenizer if source is None else processor.part_of(source)
+    if part is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        part.save_pretrained(folder)
+        return digests_of(Path(folder), [path.name for path in Path(folder).iterdir()])
