@@ -8,7 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_multisource.cli import attach, card, degrade, plot, precompute, push, recipes, results, score, tokenizer, train
+from hf_multisource.cli import (
+    attach,
+    average,
+    card,
+    degrade,
+    plot,
+    precompute,
+    push,
+    recipes,
+    results,
+    score,
+    tokenizer,
+    train,
+)
 from hf_multisource.cli import translate as translate_
 from hf_multisource.cli.command import PROGRAM, add_command, new_app, run
 
@@ -19,6 +32,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     train.NAME: (train.train, train.SETTINGS),
     score.NAME: (score.score, score.SETTINGS),
     translate_.NAME: (translate_.translate, translate_.SETTINGS),
+    average.NAME: (average.average, {}),
     plot.NAME: (plot.plot, {}),
     results.NAME: (None, {}),
     card.NAME: (card.card, {}),

@@ -9,7 +9,19 @@ import pytest
 from hf_multisource.cli.app import main
 from hf_multisource.cli.command import expand
 
-COMMANDS = ["attach", "card", "degrade", "plot", "precompute", "push", "recipes", "results", "score", "tokenizer"]
+COMMANDS = [
+    "attach",
+    "average",
+    "card",
+    "degrade",
+    "plot",
+    "precompute",
+    "push",
+    "recipes",
+    "results",
+    "score",
+    "tokenizer",
+]
 COMMANDS += ["train", "translate"]
 PENALTY = "hf-multisource translate: --length_penalty must be a number; got 'x'"
 
