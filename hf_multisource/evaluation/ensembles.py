@@ -12,7 +12,7 @@ from hf_multisource.data.interfaces import Model
 from hf_multisource.evaluation.decoding import load_weights
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.processor import digests_of
-from hf_multisource.recipes.recipe import DataRecipe, load_recipe
+from hf_multisource.recipes.recipe import load_recipe
 
 
 def load_members(
@@ -56,7 +56,8 @@ def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None
 
     Raises:
         ValueError: If the other one has another tokenizer of the target, another source, or another tokenizer,
-            preprocessing, kind or null token of a source; the message names both members and the source.
+            preprocessing, kind or null token of a source, or joins its sources otherwise; the message names both
+            members, and the source or the key of the recipe.
     """
     load_config(member)  # whose error says what a member is
     own = load_processor(member)
@@ -70,23 +71,20 @@ def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None
         raise ValueError(f"{member} has another tokenizer of the target than {run}: they cannot be combined")
     if own.null_token != processor.null_token:
         raise ValueError(f"{member} has null_token {own.null_token!r}, {run} {processor.null_token!r}")
-    first, other = joined_sources(run), joined_sources(member)
-    if first and other and first.sources != other.sources:
-        raise ValueError(f"{member} joins the sources {other.sources}, {run} {first.sources}: they cannot be combined")
+    first, other = _form_of_rows(run), _form_of_rows(member)
+    for key in first.keys() & other.keys():
+        if first[key] != other[key]:
+            raise ValueError(f"data.{key} is {other[key]} in {member}, {first[key]} in {run}: they cannot be combined")
 
 
-def joined_sources(model: str) -> DataRecipe | None:
-    """Return the data section of a run that joined its sources into one; None for any other model.
-
-    Args:
-        model: Run folder, model folder or Hub id.
-
-    Returns:
-        The section.
-    """
+def _form_of_rows(model: str) -> dict[str, Any]:
+    """What the recipe of a run says about how rows become inputs of the model; nothing for a model without recipe."""
     recipe = Path(model) / "recipe.yaml"
-    data = load_recipe(recipe).data if recipe.exists() else None
-    return data if data and data.concatenate else None
+    if not recipe.exists():
+        return {}
+    data = load_recipe(recipe).data
+    order = {"sources": data.sources} if data.concatenate else {}
+    return {"mark_sources": data.mark_sources, "reverse": data.reverse, **order}
 
 
 def _digest(processor: MultiSourceProcessor, source: str | None) -> dict[str, str]:

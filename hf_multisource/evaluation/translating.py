@@ -30,11 +30,11 @@ from hf_multisource.evaluation.decoding import (
     decode_windows,
     format_lines,
 )
-from hf_multisource.evaluation.ensembles import joined_sources, load_members
+from hf_multisource.evaluation.ensembles import load_members
 from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device
-from hf_multisource.recipes.recipe import UNREADABLE, load_recipe
+from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 from hf_multisource.source_kinds import FORMS
 
 LONGEST_SOURCE = 1024  # tokens that a source keeps where neither a recipe nor the model sets a limit
@@ -226,6 +226,13 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
         limits.append(getattr(source.encoder, "max_position_embeddings", LONGEST_SOURCE))
         limits.append(processor.get_tokenizer(source.name).model_max_length)
     return min(limits)
+
+
+def joined_sources(model: str) -> DataRecipe | None:
+    """The data section of a run that joined its sources into one; None for any other model."""
+    recipe = Path(model) / "recipe.yaml"
+    data = load_recipe(recipe).data if recipe.exists() else None
+    return data if data and data.concatenate else None
 
 
 def source_options(model: str) -> list[str]:

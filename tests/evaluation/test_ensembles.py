@@ -149,16 +149,27 @@ def test_a_target_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
         translate.main([str(one), "--ensemble", str(other), "--en", str(source)])
 
 
-def test_runs_that_join_their_sources_in_another_order_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "was"), [("sources", ["de", "en"], ["en", "de"]), ("mark_sources", True, False)]
+)
+def test_runs_that_join_their_sources_in_another_way_are_refused(
+    key: str, value: object, was: object, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     one = make_run(tmp_path / "one", tmp_path / "data", concatenate=True)
     other = sibling(one, "other", 1)
-    score.main([str(one), "--ensemble", str(other), *OPTIONS])
     recipe = load_recipe(other / "recipe.yaml")
-    recipe.data.sources = ["de", "en"]
+    setattr(recipe.data, key, value)
     recipe.save(other / "recipe.yaml")
-    with pytest.raises(SystemExit, match=re.escape(f"{other} joins the sources ['de', 'en'], {one} ['en', 'de']")):
+    with pytest.raises(SystemExit, match=re.escape(f"data.{key} is {value} in {other}, {was} in {one}")):
         score.main([str(one), "--ensemble", str(other), *OPTIONS])
+
+
+def test_runs_that_join_their_sources_decode_together(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    one = make_run(tmp_path / "one", tmp_path / "data", concatenate=True)
+    score.main([str(one), "--ensemble", str(sibling(one, "other", 1)), *OPTIONS])
+    assert len(texts_of(one / "scores-ensemble")) == len(COLUMNS["en"])
 
 
 def test_attention_is_plotted_of_one_model(run: Path) -> None:
