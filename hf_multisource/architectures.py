@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from .configuration_multisource import MultiSourceConfig
 
-SOURCE_TABLE = "source_embeddings.weight"  # of an encoder: a row for each source that it reads
 # What distinguishes the encoder-decoders of Transformers that compute what ours does, by their model_type. NLLB is an
 # M2M100. Their attentions have biases, and their layer norms an epsilon of 1e-5.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -130,36 +128,32 @@ class Checkpoint:
         own = self.config.source_names.index(self.own_source(name))
         return self.config.combiner == "gated_serial" and self.config.gated_sources[own]
 
-    def encoder_weights(self, owner: str, name: str, readers: Sequence[str]) -> dict[str, Tensor]:
+    def encoder_weights(self, owner: str, name: str) -> dict[str, Tensor]:
         """The weights of an encoder.
 
         Args:
             owner: The checkpoint's source whose encoder it is.
             name: The source of the new model that gets it.
-            readers: The checkpoint's sources that the new model reads with it, in order.
 
         Returns:
             The weights, by their names in the new model.
         """
         theirs, ours = (f"model.encoder.sources.{source}." for source in (owner, name))
-        found = {key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
-        if SOURCE_TABLE in found:
-            sharing = [one for one in self.config.source_names if self.config.encoder_owner(one).name == owner]
-            found[SOURCE_TABLE] = found[SOURCE_TABLE][[sharing.index(reader) for reader in readers]]
-        return {ours + key: value for key, value in found.items()}
+        return {ours + key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
 
-    def absent_vector(self, own: str, name: str) -> dict[str, Tensor]:
-        """The vector that stands for a source where an example lacks it.
+    def vector_of(self, own: str, name: str, table: str) -> dict[str, Tensor]:
+        """A learned vector of one source.
 
         Args:
             own: The checkpoint's source.
             name: The source of the new model that gets it.
+            table: Where the vectors are: "source_embeddings" or "absent_vectors".
 
         Returns:
             The vector, by its name in the new model; {} if the checkpoint has none.
         """
-        theirs, ours = (f"model.encoder.absent_vectors.{source}.vector" for source in (own, name))
-        return {ours: self.weights[theirs]} if theirs in self.weights else {}
+        theirs, ours = (f"model.encoder.{table}.{source}." for source in (own, name))
+        return {ours + key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
 
     def decoder_weights(self) -> dict[str, Tensor]:
         """The weights outside the encoders and the cross-attention.

@@ -162,8 +162,9 @@ class FromSourcesMixin:
             elif checkpoint is None:
                 source["encoder"] = copy.deepcopy(models[places[name].identity].config)
             else:
-                readers = [other for other, (_, _, first) in encoders.items() if first == name]
-                weights |= checkpoint.encoder_weights(own, name, [checkpoint.own_source(other) for other in readers])
+                weights |= checkpoint.encoder_weights(own, name)
+            if checkpoint is not None:
+                weights |= checkpoint.vector_of(checkpoint.own_source(name), name, "source_embeddings")
             if combiner == "gated_serial":
                 source["gated"] = checkpoint is not origin or origin.is_gated(name)
             if "dropout" in kwargs:
@@ -183,9 +184,8 @@ class FromSourcesMixin:
         _tell("These parameters of the decoder's checkpoint have no place in the model: %s", left)
         weights |= transferred
         if config.absent_vectors:
-            weights |= {
-                key: value for name, own in names.items() for key, value in origin.absent_vector(own, name).items()
-            }
+            for name, own in names.items():
+                weights |= origin.vector_of(own, name, "absent_vectors")
         for name, (checkpoint, _, owner) in encoders.items():
             if checkpoint is None and owner == name:
                 weights |= wrapped_weights(model, name, models[places[name].identity])

@@ -21,7 +21,7 @@ from .attention import MultiHeadAttention, show_first_position
 from .configuration_multisource import EncoderSettings, MultiSourceConfig
 from .dropout import dropout
 from .foreign import build_wrapped_model
-from .layers import FeedForward, SourceEmbeddings, TextEmbeddings, build_positions
+from .layers import FeedForward, TextEmbeddings, build_positions
 from .messages import shown
 from .packing import Packing, pack_if_padded, packing_pays
 from .pretrained_model import MultiSourcePreTrainedModel, MultiSourceTransformerPreTrainedModel
@@ -314,9 +314,6 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
             max_position_embeddings=settings.max_position_embeddings,
             dropout=settings.dropout,
         )
-        readers = [one for one in config.source_names if config.encoder_owner(one).name == name]
-        self.source_embeddings = SourceEmbeddings(len(readers), config.d_model) if config.source_embeddings else None
-        self.source_indices = {one: i for i, one in enumerate(readers)}
         self.add_layers(norm=config.norm_position == "pre")
         self.post_init()
         self.freeze()
@@ -328,7 +325,7 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        source_index: Tensor | None = None,
+        source_vectors: Tensor | None = None,
         **kwargs: Any,
     ) -> EncodedSource:
         """Encode the source.
@@ -337,20 +334,17 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
             input_ids: Token ids.
             attention_mask: True at real tokens.
             inputs_embeds: Embedded tokens instead of ids.
-            source_index: (B,): with `source_embeddings`, which of the sources that share the encoder each row is, as
-                `source_indices` numbers them; None: the first.
+            source_vectors: (B, D), added to each embedded token of a row, before these are scaled.
             **kwargs: `output_hidden_states`, `output_attentions`, and what the attention implementation reads.
 
         Returns:
             The states; where a row has no real token they are finite and mean nothing.
         """
-        if self.source_embeddings is not None:
+        if source_vectors is not None:
             if inputs_embeds is None and input_ids is not None:
                 input_ids, inputs_embeds = None, self.embeddings.tokens(input_ids)
-            assert inputs_embeds is not None
-            if source_index is None:
-                source_index = torch.zeros(len(inputs_embeds), dtype=torch.long, device=inputs_embeds.device)
-            inputs_embeds = inputs_embeds + self.source_embeddings(source_index)[:, None]
+            assert inputs_embeds is not None  # the model gives it
+            inputs_embeds = inputs_embeds + source_vectors[:, None]
         return self.run_layers(self.embeddings(input_ids, inputs_embeds), attention_mask, **kwargs)
 
 

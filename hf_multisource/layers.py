@@ -203,21 +203,6 @@ class FeedForward(nn.Module):
         return states if self.pre_norm else self.layer_norm(states)
 
 
-class SourceEmbeddings(nn.Embedding):
-    """A learned vector of each source that an encoder reads; they begin at 0, so that at first all are read alike.
-
-    Args:
-        sources: How many sources.
-        width: D.
-
-    Shape:
-        Indices (B,) to (B, D).
-    """
-
-    def __init__(self, sources: int, width: int) -> None:
-        super().__init__(sources, width)
-
-
 def modules_of_sources(names: Iterable[str], make: Callable[[], nn.Module]) -> nn.ModuleDict:
     """Make one module for each source.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
 from .dropout import dropout
-from .encoders import ENCODERS, EncodedSource
+from .encoders import ENCODERS, EncodedSource, TextEncoder
 from .generation import EXPANSION, MultiSourceGenerationMixin
-from .layers import FeedForward, TextEmbeddings
+from .layers import Bias, FeedForward, TextEmbeddings, modules_of_sources
 from .modeling_sources import (
     MultiSourceDecoderOutput,
     SourcesEncoder,
@@ -31,7 +32,7 @@ from .modeling_sources import (
 from .packing import examples_with, packing_pays
 from .pretrained_model import MultiSourceTransformerPreTrainedModel
 
-SOURCE_INDEX = "source_index"  # argument of encoders that several sources share
+SOURCE_VECTORS = "source_vectors"  # argument of encoders of text
 
 
 class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
@@ -42,6 +43,20 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
     """
 
     encoder_types = ENCODERS
+
+    def __init__(self, config: MultiSourceConfig) -> None:
+        super().__init__(config)
+        self.source_embeddings: nn.ModuleDict | None = None
+        if config.source_embeddings:
+            names = [name for name in self.source_names if isinstance(self.encoder_of(name), TextEncoder)]
+            # No table: its rows could not be divided among more processes than there are sources.
+            self.source_embeddings = modules_of_sources(names, lambda: Bias(config.d_model))
+        self.post_init()
+
+    def _vectors_of(self, names: Sequence[str], rows: int) -> Tensor:
+        """The vectors of sources (len(names) * rows, D), each as often as it has rows."""
+        vectors: Any = self.source_embeddings
+        return torch.stack([vectors[name]() for name in names]).repeat_interleave(rows, dim=0)
 
     def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
         """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
@@ -67,9 +82,8 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
     def _encode(self, name: str, inputs: dict[str, Tensor], **options: object) -> EncodedSource:
         """Encode a source; in training on a CPU, only of the examples that have it."""
         mask = inputs["attention_mask"]
-        index = getattr(self.encoder_of(name), "source_indices", {}).get(name)
-        if index is not None and SOURCE_INDEX not in inputs and self.config.source_embeddings:
-            inputs = {**inputs, SOURCE_INDEX: mask.new_full(mask.shape[:1], index, dtype=torch.long)}
+        if self.source_embeddings is not None and name in self.source_embeddings and SOURCE_VECTORS not in inputs:
+            inputs = {**inputs, SOURCE_VECTORS: self._vectors_of([name], mask.shape[0])}
         recorded = options.get("output_attentions") or options.get("output_hidden_states")
         rows = examples_with(mask.any(dim=1)) if packing_pays(mask, self.training) and not recorded else None
         if rows is None:
@@ -110,9 +124,8 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         name, one = next(iter(inputs.items()))
         joined = {key: torch.cat([pad(tensors[key]) for tensors in inputs.values()]) for key in one}
         sizes = [len(tensors["attention_mask"]) for tensors in inputs.values()]
-        if self.config.source_embeddings and (indices := getattr(self.encoder_of(name), "source_indices", None)):
-            given = torch.tensor([indices[other] for other in inputs], device=joined["attention_mask"].device)
-            joined[SOURCE_INDEX] = given.repeat_interleave(sizes[0])
+        if self.source_embeddings is not None and name in self.source_embeddings:
+            joined[SOURCE_VECTORS] = self._vectors_of(list(inputs), sizes[0])
         output = self._encode(name, joined, **options)
         states, masks = output.last_hidden_state.split(sizes), output.attention_mask.split(sizes)
         return {

@@ -14,7 +14,7 @@ from transformers.utils import cached_file
 from .code_references import add_code_references
 from .configuration_multisource import MultiSourceConfig, SourcesConfig
 from .foreign import DOWNLOAD_OPTIONS, check_adapter, check_weight_files
-from .layers import AbsentVector, Bias, SourceEmbeddings
+from .layers import AbsentVector, Bias
 from .model_card import ModelCardMixin
 from .weight_checks import (
     SafetensorError,
@@ -189,8 +189,6 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
             init.xavier_uniform_(module.weight)
         if isinstance(module, Bias):
             init.zeros_(module.bias)
-        if isinstance(module, SourceEmbeddings):
-            init.zeros_(module.weight)
         if isinstance(module, AbsentVector):  # as an embedding, of one row
             if self.config.initializer == "normal":
                 init.normal_(module.vector, std=self.config.init_std)

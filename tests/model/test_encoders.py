@@ -379,13 +379,14 @@ def counted(encoder: Any) -> list[int]:
 def test_source_embeddings_are_added_to_the_embedded_tokens() -> None:
     model = make("serial", "en", {"name": "de", "share_encoder_with": "en"}, "fr", source_embeddings=True)
     encoder = model.get_encoder()
-    tables = {name: encoder.sources[name].source_embeddings.weight for name in ("en", "fr")}
-    assert {name: tuple(table.shape) for name, table in tables.items()} == {"en": (2, 8), "fr": (1, 8)}
+    vectors = {name: module.bias for name, module in encoder.source_embeddings.items()}
+    assert {name: tuple(vector.shape) for name, vector in vectors.items()} == {"en": (8,), "de": (8,), "fr": (8,)}
+    assert all(vector.any() for vector in vectors.values())
     ids = TEXT["input_ids"]
-    for name, owner, row in (("en", "en", 0), ("de", "en", 1), ("fr", "fr", 0)):
+    for name, owner in (("en", "en"), ("de", "en"), ("fr", "fr")):
         prefix = "" if name == "en" else f"{name}_"
         found = encoder.encode_source(name, **{f"{prefix}input_ids": ids}).last_hidden_state
-        embedded = encoder.sources[owner].embeddings.tokens(ids) + tables[owner][row]
+        embedded = encoder.sources[owner].embeddings.tokens(ids) + vectors[name]
         with torch.no_grad():
             layers = encoder.sources[owner].run_layers(
                 encoder.sources[owner].embeddings(None, embedded), encoder.sources[owner].input_mask(input_ids=ids)
@@ -399,6 +400,14 @@ def test_source_embeddings_are_added_to_the_embedded_tokens() -> None:
             },
         )
         close(found[ids != 0], given.last_hidden_state[ids != 0])
+
+
+def test_source_embeddings_begin_at_0_and_only_texts_have_them() -> None:
+    sources = ["en", wrapped_source("vit"), "fr"]
+    model: Any = MultiSourceForConditionalGeneration(tiny_config("serial", sources, source_embeddings=True))
+    vectors = model.get_encoder().source_embeddings
+    assert list(vectors) == ["en", "fr"]
+    assert not any(module.bias.any() for module in vectors.values())
 
 
 @pytest.mark.parametrize("fields", [{}, {"source_embeddings": True}], ids=["plain", "source_embeddings"])
