@@ -144,7 +144,7 @@ FSDP: dict[str, Any] = {
 @pytest.mark.feature("Training", "FSDP2: two processes train as one")
 @each_combiner
 def test_two_processes_that_divide_the_model_train_as_one(combiner: str, folder: Path) -> None:
-    settings = {**FSDP, "combiner": combiner, "max_steps": 3}
+    settings = {**FSDP, "source_embeddings": True, "combiner": combiner, "max_steps": 3}
     one = train_at(folder, "one", **{**settings, "use_cpu": True})
     launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**settings, "eval_strategy": "steps", "eval_steps": 3})
     two = folder / "two"
@@ -166,7 +166,7 @@ def test_two_processes_that_divide_the_model_train_as_one(combiner: str, folder:
 @pytest.mark.feature("Training", "FSDP2: resume")
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_run_that_divides_the_model_resumes(combiner: str, folder: Path) -> None:
-    settings = {**FSDP, "combiner": combiner}
+    settings = {**FSDP, "source_embeddings": True, "combiner": combiner}
     one = train_at(folder, "one", **{**settings, "use_cpu": True, "max_steps": 6})
     for flags, steps in (((), 3), (("--resume",), 6), (("--resume",), 6)):  # the last one finds a finished run
         said = launch(folder, "fsdp2.yaml", FSDP_ON_CPU, {**settings, "max_steps": steps}, *flags)
