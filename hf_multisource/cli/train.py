@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from hf_multisource.cli.command import ARGUMENTS, OPEN, command_line, make_main
+from hf_multisource.cli.command import ARGUMENTS, OPEN, PROGRAM, command_line, make_main
 from hf_multisource.recipes.keys import describe_keys
 from hf_multisource.recipes.recipe import load_recipe, parse_overrides
+from hf_multisource.recipes.seeds import describe_seeds, train_seeds
 from hf_multisource.recipes.training import train as train_recipe
 
 NAME = "train"
@@ -32,6 +34,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder from its last complete checkpoint.")
     ] = False,
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("--seeds", help="Train with each of these seeds, each in a folder seed-N of the output folder."),
+    ] = None,
 ) -> None:
     """Train a model as a recipe says; every key of the recipe can be changed on the command line.
 
@@ -39,6 +45,7 @@ def train(
         hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --output_dir runs/mine
         hf-multisource train multi30k_en_de_fr_cs --path my_folder --combiner flat --seed 2
         hf-multisource train my_recipe.yaml --resume
+        hf-multisource train my_recipe.yaml --seeds 1 2 3
         accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
 
     A key is written as `--key value`, or as `--section.key value` where the section matters; a list is written as
@@ -46,11 +53,35 @@ def train(
     the best model and its processor, the resolved recipe, the versions, what the run took, and checkpoints. After a
     kill, the same command with --resume continues from the last complete checkpoint and arrives at the same weights.
     With --resume and a higher --max_steps a finished run trains further, provided that its learning rate does not
-    depend on the number of updates.
+    depend on the number of updates. With --seeds, --resume skips the seeds that have finished.
     """
     if (first := ctx.meta[ARGUMENTS][0]).startswith("-") and first != "--resume":
         raise ValueError(f"the recipe comes first, before {first}")
-    train_recipe(load_recipe(recipe, parse_overrides(ctx.args)), resume=resume, command=command_line(ctx, NAME))
+    overrides = parse_overrides(ctx.args)
+    if not seeds:
+        train_recipe(load_recipe(recipe, overrides), resume=resume, command=command_line(ctx, NAME))
+        return
+    rest = [PROGRAM, NAME, recipe, *without(ctx.args, "--output_dir", "--training.output_dir")]
+    print(describe_seeds(train_seeds(recipe, overrides, seeds, resume=resume, command=rest)))
+
+
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """Return a command line without some of its options.
+
+    Args:
+        arguments: The command line.
+        *options: The options, which are followed by their values or joined to them by "=".
+
+    Returns:
+        The rest.
+    """
+    kept, left_out = [], False
+    for argument in arguments:
+        if argument.startswith("--"):
+            left_out = argument.partition("=")[0] in options
+        if not left_out:
+            kept.append(argument)
+    return kept
 
 
 main = make_main(NAME, train, **SETTINGS)

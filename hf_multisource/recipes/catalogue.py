@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -31,17 +33,36 @@ def find_recipe(name: str | Path) -> Path:
         FileNotFoundError: If there is neither such a file nor such a recipe.
         IsADirectoryError: If it is a folder, and no recipe has its name.
     """
-    path, shipped = Path(name), shipped_recipes()
+    return find_yaml(name, shipped_recipes(), "recipe")
+
+
+def find_yaml(name: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
+    """Return a file that is named by its path, or by its name among those that are shipped.
+
+    Args:
+        name: A file, or the name of a shipped one.
+        shipped: Name -> file.
+        kind: What errors call such a file.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileNotFoundError: If there is neither such a file nor such a name.
+        IsADirectoryError: If it is a folder, and no shipped file has its name.
+    """
+    path = Path(name)
     if path.is_dir() and str(name) not in shipped:
         hint = f"; did you mean {path / RUN_RECIPE}?" if (path / RUN_RECIPE).is_file() else ""
-        raise IsADirectoryError(f"{name} is a folder; a recipe is a YAML file{hint}")
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise IsADirectoryError(f"{name} is a folder; {article} {kind} is a YAML file{hint}")
     if path.exists() and not path.is_dir():
         return path
     if str(name) in shipped:
         return shipped[str(name)]
-    hint = f"; did you mean the shipped recipe {path.stem}?" if path.stem in shipped else ""
+    hint = f"; did you mean the shipped {kind} {path.stem}?" if path.stem in shipped else ""
     raise FileNotFoundError(
-        f"no file {name}, and no shipped recipe of that name{hint or '; these are ' + ', '.join(shipped)}"
+        f"no file {name}, and no shipped {kind} of that name{hint or '; these are ' + ', '.join(shipped)}"
     )
 
 
@@ -83,9 +104,18 @@ def describe_recipes() -> str:
     Returns:
         One line a recipe.
     """
-    lines = []
-    for name, path in shipped_recipes().items():
-        comment = path.read_text(encoding="utf-8").split("\n\n")[0].partition("\ndata:")[0]
-        text = " ".join(line.removeprefix("#").strip() for line in comment.splitlines() if line.startswith("#"))
-        lines.append(f"{name:<32}{text.partition('. ')[0].rstrip('.')}.\n")
-    return "".join(lines)
+    return "".join(f"{name:<32}{comment_of(path)}\n" for name, path in shipped_recipes().items())
+
+
+def comment_of(path: Path) -> str:
+    """Return the first sentence of the comment at the top of a YAML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The sentence, with its full stop.
+    """
+    comment = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return f"{text.partition('. ')[0].rstrip('.')}."

@@ -30,7 +30,7 @@ from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show
 from hf_multisource.source_kinds import FORMS
 
-RECIPE, FINGERPRINT = "recipe.yaml", "fingerprint.json"
+RECIPE, FINGERPRINT, SUMMARY = "recipe.yaml", "fingerprint.json", "train_summary.json"
 LOCK, OWNER = "training.lock", "training.pid"
 MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
 BATCH_KEYS = {
@@ -120,16 +120,8 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
             f"{folder} cannot be resumed: training.save_only_model is true, so its checkpoints hold no optimizer; give "
             "another --output_dir to train from the beginning"
         )
-    try:
-        old, new = asdict(load_recipe(saved)), asdict(recipe)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{saved}: the recipe of the run cannot be read: {error}") from error
-    changed = [
-        f"{section}.{key}"
-        for section in new
-        for key in {**old[section], **new[section]}
-        if old[section].get(key) != new[section].get(key)
-    ]
+    old, new = read_saved(saved), asdict(recipe)
+    changed = changed_keys(old, new)
     fingerprint = read_fingerprint(folder)
     batch = fingerprint.get("batch")
     free = (
@@ -150,6 +142,60 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
         )
     else:
         check_batch(batch, batch_of(recipe, args))
+
+
+def read_saved(saved: Path) -> dict[str, dict[str, Any]]:
+    """Read the recipe that a run has saved.
+
+    Args:
+        saved: Its file.
+
+    Returns:
+        Its sections.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    try:
+        return asdict(load_recipe(saved))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{saved}: the recipe of the run cannot be read: {error}") from error
+
+
+def changed_keys(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the keys in which two recipes differ.
+
+    Args:
+        old: The sections of one recipe.
+        new: The sections of the other one.
+
+    Returns:
+        Such as "training.seed".
+    """
+    return [
+        f"{section}.{key}"
+        for section in new
+        for key in {**old[section], **new[section]}
+        if old[section].get(key) != new[section].get(key)
+    ]
+
+
+def is_finished(folder: Path, recipe: Recipe) -> bool:
+    """Return whether a folder holds the finished run of a recipe.
+
+    Args:
+        folder: The run's folder.
+        recipe: The recipe.
+
+    Returns:
+        True if the run has finished and its recipe differs in nothing that would change the weights.
+
+    Raises:
+        ValueError: If the recipe that the run has saved cannot be read.
+    """
+    if not ((folder / SUMMARY).exists() and (folder / RECIPE).exists()):
+        return False
+    return set(changed_keys(read_saved(folder / RECIPE), asdict(recipe))) <= FREE_KEYS | {"data.path"}
 
 
 def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:

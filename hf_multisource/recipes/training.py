@@ -35,6 +35,7 @@ from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import (
     FINGERPRINT,
     RECIPE,
+    SUMMARY,
     batch_of,
     check_folder,
     explained,
@@ -216,7 +217,7 @@ def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
         "date": time.strftime("%Y-%m-%d"),
     }
     if trainer.is_world_process_zero():
-        write_json(Path(str(args.output_dir)) / "train_summary.json", summary)
+        write_json(Path(str(args.output_dir)) / SUMMARY, summary)
     return summary
 
 

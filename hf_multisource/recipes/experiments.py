@@ -1,0 +1,307 @@
+"""Experiments: recipes whose runs make one table, each of them with several seeds, as one YAML file says.
+
+extends:    name or file of an experiment that this one changes; mappings are merged, everything else is replaced
+recipe:     the recipe of all rows
+path, sources, target, origin:  the data, as in the section `data` of a recipe
+train:      keys of the recipe that differ in all rows
+seeds:      seeds of every row
+score:      fields of `Scoring`, such as num_beams
+baseline:   the row with which all others are compared
+margin:     differences of the first metric that are smaller count as none
+rows:       name -> label, `shown: false` if the row is only a part of another one, and one of
+    train: {…}                        trained with these keys of the recipe
+    best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
+    rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
+    ensemble: {of: ROW}               all seeds of a row decode together
+published:  figures of others: label, citation, scores (by metric), number (by the number of sources present)
+quick:      rows, seeds and train of `--quick`
+
+Rows that are not shown come where they are needed. The runs are in RUNS/<experiment>/<row>/seed-<n>.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.data.checks import check_choice
+from hf_multisource.recipes.catalogue import comment_of, find_yaml
+from hf_multisource.recipes.reading import read_yaml
+from hf_multisource.recipes.recipe import Recipe, load_recipe
+from hf_multisource.recipes.values import show
+
+EXPERIMENTS = Path(__file__).with_name("experiments")
+KINDS = ("train", "best_source", "rerank", "ensemble")
+
+
+@dataclass(frozen=True)
+class ExperimentRow:
+    """One row of an experiment.
+
+    Args:
+        name: Its name; also its folder's.
+        label: What the page calls it.
+        kind: One of `KINDS`.
+        settings: Keys of the recipe; for `rerank` and `ensemble`, names of rows.
+        shown: Whether the page has it.
+    """
+
+    name: str
+    label: str
+    kind: str
+    settings: dict[str, Any]
+    shown: bool = True
+
+    @property
+    def needs(self) -> list[str]:
+        """Names of the rows that it is made of."""
+        return list(self.settings.values()) if self.kind in ("rerank", "ensemble") else []
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment, all settings resolved. The fields are explained at the top of this module.
+
+    Args:
+        name: Its name; also that of its folder and its page.
+        recipe: Name or file of a recipe.
+        path: Folder or Hub id of the data.
+        sources: Names of the sources.
+        target: Name of the target.
+        rows: The rows, in order.
+        baseline: Name of the row with which the others are compared.
+        origin: Where the data come from.
+        train: Keys of the recipe for all rows.
+        seeds: The seeds.
+        score: Fields of `Scoring`.
+        margin: Equivalence margin of the first metric.
+        published: Figures of others.
+        quick: What `--quick` changes.
+        is_quick: Whether that has been done.
+    """
+
+    name: str
+    recipe: str
+    path: str
+    sources: list[str]
+    target: str
+    rows: dict[str, ExperimentRow]
+    baseline: str | None = None
+    origin: str | None = None
+    train: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=lambda: [1])
+    score: dict[str, Any] = field(default_factory=dict)
+    margin: float | None = None
+    published: list[dict[str, Any]] = field(default_factory=list)
+    quick: dict[str, Any] = field(default_factory=dict)
+    is_quick: bool = False
+
+    def overrides(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> dict[str, Any]:
+        """Return what one run changes in the recipe.
+
+        Args:
+            row: A row that is trained.
+            folder: Folder of the run.
+            seed: Its seed.
+            source: The only source; None: all.
+
+        Returns:
+            Values by key.
+        """
+        return {
+            "path": self.path,
+            "sources": [source] if source else self.sources,
+            "target": self.target,
+            **({"origin": self.origin} if self.origin else {}),
+            **merge(self.train, row.settings),
+            "output_dir": str(folder),
+            "seed": seed,
+        }
+
+    def load_recipe(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> tuple[Recipe, str]:
+        """Return the recipe of one run.
+
+        Args:
+            row: As `overrides` has it.
+            folder: As `overrides` has it.
+            seed: As `overrides` has it.
+            source: As `overrides` has it.
+
+        Returns:
+            The recipe, and the command line that trains it.
+        """
+        changed = self.overrides(row, folder, seed, source)
+        words = [word for key, value in changed.items() for word in (f"--{key}", *words_of(value))]
+        return load_recipe(self.recipe, changed), shlex.join(["hf-multisource", "train", self.recipe, *words])
+
+
+def words_of(value: Any) -> list[str]:
+    """Return the value of a key of a recipe as the command line has it.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its words, several of a list.
+    """
+    if isinstance(value, list) and value and not any(isinstance(item, list | dict) for item in value):
+        return [word for item in value for word in words_of(item)]
+    return [value if isinstance(value, str) else json.dumps(value)]
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings; mappings inside are merged, too, and everything else is replaced.
+
+    Args:
+        base: A mapping.
+        changes: Values that are added or replace others.
+
+    Returns:
+        The merged mapping, in the order of `base`.
+    """
+    merged = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """Return the shipped experiments.
+
+    Returns:
+        Name -> file, sorted by name.
+    """
+    return {path.stem: path for path in sorted(EXPERIMENTS.glob("*.yaml"))}
+
+
+def describe_experiments() -> str:
+    """Return the names of the shipped experiments with the first sentence of each.
+
+    Returns:
+        One line an experiment.
+    """
+    return "".join(f"{name:<32}{comment_of(path)}\n" for name, path in shipped_experiments().items())
+
+
+def read_experiment(name: str | Path) -> tuple[str, dict[str, Any]]:
+    """Read the file of an experiment and those that it extends.
+
+    Args:
+        name: A file, or the name of a shipped experiment.
+
+    Returns:
+        The experiment's name and its keys.
+
+    Raises:
+        ValueError: If the file is no mapping.
+    """
+    path = find_yaml(name, shipped_experiments(), "experiment")
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: an experiment is a mapping with recipe, rows and other keys")
+    if (base := content.pop("extends", None)) is None:
+        return path.stem, content
+    beside = path.with_name(f"{base}.yaml")
+    return path.stem, merge(read_experiment(beside if beside.exists() else base)[1], content)
+
+
+def load_experiment(
+    name: str | Path,
+    *,
+    data: str | None = None,
+    sources: Sequence[str] | None = None,
+    target: str | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    quick: bool = False,
+) -> Experiment:
+    """Read an experiment and check it.
+
+    Args:
+        name: A file, or the name of a shipped experiment.
+        data: Folder or Hub id of the data; None: the experiment's.
+        sources: Names of the sources; None: the experiment's. Other sources or another target make another experiment:
+            the name of the data folder is added to its name, and figures of others are left out.
+        target: Name of the target; None: the experiment's.
+        rows: Names of rows to keep; None: all. Rows of which they are made are added.
+        seeds: The seeds; None: the experiment's.
+        quick: Whether to apply the key `quick`; `-quick` is added to the name.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        ValueError: If a key is unknown or missing, or a value is not allowed; the message names the key.
+    """
+    found, content = read_experiment(name)
+    given = {"path": data, "sources": sources and list(sources), "target": target, "seeds": seeds and list(seeds)}
+    other = any(given[key] not in (None, content.get(key)) for key in ("sources", "target"))
+    if quick:
+        if not content.get("quick"):
+            raise ValueError(f"experiment {found}: quick is missing, so it has no quick form")
+        changes = content["quick"]
+        content = merge(content, {key: changes[key] for key in ("seeds", "train") if key in changes})
+        rows, found = rows or changes.get("rows"), f"{found}-quick"
+    content |= {key: value for key, value in given.items() if value is not None}
+    if other:
+        found = f"{found}-{Path(str(content.get('path'))).name}"
+        content |= {"published": [], "origin": None}
+    allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick")]
+    for key in content:
+        check_choice(tuple(allowed), **{f"experiment {found}: key": key})
+    for key, option in (("recipe", ""), ("path", "--data"), ("sources", "--sources"), ("target", "--target")):
+        if not content.get(key):
+            raise ValueError(f"experiment {found}: {key} is missing{option and f'; give {option}'}")
+    entries = content.get("rows")
+    if not isinstance(entries, dict) or not entries:
+        raise ValueError(f"experiment {found}: rows must be a mapping from names to settings; got {show(entries)}")
+    experiment = Experiment(
+        **{**content, "name": found, "rows": {row: _read_row(row, entry) for row, entry in entries.items()}},
+        is_quick=quick,
+    )
+    _check(experiment)
+    return experiment if rows is None else replace(experiment, rows=_chosen(experiment, rows))
+
+
+def _read_row(name: str, entry: Any) -> ExperimentRow:
+    """A row, from its entry."""
+    kinds = [key for key in KINDS if key in entry] if isinstance(entry, dict) else []
+    if len(kinds) != 1:
+        raise ValueError(f"rows.{name} must have one of {', '.join(KINDS)}; got {show(entry)}")
+    kind = kinds[0]
+    for key in entry:
+        check_choice(("label", "shown", kind), **{f"rows.{name}: key": key})
+    settings = entry[kind] or {}
+    wanted = {"rerank": {"of", "reverse"}, "ensemble": {"of"}}.get(kind)
+    if not isinstance(settings, dict) or (wanted is not None and set(settings) != wanted):
+        needed = "be a mapping" if wanted is None else f"have {' and '.join(sorted(wanted))}"
+        raise ValueError(f"rows.{name}.{kind} must {needed}; got {show(settings)}")
+    return ExperimentRow(name, str(entry.get("label", name)), kind, settings, bool(entry.get("shown", True)))
+
+
+def _check(experiment: Experiment) -> None:
+    """Check that rows which are named are there, and lists are lists."""
+    trained = tuple(name for name, row in experiment.rows.items() if row.kind == "train")
+    for row in experiment.rows.values():
+        for needed in row.needs:
+            check_choice(trained, **{f"rows.{row.name}.{row.kind}": needed})
+    check_choice(tuple(experiment.rows), baseline=experiment.baseline)
+    for key, kind in (("sources", str), ("seeds", int)):
+        values = getattr(experiment, key)
+        if not (isinstance(values, list) and values and all(isinstance(value, kind) for value in values)):
+            raise ValueError(f"experiment {experiment.name}: {key} must be a list; got {show(values)}")
+        if len(set(values)) < len(values):
+            raise ValueError(f"experiment {experiment.name}: {key} must all differ; got {show(values)}")
+
+
+def _chosen(experiment: Experiment, names: Sequence[str]) -> dict[str, ExperimentRow]:
+    """The rows of these names and those that they are made of, in the order of the experiment."""
+    for name in names:
+        check_choice(tuple(experiment.rows), rows=name)
+    wanted = {*names, *(needed for name in names for needed in experiment.rows[name].needs)}
+    return {name: row for name, row in experiment.rows.items() if name in wanted}

@@ -1,0 +1,110 @@
+"""Train one recipe with several seeds: a folder that holds one run folder for each seed, named seed-<n>."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.data.privacy import mask_words
+from hf_multisource.json_files import JsonObject, load_json
+from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import SUMMARY, is_finished
+from hf_multisource.recipes.training import train
+
+SEED_FOLDER = re.compile(r"seed-(\d+)")
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Return the run folder of one seed.
+
+    Args:
+        folder: The folder of all seeds.
+        seed: The seed.
+
+    Returns:
+        The run folder.
+    """
+    return folder / f"seed-{seed}"
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """Return the run folders of all seeds.
+
+    Args:
+        folder: A folder of seeds, or any other.
+
+    Returns:
+        The run folders, by seed; none if it is no folder of seeds.
+    """
+    found = {path: SEED_FOLDER.fullmatch(path.name) for path in folder.glob("seed-*") if path.is_dir()}
+    return sorted((path for path, match in found.items() if match), key=lambda path: int(path.name.partition("-")[2]))
+
+
+def train_seeds(
+    recipe: str,
+    overrides: Mapping[str, Any],
+    seeds: Sequence[int],
+    *,
+    resume: bool = False,
+    command: Sequence[str] = (),
+) -> list[JsonObject]:
+    """Train a recipe with one seed after the other.
+
+    Args:
+        recipe: Name or file of the recipe.
+        overrides: Keys that differ from it. Seed n is trained in the folder seed-n of its output folder.
+        seeds: The seeds.
+        resume: Whether to go on: finished seeds are skipped, one that was begun is resumed.
+        command: The words of the command line without `--seeds`, `--seed` and `--output_dir`.
+
+    Returns:
+        The summaries of all seeds.
+
+    Raises:
+        ValueError: If `overrides` has a seed of its own, or a seed is given twice.
+    """
+    if "seed" in overrides or "training.seed" in overrides:
+        raise ValueError("--seed and --seeds were both given; give one of them")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds must all differ; got {' '.join(map(str, seeds))}")
+    name = "training.output_dir" if "training.output_dir" in overrides else "output_dir"
+    folder = Path(load_recipe(recipe, overrides).training["output_dir"])
+    summaries = []
+    for seed in seeds:
+        own = seed_folder(folder, seed)
+        one = load_recipe(recipe, {**overrides, name: str(own), "seed": seed})
+        if resume and is_finished(own, one):
+            summaries.append(load_json(own / SUMMARY))
+            continue
+        words = mask_words([*command, "--seed", str(seed), "--output_dir", str(own)])
+        print(f"seed {seed}: {own}", flush=True)
+        summaries.append(train(one, resume=resume, command=shlex.join(words) if command else None))
+    return summaries
+
+
+def describe_seeds(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the mean score on the dev split over the seeds, in words.
+
+    Args:
+        summaries: What `train_seeds` returns.
+
+    Returns:
+        Such as "exact_match on dev: 37.2 ± 0.4 (3 seeds: 36.8, 37.1, 37.6)"; without `metric_for_best_model`, the
+        number of seeds.
+    """
+    metric = str(summaries[0]["metric_for_best_model"]).removeprefix("eval_")
+    scores = [summary["best_metric"] for summary in summaries]
+    count = f"{len(scores)} seed{'s' * (len(scores) != 1)}"
+    if None in scores:
+        return f"{count} trained"
+
+    def show(score: float) -> str:
+        return METRICS[metric].show(score) if metric in METRICS else f"{score:.3f}"
+
+    spread = f" ± {show(statistics.stdev(scores))}" if len(scores) > 1 else ""
+    return f"{metric} on dev: {show(statistics.fmean(scores))}{spread} ({count}: {', '.join(map(show, scores))})"
