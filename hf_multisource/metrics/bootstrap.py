@@ -34,16 +34,17 @@ def resampled_scores(
     return np.array([measurement.score(draw if rows is None else rows[draw]) for draw in draws])
 
 
-def interval(replicas: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of resampled scores, at the same places as sacrebleu's.
+def interval(replicas: np.ndarray, least: int = LEAST_RESAMPLES) -> tuple[float, float]:
+    """Return an interval of resampled scores, at the same places as sacrebleu's.
 
     Args:
         replicas: Scores, or differences of scores.
+        least: One resample in so many lies beyond each end: 40 for a 95 % interval, 20 for a 90 % interval.
 
     Returns:
         Its ends.
     """
-    ordered, cut = np.sort(replicas), len(replicas) // LEAST_RESAMPLES  # 2.5 % at each end
+    ordered, cut = np.sort(replicas), len(replicas) // least
     return float(ordered[cut]), float(ordered[-cut - 1])
 
 
@@ -128,31 +129,121 @@ def paired_bootstrap(
         seed: Seed of the resampling; the default is sacrebleu's own.
 
     Returns:
-        For each metric: `difference` (system minus baseline), `difference_low` and `difference_high` (95 % interval of
-        the replicas) and `p_value`.
+        What `pooled_bootstrap` gives for one seed of each.
 
     Raises:
         ValueError: If the three differ in length.
     """
-    if not len(hypotheses) == len(baseline) == len(references):
-        raise ValueError(
-            f"paired comparison needs equally many sentences: {len(hypotheses)} hypotheses, "
-            f"{len(baseline)} of the baseline, {len(references)} references"
-        )
+    return pooled_bootstrap(
+        [hypotheses], [baseline], references, sources, metrics=metrics, n_samples=n_samples, seed=seed
+    )
+
+
+def pooled_bootstrap(
+    systems: Sequence[Sequence[str]],
+    baselines: Sequence[Sequence[str]],
+    references: Sequence[str],
+    sources: Sources | None = None,
+    *,
+    metrics: Sequence[str] = DEFAULT,
+    n_samples: int = 1000,
+    seed: int = SEED,
+) -> dict[str, dict[str, float]]:
+    """Compare two systems, each trained with one or more seeds, by a paired bootstrap test.
+
+    The sentences are resampled, the same for all seeds of both systems. The statistic of a resample is the mean score
+    over the seeds of the system minus that over the seeds of the baseline. The interval and the p-value are about other
+    sentences, not about other seeds: the standard deviation over the seeds says how far these scatter.
+
+    Args:
+        systems: The outputs of each seed of the system, one per sentence.
+        baselines: The outputs of each seed of the baseline; their number may differ.
+        references: One reference per sentence.
+        sources: One dict of sources per sentence, for metrics that read them.
+        metrics: Names of metrics.
+        n_samples: Number of resamples.
+        seed: Seed of the resampling; the default is sacrebleu's own.
+
+    Returns:
+        For each metric: `difference` (system minus baseline), `difference_low` and `difference_high` (95 % interval of
+        the replicas), `difference_low_90` and `difference_high_90` (90 % interval) and `p_value`.
+
+    Raises:
+        ValueError: If there is no seed, or the texts differ in number.
+    """
+    check_paired(systems, baselines, references)
     compared = {}
     for name in metrics:
-        ours, theirs = (METRICS[name].measure(texts, references, sources) for texts in (hypotheses, baseline))
-        difference = ours.score() - theirs.score()
-        differences = resampled_scores(ours, n_samples, seed) - resampled_scores(theirs, n_samples, seed)
-        low, high = interval(differences)
+        ours, theirs = (
+            [METRICS[name].measure(texts, references, sources) for texts in side] for side in (systems, baselines)
+        )
+        difference = _mean([one.score() for one in ours]) - _mean([one.score() for one in theirs])
+        differences = _mean([resampled_scores(one, n_samples, seed) for one in ours])
+        differences = differences - _mean([resampled_scores(one, n_samples, seed) for one in theirs])
+        (low, high), (low_90, high_90) = interval(differences), interval(differences, LEAST_RESAMPLES // 2)
         sizes = np.abs(differences)
         larger = int((sizes - sizes.mean() > abs(difference)).sum())
         compared[name] = {
             "difference": difference,
             "difference_low": low,
             "difference_high": high,
+            "difference_low_90": low_90,
+            "difference_high_90": high_90,
             # Adding 1 keeps the share of false alarms below the level of the test. Where no resample differs at all,
             # a difference of exactly 0 would be significant.
             "p_value": (larger + 1) / (n_samples + 1) if difference else 1.0,
         }
     return compared
+
+
+def check_paired(
+    systems: Sequence[Sequence[str]], baselines: Sequence[Sequence[str]], references: Sequence[str]
+) -> None:
+    """Make sure that two systems were applied to the same number of sentences.
+
+    Args:
+        systems: The outputs of each seed of the system.
+        baselines: The outputs of each seed of the baseline.
+        references: One reference per sentence.
+
+    Raises:
+        ValueError: If there is no seed, or the texts differ in number.
+    """
+    if not systems or not baselines:
+        raise ValueError(f"got {len(systems)} seeds of the system and {len(baselines)} of the baseline; give one or more")
+    for ours, theirs in ((one, other) for one in systems for other in baselines):
+        if not len(ours) == len(theirs) == len(references):
+            raise ValueError(
+                f"paired comparison needs equally many sentences: {len(ours)} hypotheses, "
+                f"{len(theirs)} of the baseline, {len(references)} references"
+            )
+
+
+def equivalence(compared: Mapping[str, float], margin: float) -> str:
+    """Say whether two systems are different, level within a margin, or neither is shown.
+
+    Level within the margin are systems whose 90 % interval of the difference lies inside plus and minus the margin: two
+    one-sided tests at 5 % (Schuirmann 1987, https://doi.org/10.1007/BF01068419). No significant difference alone shows
+    nothing: it may be due to a small test set.
+
+    Args:
+        compared: What `pooled_bootstrap` gives for a metric.
+        margin: Smallest difference that matters, in the unit of the metric.
+
+    Returns:
+        "level" if the difference is shown to be smaller than the margin, even if it is significant; otherwise
+        "different" if the 95 % interval leaves out 0, and "undecided" if it does not.
+
+    Raises:
+        ValueError: If the margin is not above 0.
+    """
+    if not margin > 0:
+        raise ValueError(f"margin is {margin}; it must be above 0")
+    if -margin < compared["difference_low_90"] and compared["difference_high_90"] < margin:
+        return "level"
+    return "undecided" if compared["difference_low"] <= 0 <= compared["difference_high"] else "different"
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers or of arrays; of a single one, that one itself."""
+    return sum(values[1:], start=values[0]) / len(values)

@@ -132,7 +132,8 @@ def test_the_interval_of_a_difference_is_that_of_test_sets_drawn_with_replacemen
 
 
 def test_no_difference_is_never_significant() -> None:
-    none = {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "p_value": 1.0}
+    ends = [f"difference_{end}" for end in ("low", "high", "low_90", "high_90")]
+    none = {"difference": 0.0, **dict.fromkeys(ends, 0.0), "p_value": 1.0}
     assert paired_bootstrap(GOOD, GOOD, REFERENCES)["bleu"] == none
     assert paired_bootstrap(["y"] * 40, ["z"] * 40, REFERENCES)["bleu"]["p_value"] == 1.0
 
