@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +12,10 @@ from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
 from hf_multisource.evaluation.presence import presence_table
 from hf_multisource.evaluation.reranking import describe_reranking
-from hf_multisource.evaluation.scoring import PLOTS, RERANKED, Scoring, left_out, table
+from hf_multisource.evaluation.scoring import PLOTS, RERANKED, Scoring, left_out, mean_scores, table
 from hf_multisource.evaluation.scoring import score as score_run
 from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes.seeds import seed_folders
 
 NAME = "score"
 FIRST = "first"  # `--attention_plot` without rows
@@ -22,11 +24,25 @@ SETTINGS = {"bare": {**options.BARE_OPTIMIZE, "attention_plot": FIRST}}
 
 def score(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(help="Run folder; or a model folder or Hub id with --data, --target, --split.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run folder, or a folder of runs with several seeds; or a model folder or Hub id with --data, --target, "
+            "--split."
+        ),
+    ],
     ensemble: options.Ensemble = None,
     data: Annotated[str | None, typer.Option("--data", help="Folder or Hub id of the data; default: recipe's.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Name of the test split; default: recipe's.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Name of the target; default: recipe's.")] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sources",
+            help="Score the lines that have one of these sources; a line with none of the model's gets an empty "
+            "hypothesis; default: the model's.",
+        ),
+    ] = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option("--metrics", help=f"Some of {', '.join(METRICS)}, the most important first; default: recipe's."),
@@ -85,18 +101,39 @@ def score(
     RUN/scores receives `<split>.json` with every score and `<split>.<condition>.txt` with the hypotheses. The same
     command continues an interrupted run.
 
-    If some lines lack a source, a second table has the scores by the sources that are present in a line.
+    If some lines lack a source, a second table has the scores by the sources that are present in a line. Of a folder
+    that `hf-multisource train --seeds` has made, each seed is scored; the last line has the means over the seeds.
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot", "ensemble")}
-    args = Scoring(**given, ensemble=ensemble or (), attention_plot=rows_of(attention_plot))
-    report = score_run(args, command_line(ctx, NAME))
-    print(table(report["conditions"]))
-    if args.rerank is not None:
-        print(f"\n{describe_reranking(report['conditions'][RERANKED]['reranking'])}")
+    given |= {"ensemble": ensemble or (), "attention_plot": rows_of(attention_plot)}
+    runs = seed_folders(Path(run)) or [run]
+    if len(runs) > 1 and out is not None:
+        raise ValueError(f"--out {out}: {run} is a folder of seeds; each of them has a folder of scores of its own")
+    reports = []
+    for one in map(str, runs):
+        reports.append(score_run(Scoring(**{**given, "run": one}), command_line(ctx, NAME)))
+        print(f"{one}:\n" * (len(runs) > 1) + show_report(reports[-1]))
+    if len(runs) > 1:
+        print(f"mean of {len(runs)} seeds: {mean_scores(reports)}")
+
+
+def show_report(report: Mapping[str, Any]) -> str:
+    """Return the tables of a report and what is to be said about its data.
+
+    Args:
+        report: What `score` of `hf_multisource.evaluation.scoring` returns.
+
+    Returns:
+        Several lines.
+    """
+    parts = [table(report["conditions"])]
+    if reranked := report["conditions"].get(RERANKED):
+        parts.append(describe_reranking(reranked["reranking"]))
     if report["presence"]:
-        print(f"\n{presence_table(report['presence'])}")
-    if note := left_out(report):
-        print(f"\n{note}")
+        parts.append(presence_table(report["presence"]))
+    if note := left_out(dict(report)):
+        parts.append(note)
+    return "\n\n".join(parts)
 
 
 def rows_of(given: list[str] | None) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 `make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`), and
 the row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
-paired bootstrap. With dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
+paired bootstrap and approximate randomization. The row of a folder of seeds has means over the seeds. With dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
 those of runs trained on just these sources. The attention plot named, or the first one of the split, is copied beside
 the row, and its command is recorded in the row; name a plot if the sentences of the test set may not be shown.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import shutil
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,17 @@ from hf_multisource.data.privacy import publishable, publishable_command
 from hf_multisource.evaluation.presence import presence_labels
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import JsonObject, load_json
-from hf_multisource.metrics.bootstrap import paired_bootstrap
+from hf_multisource.metrics.bootstrap import pooled_bootstrap
+from hf_multisource.metrics.randomization import approximate_randomization
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
 from hf_multisource.recipes.pretrained import encoder_config
 from hf_multisource.recipes.recipe import FAMILIES
+from hf_multisource.recipes.seeds import seed_folders
 
 RESULTS = Path("docs/results")
 WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
 SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
+SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
 
 
 def flattened(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
@@ -70,19 +74,47 @@ def read_result(path: Path) -> Any:
     return load_json(path)
 
 
+def runs_of(folder: Path) -> list[Path]:
+    """Return the run folders of all seeds; of a run folder, the folder itself."""
+    return seed_folders(folder) or [folder]
+
+
 def compare(
     run: Path, baseline: Path, split: str, condition: str = "all", metrics: Sequence[str] = DEFAULT
 ) -> JsonObject:
-    """Paired bootstrap of two runs on one test set: the run in one condition, the baseline with all its sources."""
-    names = ((run, "reference"), (baseline, "reference"), (run, condition), (baseline, "all"))
-    files = [folder / "scores" / f"{split}.{name}.txt" for folder, name in names]
-    missing = [str(path) for path in files if not path.exists()]
+    """Compare two runs, or two folders of seeds, on one test set.
+
+    Args:
+        run: The run folder, or folder of seeds.
+        baseline: The run folder, or folder of seeds, to compare with.
+        split: Name of the test split.
+        condition: Condition in which the run was decoded; the baseline has all its sources.
+        metrics: Names of metrics that compare texts with references alone.
+
+    Returns:
+        `run`, the name of the baseline, and by metric what `pooled_bootstrap` gives, and `p_randomization`.
+
+    Raises:
+        FileNotFoundError: If a run was not scored.
+        ValueError: If the references differ.
+    """
+    sides = [
+        [one / "scores" / f"{split}.{name}.txt" for one in runs_of(folder)]
+        for folder, name in ((run, condition), (baseline, "all"))
+    ]
+    targets = [path.with_name(f"{split}.reference.txt") for side in sides for path in side]
+    missing = [str(path) for path in (*targets, *sides[0], *sides[1]) if not path.exists()]
     if missing:
-        raise FileNotFoundError(f"{', '.join(missing)} not there; `hf-multisource score` writes them")
-    references, baseline_references, hypotheses, baseline_hypotheses = map(read_lines, files)
-    if references != baseline_references:
+        raise FileNotFoundError(f"{', '.join(dict.fromkeys(missing))} not there; `hf-multisource score` writes them")
+    references, *others = map(read_lines, targets)
+    if any(other != references for other in others):
         raise ValueError(f"{run} and {baseline} were scored on different references of {split}")
-    return {"run": baseline.name, **paired_bootstrap(hypotheses, baseline_hypotheses, references, metrics=metrics)}
+    ours, theirs = ([read_lines(path) for path in side] for side in sides)
+    compared = pooled_bootstrap(ours, theirs, references, metrics=metrics)
+    p_values = approximate_randomization(ours, theirs, references, metrics=metrics)
+    return {"run": baseline.name} | {
+        name: {**figures, "p_randomization": p_values[name]} for name, figures in compared.items()
+    }
 
 
 def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
@@ -121,7 +153,7 @@ def compare_dedicated(
     """
     compared: JsonObject = {}
     for other in dedicated:
-        own = read_result(other / "scores" / f"{split}.json")["sources"]
+        own = read_result(runs_of(other)[0] / "scores" / f"{split}.json")["sources"]
         found = [name for name in conditions if set(sources_left(name, sources)) == set(own) and name not in compared]
         if not found:
             raise ValueError(f"{run} has no score with just {' '.join(own)} left to compare with {other}")
@@ -208,10 +240,10 @@ def make_row(
     baseline: Path | None = None,
     dedicated: Sequence[Path] = (),
 ) -> JsonObject:
-    """Collect everything about one run.
+    """Collect everything about one run, or about the runs of several seeds.
 
     Args:
-        run: The run folder.
+        run: The run folder, or a folder of seeds, whose row `pool_seeds` describes.
         table: Table the row belongs to.
         name: The row's name in it.
         split: Test split; None: the only one that was scored.
@@ -226,6 +258,9 @@ def make_row(
         ValueError: If several splits were scored and none is named, or no condition leaves just the sources of a
             dedicated run.
     """
+    if seeds := seed_folders(run):
+        rows = [make_row(one, table, name, split) for one in seeds]
+        return {**pool_seeds(rows, run.name), **comparisons(run, rows[0], baseline, dedicated)}
     if split is None:
         splits = scored_splits(run)
         if len(splits) != 1:
@@ -233,7 +268,6 @@ def make_row(
         split = splits[0]
     scores = read_result(run / "scores" / f"{split}.json")
     metrics = metrics_of(scores["conditions"]["all"])
-    comparable = [metric for metric in metrics if not METRICS[metric].needs_sources]
     training = training_facts(run, metrics[0])
     config = read_result(run / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
@@ -259,7 +293,7 @@ def make_row(
         "search": scores["search"],
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
-        "baseline": compare(run, baseline, split, metrics=comparable) if baseline else None,
+        "baseline": None,
         "commands": [publishable_command(command) for command in (training["command"], *scores["commands"])],
         "date": scores["date"],
         "versions": scores["versions"],
@@ -270,9 +304,110 @@ def make_row(
         row["reranking"] = {key: reranked["reranking"][key] for key in ("run", "n", "weight")}
     if encoders := wrapped_encoders(config):
         row["encoders"] = publishable(encoders)
+    return {**row, **comparisons(run, row, baseline, dedicated)}
+
+
+def comparisons(
+    run: Path, row: Mapping[str, Any], baseline: Path | None, dedicated: Sequence[Path]
+) -> JsonObject:
+    """Return the comparisons that a row holds.
+
+    Args:
+        run: As `make_row` has it.
+        row: The row without comparisons; its split and metrics count.
+        baseline: As `make_row` has it.
+        dedicated: As `make_row` has it.
+
+    Returns:
+        `baseline`, and `dedicated` if there are such runs.
+    """
+    metrics = [metric for metric in metrics_of(row["scores"]["all"]) if not METRICS[metric].needs_sources]
+    made: JsonObject = {"baseline": compare(run, baseline, row["split"], metrics=metrics) if baseline else None}
     if dedicated:
-        row["dedicated"] = compare_dedicated(run, dedicated, split, row["sources"], list(row["scores"]), comparable)
-    return row
+        conditions = list(row["scores"])
+        made["dedicated"] = compare_dedicated(run, dedicated, row["split"], row["sources"], conditions, metrics)
+    return made
+
+
+def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
+    """Make one row of those of several seeds.
+
+    Args:
+        rows: What `make_row` gives for each seed.
+        name: Name of the folder of seeds.
+
+    Returns:
+        The row of a single seed as it is; otherwise a row in which every score is the mean over the seeds, with the
+        scores of all (`seeds`) and their standard deviation (`seeds_sd`). Numbers of training are means, too; `finished`
+        means all seeds. `runs` has, for each seed, what differs between them, and the last value of its learning curve.
+
+    Raises:
+        ValueError: If the seeds were trained on different sources, or scored on different splits.
+    """
+    first = rows[0]
+    for key in ("sources", "target", "split", "combiner", "parameters"):
+        if different := [row[key] for row in rows if row[key] != first[key]]:
+            raise ValueError(f"{name}: the runs are no seeds of one recipe: {key} is {first[key]} and {different[0]}")
+    if len(rows) == 1:
+        return {**first, "run": name}
+    steps = [dict(row["curve"]) for row in rows]
+    return {
+        **first,
+        "run": name,
+        "seed": [row["seed"] for row in rows],
+        "updates": round(statistics.fmean(row["updates"] for row in rows)),
+        "minutes": round(statistics.fmean(row["minutes"] for row in rows), 1),
+        "curve": [
+            (step, round(statistics.fmean(curve[step] for curve in steps), 3))
+            for step in steps[0]
+            if all(step in curve for curve in steps)
+        ],
+        "dev_loss": _mean_of([row["dev_loss"] for row in rows]),
+        "perplexity": _mean_of([row["perplexity"] for row in rows]),
+        "sentences_per_second": _mean_of([row["sentences_per_second"] for row in rows]),
+        "finished": all(row["finished"] for row in rows),
+        "scores": _pool_scores([row["scores"] for row in rows]),
+        **(
+            {"presence": {kind: _pool_scores([row["presence"][kind] for row in rows]) for kind in first["presence"]}}
+            if all("presence" in row for row in rows)
+            else {}
+        ),
+        "runs": [
+            {
+                "seed": row["seed"],
+                "scores": {metric: row["scores"]["all"][metric]["score"] for metric in row["scores"]["all"]},
+                "last": row["curve"][-1][1] if row["curve"] else None,
+                **{key: row[key] for key in ("finished", "updates", "minutes", "dev_loss", "commands", "date")},
+            }
+            for row in rows
+        ],
+        "date": max(row["date"] for row in rows),
+    }
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean, None if a value is lacking."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _pool_scores(entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> JsonObject:
+    """Means over the seeds of the scores that all of them have, by condition or group, and metric."""
+    pooled: JsonObject = {}
+    for label in entries[0]:
+        found = [entry[label] for entry in entries if label in entry]
+        if len(found) < len(entries):
+            continue
+        pooled[label] = {key: value for key, value in found[0].items() if key not in METRICS}  # number of sentences
+        for metric in metrics_of(found[0]):
+            scores = [own[metric]["score"] for own in found]
+            pooled[label][metric] = {
+                "score": statistics.fmean(scores),
+                "seeds": scores,
+                "seeds_sd": statistics.stdev(scores),
+                **{key: value for key, value in found[0][metric].items() if key == "signature"},
+            }
+    return pooled
 
 
 def format_score(scores: Mapping[str, Any], metric: str) -> str:
@@ -284,9 +419,12 @@ def format_score(scores: Mapping[str, Any], metric: str) -> str:
 
     Returns:
         Such as "21.3 ± 0.8", where ± is what `SPREAD` says. A mean over several draws of a wrong source has no such
-        spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)".
+        spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)". Of several
+        seeds, mean and standard deviation over the seeds: "21.3 ± 0.4 (3 seeds)".
     """
     score, show = scores[metric], METRICS[metric].show
+    if "seeds" in score:
+        return f"{show(score['score'])} ± {show(score['seeds_sd'])} ({len(score['seeds'])} seeds)"
     if score.get("draws", 1) > 1:
         return f"{show(score['score'])} ({score['draws']} draws, sd {show(score['draws_sd'])})"
     return f"{show(score['score'])} ± {show(score['sd'])}"
@@ -363,8 +501,10 @@ def how_made(rows: Sequence[JsonObject]) -> str:
     for row in rows:
         search = row["search"]
         versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        seeds, *others = row["seed"] if "runs" in row else [row["seed"]]
+        which = f"seeds {seeds}, {', '.join(map(str, others))}; commands of the first" if others else f"seed {seeds}"
         made += (
-            f"- **{row['name']}** ({row['date']}, seed {row['seed']}): trained on {row['hardware']}, "
+            f"- **{row['name']}** ({row['date']}, {which}): trained on {row['hardware']}, "
             f"{row['threads']} threads; decoded on {row['decoding_hardware']}, beam {search['num_beams']}, "
             f"{length_rule(search)}, "
             f"{row['sentences_per_second']} sentences/s; {versions}.\n\n"
@@ -438,6 +578,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
         )
         if len(row["scores"]) > 1:
             changes.append([name, *(score(row, condition, metrics[0]) for condition in ("all", *changed))])
+    spread = f"{SPREAD} {SEEDS}" if any("runs" in row for row in rows) else SPREAD
     explained = "\n*perplexity*: perplexity of the test set's references, per token." if has_perplexity else ""
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
     signatures = signatures_of(rows, metrics)
@@ -447,7 +588,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
 # {table}
 
 {lead}Test set: {splits}. *p*: paired bootstrap test.
-{SPREAD}
+{spread}
 *dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
 be compared, while {unfinished_rule(head)}.{explained}
 

@@ -78,6 +78,8 @@ class Scoring:
         data: Folder or Hub id of the data; None: the recipe's.
         split: Name of the test split; None: the recipe's.
         target: Name of the target column; None: the recipe's.
+        sources: Score the lines that have one of these sources. A line with none of the model's counts with an empty
+            hypothesis, so that models of different sources are scored on the same lines. None: the model's.
         metrics: Names of the metrics, the most important first; None: the recipe's.
         out: Folder to write to; None: the folder `scores` in the run, of an ensemble `scores-ensemble`.
         adversarial: Whether to score with each source wrong.
@@ -108,6 +110,7 @@ class Scoring:
     data: str | None = None
     split: str | None = None
     target: str | None = None
+    sources: Sequence[str] | None = None
     metrics: Sequence[str] | None = None
     out: Path | None = None
     adversarial: bool = False
@@ -321,6 +324,22 @@ def measure_reranked(
             },
         },
     }
+def mean_scores(reports: Sequence[JsonObject]) -> str:
+    """Return the mean scores of several seeds with all sources, and their standard deviations.
+
+    Args:
+        reports: What `score` returns for each seed, two or more.
+
+    Returns:
+        Such as "exact match 37.21 ± 0.42, edit distance 1.2312 ± 0.0210".
+    """
+    entries = [report["conditions"]["all"] for report in reports]
+    parts = []
+    for name in metrics_of(entries[0]):
+        show, scores = METRICS[name].show, [entry[name]["score"] for entry in entries]
+        mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
+        parts.append(f"{METRICS[name].label} {show(mean, more=1)} ± {show(deviation, more=1)}")
+    return ", ".join(parts)
 
 
 def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
@@ -424,6 +443,11 @@ def score(args: Scoring, command: str) -> JsonObject:
     splits = {data.test: split}
     if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
         splits[data.dev] = read(data.dev)
+    sources = list(args.sources or data.sources)
+    if missing := [name for name in data.sources if name not in sources]:
+        raise ValueError(f"--sources {' '.join(sources)}: {missing[0]} is missing, which the model reads")
+    split = read_split(data.path, data.test, sources, data.target, limit=args.limit, forms=forms)
+    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, processor.source_processors)
     if data.reverse:  # the rows are the model's from here on
         rows = data.model_rows(split.rows)
         split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})
@@ -479,7 +503,7 @@ def score(args: Scoring, command: str) -> JsonObject:
                 congruent = decoded.best
                 text = "".join(f"{single_line(text)}\n" for text in references)
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
-                report["presence"] = measure_presence(congruent, references, split.rows, data.sources, data.metrics)
+                report["presence"] = measure_presence(congruent, references, split.rows, sources, data.metrics)
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)
     if reverse is not None and congruent is not None:

@@ -39,7 +39,7 @@ from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS
 from runs import write_lines
-from scored import COLUMNS, OPTIONS, REFERENCES, cells_of, figures, made_up_row, make_run, spoilt
+from scored import COLUMNS, OPTIONS, REFERENCES, cells_of, compared, figures, made_up_row, make_run, spoilt
 
 ROOT = Path(__file__).resolve().parents[2]
 SACREBLEU = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
@@ -429,7 +429,7 @@ def test_results_makes_a_row_from_a_run_and_the_table_from_the_row(run: Path, tm
     assert (row["combiner"], row["sources"], row["updates"], row["minutes"]) == ("serial", ["en", "de"], 1000, 1.5)
     assert (row["seed"], row["finished"], row["curve"][0]) == (7, True, [100, 20.0])
     hypotheses, others = (read_lines(folder / "scores" / "test.all.txt") for folder in (run, baseline))
-    assert row["baseline"] == {"run": "english", **paired_bootstrap(hypotheses, others, COLUMNS["cs"])}
+    assert row["baseline"] == compared("english", hypotheses, others, COLUMNS["cs"])
     assert row["scores"]["all"]["bleu"]["score"] == BLEU().corpus_score(hypotheses, [COLUMNS["cs"]]).score
     assert str(tmp_path) not in json.dumps({**row, "commands": []})
     report = json.loads((run / "scores" / "test.json").read_text("utf-8"))

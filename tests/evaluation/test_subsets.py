@@ -12,10 +12,9 @@ from hf_multisource.cli.results import main as results_main
 from hf_multisource.evaluation import results
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.scoring import measure, summarise
-from hf_multisource.metrics.bootstrap import paired_bootstrap
 from hf_multisource.metrics.table import METRICS
 from reports import subsets
-from scored import REFERENCES, cells_of, spoilt
+from scored import REFERENCES, cells_of, compared, spoilt
 
 SEARCH = {"num_beams": 4, "length_penalty": 1.0, "length_penalty_formula": "sum / length"}
 # Words that a run gets wrong in every sentence, in each condition.
@@ -85,7 +84,7 @@ def test_a_condition_leaves_the_sources_that_its_name_says() -> None:
 def test_a_row_compares_each_subset_with_the_model_trained_on_it(rows: Rows) -> None:
     pairs = {"only-en": ("en", 2, 1), "only-de": ("de", 3, 3), "all": ("serial", 1, 1)}
     assert rows["dropout"]["dedicated"] == {
-        condition: {"run": run, **paired_bootstrap(spoilt(REFERENCES, own), spoilt(REFERENCES, its), REFERENCES)}
+        condition: compared(run, spoilt(REFERENCES, own), spoilt(REFERENCES, its), REFERENCES)
         for condition, (run, own, its) in pairs.items()
     }
     assert "dedicated" not in rows["en"]

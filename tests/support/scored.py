@@ -12,6 +12,8 @@ import torch
 
 from builders import tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.metrics.bootstrap import paired_bootstrap
+from hf_multisource.metrics.randomization import approximate_randomization
 from hf_multisource.recipes.recipe import DataRecipe, Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
 from runs import write_lines
@@ -96,3 +98,10 @@ def made_up_row(name: str, sources: str, **fields: Any) -> dict[str, Any]:
 def cells_of(page: str) -> list[list[str]]:
     """The cells of all tables of a page, line by line."""
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+
+def compared(run: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """What a row has of a comparison of two runs of one seed each."""
+    found = paired_bootstrap(hypotheses, baseline, references)
+    p_values = approximate_randomization([hypotheses], [baseline], references)
+    return {"run": run} | {name: {**found[name], "p_randomization": p_values[name]} for name in found}
