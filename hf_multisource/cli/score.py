@@ -27,8 +27,8 @@ def score(
     run: Annotated[
         str,
         typer.Argument(
-            help="Run folder, or a folder of runs with several seeds; or a model folder or Hub id with --data, --target, "
-            "--split."
+            help="Run folder, or a folder of runs with several seeds; or a model folder or Hub id with --data, "
+            "--target, --split."
         ),
     ],
     ensemble: options.Ensemble = None,

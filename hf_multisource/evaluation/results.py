@@ -2,7 +2,8 @@
 
 `make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`), and
 the row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
-paired bootstrap and approximate randomization. The row of a folder of seeds has means over the seeds. With dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
+paired bootstrap and approximate randomization. The row of a folder of seeds has the means over the seeds. With
+dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
 those of runs trained on just these sources. The attention plot named, or the first one of the split, is copied beside
 the row, and its command is recorded in the row; name a plot if the sentences of the test set may not be shown.
 
@@ -13,6 +14,7 @@ in words what the rows show. The first paragraph of the notes opens the page. No
 from __future__ import annotations
 
 import glob
+import os
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ from hf_multisource.recipes.recipe import FAMILIES
 from hf_multisource.recipes.seeds import seed_folders
 
 RESULTS = Path("docs/results")
+MADE_OF = "made_of.json"  # of scores that several runs have made together: the runs' relative paths, `of` and `with`
 WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
 SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
 SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
@@ -75,8 +78,8 @@ def read_result(path: Path) -> Any:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """Return the run folders of all seeds; of a run folder, the folder itself."""
-    return seed_folders(folder) or [folder]
+    """Return the run folders of all seeds that were scored; of a folder without such seeds, the folder itself."""
+    return [one for one in seed_folders(folder) if scored_splits(one)] or [folder]
 
 
 def compare(
@@ -181,6 +184,36 @@ def plot_commands(plot: Path) -> list[str]:
     return list(read_result(report)["commands"]) if mark and report.exists() else []
 
 
+def trained_runs(run: Path) -> tuple[list[Path], list[Path]]:
+    """Return the runs that a row is made of: those that wrote the hypotheses, and those that chose among them."""
+    if not (run / MADE_OF).exists():
+        return [run], []
+    made = read_result(run / MADE_OF)
+    of, others = ([Path(os.path.normpath(run / path)) for path in made[key]] for key in ("of", "with"))
+    return of, others
+
+
+def all_training_facts(run: Path, metric: str) -> JsonObject:
+    """Read the training facts of all runs that a row is made of.
+
+    Args:
+        run: The run folder, or a folder of scores with a file `MADE_OF`.
+        metric: As `training_facts` has it.
+
+    Returns:
+        The facts of the first run, with the parameters, minutes and commands of all.
+    """
+    of, others = trained_runs(run)
+    facts = [training_facts(one, metric) for one in (*of, *others)]
+    return {
+        **{key: value for key, value in facts[0].items() if key != "command"},
+        "parameters": sum(one["parameters"] for one in facts),
+        "minutes": round(sum(one["minutes"] for one in facts), 1),
+        "finished": all(one["finished"] for one in facts[: len(of)]),
+        "commands": [one["command"] for one in facts],
+    }
+
+
 def training_facts(run: Path, metric: str) -> JsonObject:
     """Read the training facts of a finished run: figures, scores on the dev set over the updates, and the command.
 
@@ -258,7 +291,7 @@ def make_row(
         ValueError: If several splits were scored and none is named, or no condition leaves just the sources of a
             dedicated run.
     """
-    if seeds := seed_folders(run):
+    if (seeds := runs_of(run)) != [run]:
         rows = [make_row(one, table, name, split) for one in seeds]
         return {**pool_seeds(rows, run.name), **comparisons(run, rows[0], baseline, dedicated)}
     if split is None:
@@ -268,8 +301,8 @@ def make_row(
         split = splits[0]
     scores = read_result(run / "scores" / f"{split}.json")
     metrics = metrics_of(scores["conditions"]["all"])
-    training = training_facts(run, metrics[0])
-    config = read_result(run / "config.json")
+    training = all_training_facts(run, metrics[0])
+    config = read_result(trained_runs(run)[0][0] / "config.json")
     joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
     combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
@@ -280,7 +313,7 @@ def make_row(
         "combiner": combiner,
         "sources": scores["sources"],
         "target": scores["target"],
-        **{key: value for key, value in training.items() if key != "command"},
+        **{key: value for key, value in training.items() if key != "commands"},
         "split": split,
         "scores": {
             condition: {
@@ -294,7 +327,7 @@ def make_row(
         "decoding_hardware": f"{scores['hardware']}, {scores['threads']} threads",
         "sentences_per_second": scores["conditions"]["all"]["draws"][0]["sentences_per_second"],
         "baseline": None,
-        "commands": [publishable_command(command) for command in (training["command"], *scores["commands"])],
+        "commands": [publishable_command(command) for command in (*training["commands"], *scores["commands"])],
         "date": scores["date"],
         "versions": scores["versions"],
     }
@@ -307,9 +340,7 @@ def make_row(
     return {**row, **comparisons(run, row, baseline, dedicated)}
 
 
-def comparisons(
-    run: Path, row: Mapping[str, Any], baseline: Path | None, dedicated: Sequence[Path]
-) -> JsonObject:
+def comparisons(run: Path, row: Mapping[str, Any], baseline: Path | None, dedicated: Sequence[Path]) -> JsonObject:
     """Return the comparisons that a row holds.
 
     Args:
@@ -338,8 +369,9 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
 
     Returns:
         The row of a single seed as it is; otherwise a row in which every score is the mean over the seeds, with the
-        scores of all (`seeds`) and their standard deviation (`seeds_sd`). Numbers of training are means, too; `finished`
-        means all seeds. `runs` has, for each seed, what differs between them, and the last value of its learning curve.
+        scores of all (`seeds`) and their standard deviation (`seeds_sd`). Figures of the training are means, too;
+        `finished` is true if it is for all seeds. `runs` has, for each seed, what differs between them, and the last
+        value of the learning curve.
 
     Raises:
         ValueError: If the seeds were trained on different sources, or scored on different splits.
@@ -495,6 +527,38 @@ of these sentences.
 """
 
 
+def score_of(row: Mapping[str, Any], condition: str, metric: str) -> str:
+    """Format the score of a row in a condition; empty if there is none."""
+    scores = row["scores"].get(condition, {})
+    return format_score(scores, metric) if metric in scores else ""
+
+
+def by_condition(rows: Sequence[JsonObject], metric: str) -> str:
+    """The section with the scores of all rows with sources wrong or taken away; empty if no row has such scores."""
+    changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
+    if not changed:
+        return ""
+    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
+    lines = [
+        [title(row), *(score_of(row, condition, metric) for condition in ("all", *changed))]
+        for row in rows
+        if len(row["scores"]) > 1
+    ]
+    label = METRICS[metric].label
+    reranked = (
+        "\n*reranked*: the hypotheses of the beam are reranked by a reverse model." if "reranked" in changed else ""
+    )
+    return f"""\
+## Sources taken away or swapped
+
+{label}. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away.
+*wrong-X*: X is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean
+over the draws, and *sd* is the standard deviation over them.{reranked}
+
+{format_table(["name", "all", *changed], lines)}
+"""
+
+
 def how_made(rows: Sequence[JsonObject]) -> str:
     """The section that says of every row when, on what and by which commands it was made."""
     made = ""
@@ -541,8 +605,6 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
     opening, rest = split_notes(notes)
     lead = f"{opening}\n\n" if opening else ""
     rows = sorted(rows, key=lambda row: (len(row["sources"]), row["name"]))
-    changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
-    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
     metrics = list(dict.fromkeys(name for row in rows for name in metrics_of(row["scores"]["all"])))
     head = METRICS[metrics[0]]
     columns = [METRICS[name].label for name in metrics]
@@ -555,11 +617,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
     def comparable(row: JsonObject) -> bool:
         return not unfinished & {row["run"], (row["baseline"] or row)["run"]}
 
-    def score(row: JsonObject, condition: str, metric: str) -> str:
-        scores = row["scores"].get(condition, {})
-        return format_score(scores, metric) if metric in scores else ""
-
-    lines, changes = [], []
+    lines = []
     for row in rows:
         name = title(row)
         lines.append(
@@ -567,7 +625,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
                 name,
                 row["combiner"],
                 " ".join(row["sources"]),
-                *(score(row, "all", metric) for metric in metrics),
+                *(score_of(row, "all", metric) for metric in metrics),
                 _against_baseline(row) if comparable(row) else "",
                 "" if row["dev_loss"] is None else f"{row['dev_loss']:.3f}",
                 *([f"{row['perplexity']:.1f}" if row.get("perplexity") else ""] if has_perplexity else []),
@@ -576,8 +634,6 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
                 f"{row['parameters'] / 1e6:.1f} M",
             ]
         )
-        if len(row["scores"]) > 1:
-            changes.append([name, *(score(row, condition, metrics[0]) for condition in ("all", *changed))])
     spread = f"{SPREAD} {SEEDS}" if any("runs" in row for row in rows) else SPREAD
     explained = "\n*perplexity*: perplexity of the test set's references, per token." if has_perplexity else ""
     splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
@@ -596,19 +652,8 @@ be compared, while {unfinished_rule(head)}.{explained}
 
 {signatures}"""
     ]
-    reranked = (
-        "\n*reranked*: the hypotheses of the beam are reranked by a reverse model." if "reranked" in changed else ""
-    )
-    if changes:
-        sections.append(f"""\
-## Sources taken away or swapped
-
-{head.label}. *absent-X*: source X is taken away from every sentence. *only-X*: all other sources are taken away.
-*wrong-X*: X is shuffled so that no sentence keeps its own; with several draws of the shuffle, the score is the mean
-over the draws, and *sd* is the standard deviation over them.{reranked}
-
-{format_table(["name", "all", *changed], changes)}
-""")
+    if changes := by_condition(rows, metrics[0]):
+        sections.append(changes)
     if present := by_presence(rows, metrics[0]):
         sections.append(present)
     if rest:

@@ -210,7 +210,9 @@ def check_paired(
         ValueError: If there is no seed, or the texts differ in number.
     """
     if not systems or not baselines:
-        raise ValueError(f"got {len(systems)} seeds of the system and {len(baselines)} of the baseline; give one or more")
+        raise ValueError(
+            f"got {len(systems)} seeds of the system and {len(baselines)} of the baseline; give one or more"
+        )
     for ours, theirs in ((one, other) for one in systems for other in baselines):
         if not len(ours) == len(theirs) == len(references):
             raise ValueError(

@@ -27,9 +27,9 @@ def approximate_randomization(
     """Test whether two systems, each trained with one or more seeds, differ (Noreen 1989; Riezler & Maxwell 2005).
 
     If the systems did not differ, it would not matter which of them wrote an output. Each sample exchanges the outputs
-    of sentences that are drawn with probability 0.5. The outputs of all seeds of a system are exchanged together, and are scored as
-    one test set in which each sentence stands once for each seed. Where the systems have unequal numbers of seeds, each
-    of their outputs stands there as often as it takes to make them equal.
+    of sentences that are drawn with probability 0.5. The outputs of all seeds of a system are exchanged together, and
+    are scored as one test set in which each sentence stands once for each seed. Where the systems have unequal numbers
+    of seeds, each of their outputs stands there as often as it takes to make them equal.
 
     Args:
         systems: The outputs of each seed of the system, one per sentence.

@@ -73,7 +73,10 @@ def test_the_row_of_a_folder_of_seeds_holds_all_seeds(scored: Path, tmp_path: Pa
     assert (row["run"], row["seed"], row["minutes"], row["finished"]) == ("runs", [7, 10], 2.0, False)
     assert bleu["seeds"] == scores
     assert (bleu["score"], bleu["seeds_sd"]) == (statistics.fmean(scores), statistics.stdev(scores))
-    assert [(seed["seed"], seed["last"], seed["finished"]) for seed in row["runs"]] == [(7, 20.0, True), (10, 20.0, False)]
+    assert [(seed["seed"], seed["last"], seed["finished"]) for seed in row["runs"]] == [
+        (7, 20.0, True),
+        (10, 20.0, False),
+    ]
     assert row["runs"][1]["scores"]["bleu"] == 80.0 and row["dev_loss"] == 1.5
     assert row["curve"][0] == (100, 11.0) and len(row["curve"]) == 10
     assert row["presence"]["with"]["de"]["n"] == other["presence"]["with"]["de"]["n"]

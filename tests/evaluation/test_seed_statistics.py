@@ -81,9 +81,7 @@ def test_randomization_approximates_the_test_over_all_exchanges(
         return abs(pooled(ours, theirs) - pooled(theirs, ours))
 
     observed = difference([False] * 8)
-    exact = statistics.fmean(
-        difference(swap) >= observed - 1e-9 for swap in itertools.product([False, True], repeat=8)
-    )
+    exact = statistics.fmean(difference(swap) >= observed - 1e-9 for swap in itertools.product([False, True], repeat=8))
     found = approximate_randomization(ours, theirs, EIGHT, metrics=[name], n_samples=3000)[name]
     assert found == pytest.approx(exact, abs=0.03)
 
