@@ -106,11 +106,11 @@ def score(
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot", "ensemble")}
     given |= {"ensemble": ensemble or (), "attention_plot": rows_of(attention_plot)}
-    runs = seed_folders(Path(run)) or [run]
+    runs = [str(folder) for folder in seed_folders(Path(run))] or [run]
     if len(runs) > 1 and out is not None:
         raise ValueError(f"--out {out}: {run} is a folder of seeds; each of them has a folder of scores of its own")
     reports = []
-    for one in map(str, runs):
+    for one in runs:
         reports.append(score_run(Scoring(**{**given, "run": one}), command_line(ctx, NAME)))
         print(f"{one}:\n" * (len(runs) > 1) + show_report(reports[-1]))
     if len(runs) > 1:

@@ -82,6 +82,7 @@ class Experiment:
         published: Figures of others.
         quick: What `--quick` changes.
         is_quick: Whether that has been done.
+        chosen: Names of the rows to run; None: all.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Experiment:
     published: list[dict[str, Any]] = field(default_factory=list)
     quick: dict[str, Any] = field(default_factory=dict)
     is_quick: bool = False
+    chosen: list[str] | None = None
 
     def overrides(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> dict[str, Any]:
         """Return what one run changes in the recipe.
@@ -228,7 +230,7 @@ def load_experiment(
         sources: Names of the sources; None: the experiment's. Other sources or another target make another experiment:
             the name of the data folder is added to its name, and figures of others are left out.
         target: Name of the target; None: the experiment's.
-        rows: Names of rows to keep; None: all. Rows of which they are made are added.
+        rows: Names of the rows to run; None: all. Rows of which they are made are added.
         seeds: The seeds; None: the experiment's.
         quick: Whether to apply the key `quick`; `-quick` is added to the name.
 
@@ -251,7 +253,7 @@ def load_experiment(
     if other:
         found = f"{found}-{Path(str(content.get('path'))).name}"
         content |= {"published": [], "origin": None}
-    allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick")]
+    allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick", "chosen")]
     for key in content:
         check_choice(tuple(allowed), **{f"experiment {found}: key": key})
     for key, option in (("recipe", ""), ("path", "--data"), ("sources", "--sources"), ("target", "--target")):
@@ -265,7 +267,7 @@ def load_experiment(
         is_quick=quick,
     )
     _check(experiment)
-    return experiment if rows is None else replace(experiment, rows=_chosen(experiment, rows))
+    return experiment if rows is None else replace(experiment, chosen=_chosen(experiment, rows))
 
 
 def _read_row(name: str, entry: Any) -> ExperimentRow:
@@ -299,9 +301,9 @@ def _check(experiment: Experiment) -> None:
             raise ValueError(f"experiment {experiment.name}: {key} must all differ; got {show(values)}")
 
 
-def _chosen(experiment: Experiment, names: Sequence[str]) -> dict[str, ExperimentRow]:
-    """The rows of these names and those that they are made of, in the order of the experiment."""
+def _chosen(experiment: Experiment, names: Sequence[str]) -> list[str]:
+    """The names and those of the rows that they are made of, in the order of the experiment."""
     for name in names:
         check_choice(tuple(experiment.rows), rows=name)
     wanted = {*names, *(needed for name in names for needed in experiment.rows[name].needs)}
-    return {name: row for name, row in experiment.rows.items() if name in wanted}
+    return [name for name in experiment.rows if name in wanted]

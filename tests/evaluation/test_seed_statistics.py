@@ -3,6 +3,7 @@
 import itertools
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def score(name: str, runs: Sequence[Sequence[str]], rows: Sequence[int] | None =
 @pytest.mark.parametrize("name", SYMBOLS)
 def test_with_one_seed_each_the_pooled_bootstrap_is_the_paired_one(name: str) -> None:
     good, bad = spoilt(REFERENCES, 1), spoilt(REFERENCES, 3)
-    options = {"metrics": [name], "n_samples": 60}
+    options: dict[str, Any] = {"metrics": [name], "n_samples": 60}
     assert pooled_bootstrap([good], [bad], REFERENCES, **options) == paired_bootstrap(good, bad, REFERENCES, **options)
     twice = pooled_bootstrap([good, good], [bad] * 3, REFERENCES, **options)[name]
     assert twice == pytest.approx(paired_bootstrap(good, bad, REFERENCES, **options)[name])

@@ -1,0 +1,316 @@
+"""`hf-multisource reproduce`: experiments of two made-up languages with tiny models, end to end."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from hf_multisource.cli.reproduce import main
+from hf_multisource.evaluation import experiment
+from hf_multisource.evaluation.experiment import Run, cells_of
+from hf_multisource.evaluation.results import compare
+from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes.experiments import load_experiment, merge, shipped_experiments
+from hf_multisource.recipes.reading import parse_overrides
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.training import train
+from kills import Killed, kill_at
+from runs import read_json, write_lines
+from scored import cells_of as cells_of_page
+
+RECIPE = {
+    "data": {
+        "path": "words",
+        "sources": ["north", "south"],
+        "target": "old",
+        "metrics": ["exact_match", "edit_distance"],
+    },
+    "tokenizer": {"kind": "symbols"},
+    "model": {
+        **{"d_model": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 8},
+        **{"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 8},
+    },
+    "training": {
+        **{
+            "output_dir": "run",
+            "max_steps": 4,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 0.01,
+            "use_cpu": True,
+        },
+        **{"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "disable_tqdm": True},
+        **{"load_best_model_at_end": True, "metric_for_best_model": "exact_match", "generation_max_length": 6},
+    },
+}
+TOY: dict[str, Any] = {
+    "recipe": "recipe.yaml",
+    "path": "words",
+    "sources": ["north", "south"],
+    "target": "old",
+    "seeds": [1, 2],
+    "score": {"num_beams": 2, "max_new_tokens": 6},
+    "baseline": "joined",
+    "margin": 5.0,
+    "rows": {
+        "joined": {"label": "all joined", "train": {"data.concatenate": True}},
+        "serial": {"label": "in turn", "train": {"combiner": "serial"}},
+    },
+    "published": [
+        {"label": "A guess", "citation": "Nobody 1999", "scores": {"exact_match": 12.5}, "number": {1: 7.5, 2: 17.5}}
+    ],
+    "quick": {"rows": ["serial"], "seeds": [1], "train": {"max_steps": 2}},
+}
+ONE_ROW = {**TOY, "seeds": [1], "rows": {"joined": TOY["rows"]["joined"]}}
+
+
+def write_words(folder: Path, names: tuple[str, str, str], seed: int = 0) -> None:
+    """Words of two languages that each keep some of the sounds of an old one; either may lack a word."""
+    rng = random.Random(seed)
+    folder.mkdir()
+    for split, count in {"train": 24, "dev": 12, "test": 12}.items():
+        old = [rng.choices("abc", k=rng.randint(1, 3)) for _ in range(count)]
+        words = ["" if i % 4 == 1 else " ".join(word) for i, word in enumerate(old)]
+        others = ["" if i % 4 == 2 else " ".join(word[::-1]) for i, word in enumerate(old)]
+        for name, lines in zip(names, (words, others, [" ".join(word) for word in old]), strict=True):
+            write_lines(folder / f"{split}.{name}", lines)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_words(tmp_path / "words", ("north", "south", "old"))
+    write("recipe", RECIPE)
+    return write("toy", TOY)
+
+
+def write(name: str, content: Any) -> Path:
+    path = Path(f"{name}.yaml")
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def states(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    capsys.readouterr()
+    main(["toy.yaml", "--dry_run", *arguments])
+    return dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+
+
+def started(said: str) -> list[str]:
+    return [line for line in said.splitlines() if "/seed-" in line and " " not in line]
+
+
+def test_an_experiment_is_run_seed_by_seed_resumed_after_a_kill_and_shown_on_a_page(
+    toy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(states(capsys).values()) == {"not begun"} and not Path("runs").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        calls = iter(range(99))
+        patch.setattr(experiment, "train", lambda *args, **keys: train(*args, **keys) if next(calls) < 2 else dying())
+
+        def dying() -> None:
+            raise Killed
+
+        with pytest.raises(Killed):
+            main([str(toy)])
+    said = capsys.readouterr().out
+    assert started(said) == ["joined/seed-1", "serial/seed-1", "joined/seed-2"]
+    page = Path("docs/results/toy.md").read_text("utf-8")
+    assert "| all joined | 1 " in page and "| in turn    | 1 " in page
+    assert states(capsys) == {
+        **{"joined/seed-1": "done", "serial/seed-1": "done", "joined/seed-2": "not begun", "serial/seed-2": "not begun"}
+    }
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, "_save_checkpoint", 4, after=False)
+        main([str(toy)])
+    assert states(capsys)["joined/seed-2"] == "begun"
+    before = {path: path.stat().st_mtime_ns for path in Path("runs/toy/joined/seed-1").rglob("*.safetensors")}
+    main([str(toy)])
+    assert started(capsys.readouterr().out) == ["joined/seed-2", "serial/seed-2"]
+    assert read_json(Path("runs/toy/joined/seed-2/train_summary.json"))["resumed"]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert set(states(capsys).values()) == {"done"}
+    check_rows_and_page()
+    main([str(toy)])
+    assert started(capsys.readouterr().out) == []
+
+
+def check_rows_and_page() -> None:
+    rows = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in ("joined", "serial")}
+    assert rows["joined"]["baseline"] is None and rows["joined"]["combiner"] == "concatenated"
+    found = compare(Path("runs/toy/serial"), Path("runs/toy/joined"), "test", metrics=["exact_match", "edit_distance"])
+    assert rows["serial"]["baseline"] == found
+    assert [run["seed"] for run in rows["serial"]["runs"]] == [1, 2]
+    page = Path("docs/results/toy.md").read_text("utf-8")
+    tables = cells_of_page(page)
+    entry = rows["serial"]["scores"]["all"]["edit_distance"]
+    line = next(cells for cells in tables if cells[0] == "in turn")
+    assert line[1] == "2" and line[3] == f"{entry['score']:.3f} ± {entry['seeds_sd']:.3f}" and line[4].endswith(" of 2")
+    assert ["*A guess*", "", "12.5", "", "", "", "", ""] in tables and ["*A guess*", "7.5", "17.5"] in tables
+    assert "## Differences to all joined" in page and "- *A guess*: Nobody 1999" in page
+    label = next(cells for cells in tables if "1 source (" in cells[1])
+    assert label == ["row", "1 source (6)", "2 sources (6)"]
+    assert "without south (3)" in page and "quick" not in page
+
+
+def test_a_failed_cell_is_reported_and_the_others_go_on(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("toy", merge(ONE_ROW, {"rows": {"bad": {"train": {"combiner": "none"}}, "serial": TOY["rows"]["serial"]}}))
+    with pytest.raises(SystemExit, match=r"^hf-multisource reproduce: 1 cells failed: bad/seed-1: .*combiner") as end:
+        main([str(toy)])
+    assert isinstance(end.value.code, str)  # exit status 1
+    assert set(states(capsys).items()) >= {
+        ("joined/seed-1", "done"),
+        ("serial/seed-1", "done"),
+        ("bad/seed-1", "not begun"),
+    }
+
+
+def test_a_cell_that_another_process_works_on_is_left_to_it(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs/toy/locks").mkdir(parents=True)
+    with FileLock("runs/toy/locks/joined.seed-1.lock"):
+        assert states(capsys)["joined/seed-1"] == "in work"
+        main([str(toy), "--seeds", "1"])
+    said = capsys.readouterr().out
+    assert started(said) == ["serial/seed-1"] and "joined/seed-1: in work" in said
+    assert read_json(Path("docs/results/toy/serial.json"))["baseline"] is None
+    main([str(toy), "--seeds", "1", "--rows", "joined"])  # the lock is free; the other row is compared now
+    assert read_json(Path("docs/results/toy/serial.json"))["baseline"]["run"] == "joined"
+
+
+def test_the_quick_form_of_an_experiment_on_other_data_needs_the_names_alone(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_words(Path("far"), ("east", "west", "proto"), seed=1)
+    main([str(toy), "--data", "far", "--sources", "east", "west", "--target", "proto", "--quick"])
+    said = capsys.readouterr().out
+    assert "training is not flat" in said and started(said) == ["serial/seed-1"]
+    run = Path("runs/toy-quick-far/serial/seed-1")
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
+    assert (recipe["data"]["sources"], recipe["data"]["target"]) == (["east", "west"], "proto")
+    assert recipe["training"]["max_steps"] == 2
+    page = Path("docs/results/toy-quick-far.md").read_text("utf-8")
+    assert "This is a quick run" in page and "A guess" not in page and "proto, from east, west" in page
+
+
+def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Path) -> None:
+    rows = {"joined": TOY["rows"]["joined"], "single": {"label": "best single source", "best_source": {}}}
+    write("toy", {**TOY, "seeds": [1], "rows": rows})
+    main([str(toy)])
+    run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
+    cells = [cell for cell in cells_of(run.experiment, run.root) if cell.source]
+    assert [cell.name for cell in cells] == ["single/north/seed-1", "single/south/seed-1"]
+    values = {}
+    for cell in cells:
+        # dev: 12 lines, 3 of which lack the source
+        alone = read_json(cell.folder / "train_summary.json")["best_metric"]
+        values[cell.folder.parent] = run.dev_score(cell.folder, str(cell.source))[1]
+        assert values[cell.folder.parent] == pytest.approx(alone * 9 / 12)
+    best = max(values, key=lambda folder: values[folder])
+    row = read_json(Path("docs/results/toy/single.json"))
+    assert row["sources"] == [best.name] and row["baseline"]["run"] == "joined"
+    assert len((cells[0].folder / "scores" / "test.all.txt").read_text("utf-8").splitlines()) == 12
+    assert row["presence"]["with"]["north"]["n"] == 9
+
+
+def test_the_best_source_has_the_best_mean_over_the_seeds_that_all_have(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
+    scores = {
+        "north/seed-1": 30.0,
+        "north/seed-2": 10.0,
+        "south/seed-1": 25.0,
+        "south/seed-2": 20.0,
+        "south/seed-3": 0.0,
+    }
+    for name in scores:
+        (Path("single") / name).mkdir(parents=True)
+        (Path("single") / name / "train_summary.json").write_text("{}")
+    monkeypatch.setattr(
+        Run, "dev_score", lambda self, folder, source: ("exact_match", scores[f"{source}/{folder.name}"])
+    )
+    assert run.best_source(Path("single")) == Path("single/south")
+    monkeypatch.setitem(METRICS, "exact_match", METRICS["edit_distance"])
+    assert run.best_source(Path("single")) == Path("single/north")
+    shutil.rmtree("single/north")
+    assert run.best_source(Path("single")) is None
+
+
+def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
+    rows = {
+        "ensemble": {"ensemble": {"of": "serial"}},
+        "reranked": {"rerank": {"of": "serial", "reverse": "back"}},
+        "serial": TOY["rows"]["serial"],
+        "back": {"shown": False, "train": {}},
+    }
+    write("toy", {**TOY, "baseline": "serial", "rows": rows})
+    loaded = load_experiment(toy)
+    cells = {cell.name: cell for cell in cells_of(loaded, Path("r"))}
+    first = ["reranked/seed-1", "serial/seed-1", "back/seed-1"]
+    assert list(cells) == [*first, *(name.replace("1", "2") for name in first), "ensemble/seeds-1-2"]
+    assert cells["reranked/seed-2"].needs == (Path("r/serial/seed-2"), Path("r/back/seed-2"))
+    assert cells["ensemble/seeds-1-2"].needs == (Path("r/serial/seed-1"), Path("r/serial/seed-2"))
+    assert Run(loaded, Path("runs"), Path("x")).states()["reranked/seed-1"] == "waiting for serial/seed-1, back/seed-1"
+    assert [cell.name for cell in cells_of(load_experiment(toy, rows=["reranked"], seeds=[7]), Path("r"))] == [
+        "reranked/seed-7",
+        "serial/seed-7",
+        "back/seed-7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {}}, "rows must be a mapping"),
+        ({"colour": 1}, "key is 'colour'; allowed are recipe, path"),
+        ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble"),
+        ({"rows": {"a": {"train": {}, "hue": 1}}}, "rows.a: key is 'hue'; allowed are label, shown, train"),
+        ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
+        ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
+        ({"baseline": "none"}, "baseline is 'none'; allowed are joined, serial"),
+        ({"seeds": [1, 1]}, "seeds must all differ"),
+        ({"sources": "north"}, "sources must be a list"),
+        ({"target": None}, "target is missing; give --target"),
+        ({"quick": None}, "quick is missing, so it has no quick form"),
+    ],
+)
+def test_errors_of_an_experiment_name_the_key(toy: Path, changes: dict[str, Any], message: str) -> None:
+    write("toy", {**TOY, **changes})
+    with pytest.raises(ValueError, match=message):
+        load_experiment(toy, quick="quick" in changes)
+    with pytest.raises(ValueError, match="rows is 'none'; allowed are joined, serial"):
+        load_experiment(write("good", TOY), rows=["none"])
+
+
+def test_an_experiment_may_extend_another_one(toy: Path) -> None:
+    path = write(
+        "other", {"extends": "toy", "seeds": [5], "rows": {"joined": {"train": {"dropout": 0.5}}, "x": {"train": {}}}}
+    )
+    loaded = load_experiment(path)
+    assert (loaded.name, loaded.seeds, loaded.baseline) == ("other", [5], "joined")
+    assert loaded.rows["joined"].settings == {"data.concatenate": True, "dropout": 0.5}
+    assert list(loaded.rows) == ["joined", "serial", "x"] and loaded.rows["joined"].label == "all joined"
+
+
+def test_the_command_that_is_recorded_trains_the_same_recipe(toy: Path) -> None:
+    loaded = load_experiment(toy, sources=["south", "north"])
+    recipe, command = loaded.load_recipe(loaded.rows["joined"], Path("runs/x"), 3)
+    words = command.split()
+    assert words[:3] == ["hf-multisource", "train", "recipe.yaml"]
+    assert load_recipe(words[2], parse_overrides(words[3:])) == recipe
+    assert recipe.training["seed"] == 3 and recipe.data.sources == ["south", "north"]
+
+
+def test_the_shipped_experiments_are_listed_and_each_has_a_quick_form(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--list"])
+    said = capsys.readouterr().out
+    for name in shipped_experiments():
+        assert f"\n{name} " in f"\n{said}"
+        given: dict[str, Any] = {} if name != "protoform" else {"data": "x", "sources": ["a", "b"], "target": "c"}
+        loaded = load_experiment(name, quick=True, **given)
+        assert loaded.chosen and loaded.name.startswith(f"{name}-quick")
+    with pytest.raises(SystemExit, match="no file proto, and no shipped experiment of that name; these are protoform"):
+        main(["proto"])
