@@ -5,7 +5,7 @@ work on the same folder: each cell is locked while it is in work, and the operat
 process ends in any way. What was interrupted is resumed. RUNS/<experiment> holds
 
     <row>/seed-<n>             a run folder, with `cell.json` when the cell is done
-    <row>/<source>/seed-<n>    the same for rows of the kind `best_source`
+    <row>-<source>/seed-<n>    the same for rows of the kind `best_source`
     <row>/seeds-1-2-3          scores of the ensemble of these seeds
     locks/                     the locks
 """
@@ -62,8 +62,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Row, source and seed, such as "single/italian/seed-1"."""
-        return "/".join((self.row.name, *([self.source] if self.source else []), self.folder.name))
+        """Folders of row and seed, such as "single-italian/seed-1"."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
 
     @property
     def needs(self) -> tuple[Path, ...]:
@@ -89,7 +89,7 @@ def cells_of(experiment: Experiment, root: Path) -> list[Cell]:
             if row.kind == "train":
                 cells.append(Cell(row, seed, own))
             elif row.kind == "best_source":
-                folders = {source: seed_folder(root / name / source, seed) for source in experiment.sources}
+                folders = {source: seed_folder(root / f"{name}-{source}", seed) for source in experiment.sources}
                 cells += [Cell(row, seed, folder, source) for source, folder in folders.items()]
             elif row.kind == "rerank":
                 written, reverse = (seed_folder(root / row.settings[key], seed) for key in ("of", "reverse"))
@@ -354,31 +354,30 @@ class Run:
         """
         if row is None:
             return None
-        own = self.root / row.name
         if row.kind == "ensemble":
-            scored = [folder for folder in own.glob("seeds-*") if scored_splits(folder)]
+            scored = [folder for folder in (self.root / row.name).glob("seeds-*") if scored_splits(folder)]
             return max(scored, key=lambda folder: folder.name.count("-"), default=None)
-        return self.best_source(own) if row.kind == "best_source" else own
+        return self.best_source(row.name) if row.kind == "best_source" else self.root / row.name
 
-    def best_source(self, folder: Path) -> Path | None:
+    def best_source(self, name: str) -> Path | None:
         """Return the source with the best mean score on the dev split over the seeds that all sources have.
 
         Args:
-            folder: Folder of the row.
+            name: Name of the row.
 
         Returns:
-            Folder of the source; None if some source has no finished seed.
+            Folder of the runs of the source; None if some source has no finished seed.
         """
-        finished = {
-            source: {one.name for one in seed_folders(folder / source) if (one / SUMMARY).exists()}
-            for source in self.experiment.sources
-        }
-        seeds = set.intersection(*finished.values())
+        folders = {source: self.root / f"{name}-{source}" for source in self.experiment.sources}
+        finished = [
+            {one.name for one in seed_folders(folder) if (one / SUMMARY).exists()} for folder in folders.values()
+        ]
+        seeds = set.intersection(*finished)
         if not seeds:
             return None
         means = {
-            folder / source: [self.dev_score(folder / source / seed, source) for seed in sorted(seeds)]
-            for source in self.experiment.sources
+            folder: [self.dev_score(folder / seed, source) for seed in sorted(seeds)]
+            for source, folder in folders.items()
         }
         metric = next(iter(means.values()))[0][0]
         choose = max if METRICS[metric].higher_is_better else min

@@ -201,7 +201,7 @@ def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Pa
     main([str(toy)])
     run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
     cells = [cell for cell in cells_of(run.experiment, run.root) if cell.source]
-    assert [cell.name for cell in cells] == ["single/north/seed-1", "single/south/seed-1"]
+    assert [cell.name for cell in cells] == ["single-north/seed-1", "single-south/seed-1"]
     values = {}
     for cell in cells:
         # dev: 12 lines, 3 of which lack the source
@@ -210,7 +210,7 @@ def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Pa
         assert values[cell.folder.parent] == pytest.approx(alone * 9 / 12)
     best = max(values, key=lambda folder: values[folder])
     row = read_json(Path("docs/results/toy/single.json"))
-    assert row["sources"] == [best.name] and row["baseline"]["run"] == "joined"
+    assert row["sources"] == [best.name.removeprefix("single-")] and row["baseline"]["run"] == "joined"
     assert len((cells[0].folder / "scores" / "test.all.txt").read_text("utf-8").splitlines()) == 12
     assert row["presence"]["with"]["north"]["n"] == 9
 
@@ -227,16 +227,16 @@ def test_the_best_source_has_the_best_mean_over_the_seeds_that_all_have(
         "south/seed-3": 0.0,
     }
     for name in scores:
-        (Path("single") / name).mkdir(parents=True)
-        (Path("single") / name / "train_summary.json").write_text("{}")
+        (run.root / f"single-{name}").mkdir(parents=True)
+        (run.root / f"single-{name}" / "train_summary.json").write_text("{}")
     monkeypatch.setattr(
         Run, "dev_score", lambda self, folder, source: ("exact_match", scores[f"{source}/{folder.name}"])
     )
-    assert run.best_source(Path("single")) == Path("single/south")
+    assert run.best_source("single") == run.root / "single-south"
     monkeypatch.setitem(METRICS, "exact_match", METRICS["edit_distance"])
-    assert run.best_source(Path("single")) == Path("single/north")
-    shutil.rmtree("single/north")
-    assert run.best_source(Path("single")) is None
+    assert run.best_source("single") == run.root / "single-north"
+    shutil.rmtree(run.root / "single-north")
+    assert run.best_source("single") is None
 
 
 def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
