@@ -133,7 +133,7 @@ class Run:
         """Return the state of every cell.
 
         Returns:
-            By name: done, in work, waiting for other cells, trained, begun, or not begun.
+            By name: done, in work, waiting for other cells, trained (also with another recipe), begun, or not begun.
         """
         return {cell.name: self.state(cell) for cell in self.find_done()}
 
@@ -154,8 +154,8 @@ class Run:
                     return "in work"
         if waiting := [folder for folder in cell.needs if folder not in self._done]:
             return f"waiting for {', '.join(folder.relative_to(self.root).as_posix() for folder in waiting)}"
-        if (cell.folder / SUMMARY).exists():
-            return "trained"
+        if not cell.of and (cell.folder / SUMMARY).exists():
+            return "trained" if is_finished(cell.folder, self.recipe(cell)[0]) else "trained with another recipe"
         return "begun" if cell.folder.exists() else "not begun"
 
     def is_done(self, cell: Cell) -> bool:
