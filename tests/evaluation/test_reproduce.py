@@ -261,6 +261,36 @@ def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
     ]
 
 
+def test_a_reranked_row_has_the_scores_of_the_reranked_hypotheses(toy: Path) -> None:
+    rows = {
+        "serial": TOY["rows"]["serial"],
+        "back": {"shown": False, "train": {"reverse": True}},
+        "reranked": {"rerank": {"of": "serial", "reverse": "back"}},
+    }
+    write("toy", {**TOY, "seeds": [1], "baseline": "serial", "rows": rows})
+    main([str(toy)])
+    cell = Path("runs/toy/reranked/seed-1")
+    report = read_json(cell / "reranking" / "test.json")["conditions"]["reranked"]
+    row = read_json(Path("docs/results/toy/reranked.json"))
+    assert row["scores"]["all"]["edit_distance"]["score"] == report["edit_distance"]["score"]
+    texts = [(cell / name).read_text("utf-8") for name in ("scores/test.all.txt", "reranking/test.reranked.txt")]
+    assert texts[0] == texts[1] and row["baseline"]["run"] == "serial"
+    parameters = [
+        read_json(Path(f"runs/toy/{name}/seed-1/train_summary.json"))["parameters"] for name in ("serial", "back")
+    ]
+    assert row["parameters"] == sum(parameters)
+    assert not Path("docs/results/toy/back.json").exists()
+
+
+@pytest.mark.parametrize("name", ["protoform-romance", "protoform-wikihan"])
+def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
+    loaded = load_experiment(name, seeds=[1])
+    for cell in cells_of(loaded, Path("r")):
+        if not cell.of:
+            recipe, _ = loaded.load_recipe(cell.row, cell.folder, 1, cell.source)
+            assert recipe.training["output_dir"] == str(cell.folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
