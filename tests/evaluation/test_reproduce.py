@@ -282,6 +282,18 @@ def test_a_reranked_row_has_the_scores_of_the_reranked_hypotheses(toy: Path) -> 
     assert not Path("docs/results/toy/back.json").exists()
 
 
+def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> None:
+    rows = {"serial": TOY["rows"]["serial"], "all": {"ensemble": {"of": "serial"}}}
+    write("toy", {**TOY, "baseline": "serial", "rows": rows})
+    main([str(toy)])
+    row, serial = (read_json(Path(f"docs/results/toy/{name}.json")) for name in ("all", "serial"))
+    assert row["run"] == "seeds-1-2" and row["parameters"] == 2 * serial["parameters"]
+    report = read_json(Path("runs/toy/all/seeds-1-2/scores/test.json"))
+    assert report["ensemble"] == ["seed-2"]
+    assert row["scores"]["all"]["exact_match"]["score"] == report["conditions"]["all"]["exact_match"]["score"]
+    assert row["baseline"]["run"] == "serial"
+
+
 @pytest.mark.parametrize("name", ["protoform-romance", "protoform-wikihan"])
 def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
     loaded = load_experiment(name, seeds=[1])
