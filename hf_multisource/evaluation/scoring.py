@@ -324,6 +324,8 @@ def measure_reranked(
             },
         },
     }
+
+
 def mean_scores(reports: Sequence[JsonObject]) -> str:
     """Return the mean scores of several seeds with all sources, and their standard deviations.
 
