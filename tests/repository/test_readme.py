@@ -129,8 +129,8 @@ def test_python_examples_run(page: str, demo: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.feature("Hub", "The README's examples with the code of the checkpoint")
 def test_python_examples_run_without_the_package_on_the_checkpoints_own_code(demo: Path) -> None:
     pages = ["README.md", *ON_REMOTE_CODE]
-    # Conversion into an equivalent model and ensembles are the package's: no checkpoint needs them.
-    ours = re.compile("convert_combiner|MultiSourceEnsemble")
+    # Conversion into an equivalent model, ensembles and evaluation are the package's: no checkpoint needs them.
+    ours = re.compile("convert_combiner|MultiSourceEnsemble|hf_multisource[.]evaluation")
     code = {page: [block for block, _ in examples(page) if not ours.search(block)] for page in pages}
     code["README.md"] = code["README.md"][:1]
     answer = run_fresh(REMOTE, demo / "home", place=demo / "runs/demo/all", folder=demo, examples=code)
