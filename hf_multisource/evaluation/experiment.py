@@ -251,7 +251,7 @@ class Run:
         if not cell.of:
             recipe, command = self.recipe(cell)
             if not is_finished(cell.folder, recipe):
-                train(recipe, resume=True, command=command)
+                train(recipe, resume=cell.folder.exists(), command=command)
         if cell.row.shown:
             self.score(cell)
         write_json(cell.folder / DONE, self.settings(cell))

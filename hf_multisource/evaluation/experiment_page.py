@@ -48,7 +48,7 @@ def describe_experiment(experiment: Experiment) -> str:
     """
     shown = {name: {"label": row.label, row.kind: row.settings} for name, row in experiment.rows.items() if row.shown}
     facts = {key: getattr(experiment, key) for key in ("recipe", "sources", "target", "train", "score", "baseline")}
-    facts |= {"margin": experiment.margin, "quick": experiment.is_quick, "rows": shown}
+    facts |= {"command": experiment.command, "margin": experiment.margin, "quick": experiment.is_quick, "rows": shown}
     return yaml.safe_dump(
         publishable({**facts, "published": experiment.published}), sort_keys=False, allow_unicode=True
     )
@@ -295,7 +295,7 @@ def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject
     return f"""\
 ## How the rows were made
 
-`hf-multisource reproduce {name}`: recipe {experiment["recipe"]}, changed in all rows by `{experiment["train"]}`. The
+`{experiment["command"]}`: recipe {experiment["recipe"]}, changed in all rows by `{experiment["train"]}`. The
 commands of every run are in the JSON files.
 
 {"".join(parts)}"""

@@ -83,6 +83,7 @@ class Experiment:
         quick: What `--quick` changes.
         is_quick: Whether that has been done.
         chosen: Names of the rows to run; None: all.
+        command: The command line that runs all of it.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Experiment:
     quick: dict[str, Any] = field(default_factory=dict)
     is_quick: bool = False
     chosen: list[str] | None = None
+    command: str = ""
 
     def overrides(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> dict[str, Any]:
         """Return what one run changes in the recipe.
@@ -253,7 +255,7 @@ def load_experiment(
     if other:
         found = f"{found}-{Path(str(content.get('path'))).name}"
         content |= {"published": [], "origin": None}
-    allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick", "chosen")]
+    allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick", "chosen", "command")]
     for key in content:
         check_choice(tuple(allowed), **{f"experiment {found}: key": key})
     for key, option in (("recipe", ""), ("path", "--data"), ("sources", "--sources"), ("target", "--target")):
@@ -265,9 +267,17 @@ def load_experiment(
     experiment = Experiment(
         **{**content, "name": found, "rows": {row: _read_row(row, entry) for row, entry in entries.items()}},
         is_quick=quick,
+        command=_command(name, data, sources, target, quick),
     )
     _check(experiment)
     return experiment if rows is None else replace(experiment, chosen=_chosen(experiment, rows))
+
+
+def _command(name: str | Path, data: str | None, sources: Sequence[str] | None, target: str | None, quick: bool) -> str:
+    """The command line for what `load_experiment` is given."""
+    options = {"--data": data and [data], "--sources": sources, "--target": target and [target]}
+    words = [word for option, values in options.items() if values for word in (option, *values)]
+    return shlex.join(["hf-multisource", "reproduce", str(name), *words, *(["--quick"] if quick else [])])
 
 
 def _read_row(name: str, entry: Any) -> ExperimentRow:

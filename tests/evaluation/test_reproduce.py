@@ -117,7 +117,7 @@ def test_an_experiment_is_run_seed_by_seed_resumed_after_a_kill_and_shown_on_a_p
         with pytest.raises(Killed):
             main([str(toy)])
     said = capsys.readouterr().out
-    assert started(said) == ["joined/seed-1", "serial/seed-1", "joined/seed-2"]
+    assert started(said) == ["joined/seed-1", "serial/seed-1", "joined/seed-2"] and "resume" not in said
     page = Path("docs/results/toy.md").read_text("utf-8")
     assert "| all joined | 1 " in page and "| in turn    | 1 " in page
     assert states(capsys) == {
@@ -193,6 +193,7 @@ def test_the_quick_form_of_an_experiment_on_other_data_needs_the_names_alone(
     assert recipe["training"]["max_steps"] == 2
     page = Path("docs/results/toy-quick-far.md").read_text("utf-8")
     assert "This is a quick run" in page and "A guess" not in page and "proto, from east, west" in page
+    assert "`hf-multisource reproduce toy.yaml --data far --sources east west --target proto --quick`: recipe" in page
 
 
 def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Path) -> None:
