@@ -133,6 +133,8 @@ def show_report(report: Mapping[str, Any]) -> str:
         parts.append(presence_table(report["presence"]))
     if note := left_out(dict(report)):
         parts.append(note)
+    if plots := report.get("plots"):
+        parts.append("\n".join(plots))
     return "\n\n".join(parts)
 
 

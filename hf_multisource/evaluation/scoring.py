@@ -422,7 +422,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         command: The command line, for the report.
 
     Returns:
-        The report.
+        The report as it was written; with attention plots, also `plots`, their files.
 
     Raises:
         ValueError: If a setting, the data or the model does not allow it; the message says which.
@@ -515,5 +515,6 @@ def score(args: Scoring, command: str) -> JsonObject:
     if plotted and congruent is not None:
         chosen = data.model_rows([split.rows[i] for i in plotted])
         measured = measure_attention(model, processor, chosen, [congruent[i] for i in plotted], search.max_length)
-        write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
+        plots = write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
+        return {**report, "plots": [str(plot) for plot in plots]}
     return report

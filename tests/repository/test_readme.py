@@ -1,12 +1,13 @@
-"""The code blocks of README.md and docs/ run as they are written, and every name in them exists."""
+"""The code blocks of README.md and docs/ run as they are written, and every name in them exists.
+
+The blocks of docs/tutorials run in test_tutorials.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
-import shlex
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 import yaml
 from transformers import MarianConfig, MarianMTModel, ViTConfig, ViTImageProcessorPil, ViTModel
 
-from command_lines import SOURCES, commands, parse
+from command_lines import SOURCES, commands, parse, split_commands
 from fresh import run_fresh
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.recipes.catalogue import shipped_recipes
@@ -25,7 +26,8 @@ from hf_multisource.recipes.tokenization import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"docs/compatibility.md"}  # written by the test run
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+TUTORIALS = sorted(f"docs/tutorials/{path.name}" for path in (ROOT / "docs/tutorials").glob("*.md"))
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")), *TUTORIALS]
 PAGES = [page for page in PAGES if page not in GENERATED]
 AT_THE_TOP = ["CONTRIBUTING.md", "SECURITY.md"]
 TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in [*PAGES, *GENERATED, *AT_THE_TOP]}
@@ -110,7 +112,7 @@ def test_the_readme_is_short() -> None:
     assert len(TEXT["README.md"].splitlines()) <= MOST_LINES
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page) and page not in TUTORIALS])
 def test_python_examples_run(page: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     names: dict[str, Any] = {}
@@ -140,22 +142,12 @@ def test_python_examples_run_without_the_package_on_the_checkpoints_own_code(dem
         assert loss == "None" or "grad_fn" in loss
 
 
-def command_lines(page: str) -> Iterator[list[str]]:
-    """The commands of a page's shell blocks, as words; without comments and redirections."""
-    for block in blocks(page, "bash"):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            ends = [words.index(sign) for sign in ("<", ">", "|") if sign in words]
-            if words:
-                yield words[: min(ends, default=None)]
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")])
 def test_commands_parse(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (whole,) = (block for block in blocks("docs/training.md", "yaml") if block.startswith("data:"))
     Path("my_recipe.yaml").write_text(whole, encoding="utf-8")
-    for words in command_lines(page):
+    for words in (words for block in blocks(page, "bash") for words in split_commands(block)):
         if words[0] == "hf-multisource":
             parse(words[1:])
         elif words[:2] == ["accelerate", "launch"]:

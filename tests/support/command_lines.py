@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,15 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands(child, (*path, name))
+
+
+def split_commands(block: str) -> Iterator[list[str]]:
+    """The commands of a shell block as words; without comments and redirections."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        ends = [words.index(sign) for sign in ("<", ">", "|") if sign in words]
+        if words:
+            yield words[: min(ends, default=None)]
 
 
 def parse(words: list[str]) -> None:
