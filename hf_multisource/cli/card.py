@@ -9,7 +9,7 @@ import typer
 
 from hf_multisource.cli.command import make_main
 from hf_multisource.evaluation.results import RESULTS
-from hf_multisource.publishing.card import card_of_row, render, subject_of_run, write_card
+from hf_multisource.publishing.card import card_of_row, render, rows_of_models, subject_of_run, write_card
 
 NAME = "card"
 
@@ -17,7 +17,9 @@ NAME = "card"
 def card(
     run: Annotated[Path | None, typer.Argument(help="Run folder.")] = None,
     row: Annotated[Path | None, typer.Option("--row", help="A committed row of results, in place of a run.")] = None,
-    every: Annotated[bool, typer.Option("--all", help=f"Write the cards of every row in {RESULTS}.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"Write the cards of every row in {RESULTS} that is one model.")
+    ] = False,
     split: Annotated[
         str | None, typer.Option("--split", help="Test split of the run; default: the only one that was scored.")
     ] = None,
@@ -43,7 +45,7 @@ def card(
         out = out or run / "README.md"
         cards = {out: render(subject_of_run(run, split, address), out, "hf-multisource card RUN")}
     else:
-        rows = sorted(RESULTS.glob("*/*.json")) if row is None else [row]
+        rows = rows_of_models(RESULTS) if row is None else [row]
         cards = dict(card_of_row(path, out) for path in rows)
     for place, text in cards.items():
         print(write_card(place, text))

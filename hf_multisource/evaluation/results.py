@@ -201,11 +201,14 @@ def all_training_facts(run: Path, metric: str) -> JsonObject:
         metric: As `training_facts` has it.
 
     Returns:
-        The facts of the first run, with the parameters, minutes and commands of all.
+        The facts of the first run, with the parameters, minutes and commands of all, and their names under `made_of` if
+        there are several.
     """
     of, others = trained_runs(run)
     facts = [training_facts(one, metric) for one in (*of, *others)]
+    names = [f"{one.parent.name}/{one.name}" for one in (*of, *others)]
     return {
+        **({"made_of": names} if len(names) > 1 else {}),
         **{key: value for key, value in facts[0].items() if key != "command"},
         "parameters": sum(one["parameters"] for one in facts),
         "minutes": round(sum(one["minutes"] for one in facts), 1),

@@ -425,6 +425,18 @@ def render(subject: Subject, out: Path, command: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", card)
 
 
+def rows_of_models(results: Path) -> list[Path]:
+    """Find the rows of results that are each about one model; others are made of several, and have no card.
+
+    Args:
+        results: The folder of all tables.
+
+    Returns:
+        Their files, sorted.
+    """
+    return [path for path in sorted(results.glob("*/*.json")) if "made_of" not in read_result(path)]
+
+
 def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
     """The card of a committed row.
 
