@@ -53,37 +53,40 @@ class _LinearCrossEntropy(torch.autograd.Function):
         narrow = wide if dtype == torch.float16 else dtype
         train = any(ctx.needs_input_grad)
         with torch.autocast(device, enabled=False):
-            inputs, table = states.to(dtype), weight.to(dtype)
+            # A masked row is zero here, and so is its gradient below: finite whatever its states are.
+            masked = (labels == -100)[:, None]
+            inputs, table = states.to(dtype).masked_fill(masked, 0.0), weight.to(dtype)
             grad_states = torch.empty_like(states) if train else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if train else None
             size = CPU_ROWS if device == "cpu" else max(1, BLOCK // len(weight))
             total = torch.zeros((), dtype=wide, device=states.device)
             for start in range(0, len(labels), size):
-                ids, block = labels[start : start + size], inputs[start : start + size]
-                real, at = (ids != -100)[:, None], ids.clamp(min=0)[:, None]
+                rows = slice(start, start + size)
+                block, at = inputs[rows], labels[rows, None].clamp(min=0)
                 scores = (block @ table.T).to(wide)
                 if bias is not None:
                     scores += bias
                 loss = (1.0 - smoothing) * scores.gather(1, at)
                 if smoothing:
                     loss += smoothing * scores.mean(dim=1, keepdim=True)
-                highest = scores.amax(dim=1, keepdim=True)
-                norm = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
-                total += (norm.log() + highest - loss).masked_fill(~real, 0.0).sum()
+                gradient = scores.softmax(dim=1)
+                # The log of the sum of the exponentials, of what `softmax` has computed already.
+                log_norm = scores.amax(dim=1, keepdim=True) - gradient.amax(dim=1, keepdim=True).log()
+                total += (log_norm - loss).masked_fill(masked[rows], 0.0).sum()
                 if grad_states is None or grad_weight is None:
                     continue
                 # by the logits: softmax - (1 - smoothing) at the label - smoothing / V everywhere
-                gradient = scores.div_(norm)
                 if smoothing:
                     gradient.sub_(smoothing / len(weight))
                 gradient.scatter_(1, at, gradient.gather(1, at) - (1.0 - smoothing))
-                gradient.masked_fill_(~real, 0.0)
                 gradient = gradient.to(narrow)
-                grad_states[start : start + size] = gradient @ table.to(narrow)
+                grad_states[rows] = gradient @ table.to(narrow)
                 if narrow == wide:
                     grad_weight.addmm_(gradient.T, block.to(narrow))
                 else:
                     grad_weight += gradient.T @ block.to(narrow)
+            if grad_states is not None:
+                grad_states.masked_fill_(masked, 0.0)
         if train:
             ctx.save_for_backward(grad_states, grad_weight)
             ctx.weight_dtype = weight.dtype
