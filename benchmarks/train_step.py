@@ -51,6 +51,7 @@ from hf_multisource import (
     modeling_multisource,
 )
 from hf_multisource.data.rows import read_split
+from hf_multisource.inference import keep_freed_memory
 from hf_multisource.loss import linear_cross_entropy
 from hf_multisource.matrix_products import fast_products
 
@@ -158,6 +159,7 @@ def whole_update(update: Update, plain: bool) -> Callable[[], None]:
 
     def run() -> None:
         with everything_computed() if plain else fast_products(torch.device("cpu")):
+            keep_freed_memory()  # for both ways: what it changes lasts as long as the process
             for _ in range(BATCHES):
                 one()
 

@@ -14,10 +14,14 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .dropout import dropout as drop
-from .packing import Packing, examples_with, pack_if_padded
+from .packing import Packing, examples_with, pack_if_padded, packing_pays
 
 #: What the configured attention implementation reads as its mask; None attends everywhere.
 AttentionMask: TypeAlias = Tensor | BlockMask | None
+
+# Length of a row of scores in bytes from which on PyTorch's softmax on CPUs computes whole vectors (AVX-512). The
+# softmax of a shorter row takes up to ten times as long as that of a row that is padded to this length.
+VECTOR_BYTES = 64
 
 
 def eager_attention_forward(
@@ -51,14 +55,35 @@ def eager_attention_forward(
     Returns:
         The context vectors and the weights.
     """
+    if module.training:  # the product would copy keys with split heads anyway, but slowly, already transposed
+        key = key.contiguous()
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = scores.softmax(dim=-1)
+    length, vector = scores.shape[-1], VECTOR_BYTES // scores.element_size()
+    if packing_pays(scores, module.training) and 0 < length < vector:
+        weights = nn.functional.pad(scores, (0, vector - length), value=-torch.inf).softmax(dim=-1)[..., :length]
+    else:
+        weights = scores.softmax(dim=-1)
     weights = drop(weights, dropout, module.training)
     if present is not None:
         weights = weights * present[:, None, None, None]
     return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def cast_for_products(states: Tensor) -> Tensor:
+    """Cast states that enter several linear layers to autocast's type, once, not anew for each layer.
+
+    Args:
+        states: Any states.
+
+    Returns:
+        The states; the same tensor without autocast.
+    """
+    device = states.device.type
+    if not torch.is_autocast_enabled(device) or states.dtype == torch.float64:
+        return states
+    return states.to(torch.get_autocast_dtype(device))
 
 
 def self_attention_cache(cache: Cache) -> Cache:
@@ -166,11 +191,26 @@ class SourceMemory:
             source: Index of the source; None: of all sources, joined.
 
         Returns:
-            Their packing; None if there is no padding.
+            Their packing; None if there is little or no padding.
         """
         if source not in self._packings:
             self._packings[source] = pack_if_padded(self.mask if source is None else self._masks[source])
         return self._packings[source]
+
+    @cached_property
+    def _complete(self) -> list[bool]:
+        return [bool(complete) for complete in self._present.all(dim=0)]
+
+    def complete(self, source: int | None = None) -> bool:
+        """Return whether all examples have something to attend to; for `packing_pays`, as it reads values.
+
+        Args:
+            source: Index of the source; None: whether a source is there that all examples have.
+
+        Returns:
+            Whether they do.
+        """
+        return any(self._complete) if source is None else self._complete[source]
 
     @cached_property
     def rows(self) -> list[Tensor | None]:
@@ -355,6 +395,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             States and weights as `attend` gives them.
         """
+        hidden_states = cast_for_products(hidden_states)
         keys, values = self.project(hidden_states, packing)
         if past_key_values is not None:
             keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)

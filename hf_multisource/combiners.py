@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.utils import logging
 
-from .attention import MultiHeadAttention, SourceMemory
+from .attention import MultiHeadAttention, SourceMemory, cast_for_products
 from .configuration_multisource import MultiSourceConfig
 from .dropout import dropout
 from .layers import Bias
@@ -140,6 +140,7 @@ class Combiner(nn.Module, ABC):
         Returns:
             Two of (B, H, S, d); what stands at padding is never attended to.
         """
+        states = cast_for_products(states)
         packing = memory.packing(source) if packing_pays(states, self.training) else None
         return attention.project(packing.pack(states) if packing else states, packing)
 
@@ -210,11 +211,14 @@ class Combiner(nn.Module, ABC):
             Context vectors, meaningless where nothing is present, and weights (None unless the implementation gives
             them): the very tensor of the computation, so that it can keep its gradient.
         """
-        if self.config._attn_implementation == "eager":  # only it gives weights; others may not know the keyword
+        pays = packing_pays(query, self.training)
+        complete = pays and memory.complete(source)
+        # Only eager attention gives weights; other implementations may not know the keyword.
+        if self.config._attn_implementation == "eager" and not complete:
             kwargs["present"] = memory.present_in_example(source)
         expansion, length = memory.expansion, query.shape[1]
         mask = memory.attention_mask(self.config, query.unflatten(0, (-1, expansion)).flatten(1, 2), source)
-        if source is not None and expansion == 1 and isinstance(mask, Tensor) and packing_pays(query, self.training):
+        if source is not None and expansion == 1 and isinstance(mask, Tensor) and pays:
             rows = memory.rows[source]
             if rows is not None:  # the others would be thrown away
                 return self._look_from(rows, attention, query, keys_values, mask, **kwargs)
@@ -233,8 +237,27 @@ class Combiner(nn.Module, ABC):
         keys, values = (states.index_select(0, rows) for states in keys_values)
         context, weights = attention.attend(query.index_select(0, rows), keys, values, mask[rows], **kwargs)
         if weights is not None:
-            weights = weights.new_zeros(len(query), *weights.shape[1:]).index_copy(0, rows, weights)
-        return torch.zeros_like(query).index_copy(0, rows, context), weights
+            weights = weights.new_zeros(len(query), *weights.shape[1:]).index_copy_(0, rows, weights)
+        return torch.zeros_like(query).index_copy_(0, rows, context), weights
+
+    def keep_present(self, memory: SourceMemory, new: Tensor, old: Tensor, source: int | None = None) -> Tensor:
+        """Apply `where_present`; in training on a CPU, only if an example lacks the source.
+
+        Args:
+            memory: The encoded sources.
+            new: States of the examples that have the source.
+            old: States of the other examples.
+            source: Index of the source; None: any source.
+
+        Shape:
+            new, old (B, T, D).
+
+        Returns:
+            The chosen states.
+        """
+        if packing_pays(new, self.training) and memory.complete(source):
+            return new
+        return where_present(memory.any_present if source is None else memory.present[:, source], new, old)
 
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
@@ -322,7 +345,7 @@ class SerialCombiner(Combiner):
         all_weights = []
         for i in range(len(self.source_names)):
             output, weights = self.take_turn(i, hidden_states, keys_values[i], memory, **kwargs)
-            hidden_states = where_present(memory.present[:, i], output, hidden_states)
+            hidden_states = self.keep_present(memory, output, hidden_states, i)
             all_weights.append(weights)
         return hidden_states, join(all_weights), None
 
@@ -434,7 +457,7 @@ class ParallelCombiner(Combiner):
         for i, name in enumerate(self.source_names):
             query = shared if self.shared_norm else getattr(self, name).layer_norm(hidden_states)
             context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
-            contexts.append(where_present(memory.present[:, i], context, torch.zeros_like(context)))
+            contexts.append(self.keep_present(memory, context, torch.zeros_like(context), i))
             all_weights.append(weights)
         return contexts, join(all_weights)
 
@@ -468,7 +491,7 @@ class ParallelCombiner(Combiner):
         output = hidden_states + update
         if not self.pre_norm:
             output = self.layer_norm(output)
-        return where_present(memory.any_present, output, hidden_states)
+        return self.keep_present(memory, output, hidden_states)
 
     def combine(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
@@ -711,7 +734,7 @@ class FlatCombiner(Combiner):
         output = hidden_states + self.drop(context)
         if not self.pre_norm:
             output = self.layer_norm(output)
-        return where_present(memory.any_present, output, hidden_states), weights, None
+        return self.keep_present(memory, output, hidden_states), weights, None
 
 
 class FlatNormedCombiner(FlatCombiner):

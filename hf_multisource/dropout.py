@@ -29,4 +29,6 @@ def dropout(states: Tensor, p: float, training: bool) -> Tensor:
         return torch.nn.functional.dropout(states, p)
     numbers = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     numbers = numbers.view(torch.int16)[: states.numel()].view(states.shape)
-    return states * (numbers >= cut - LEVELS // 2).to(states.dtype).mul_(LEVELS / (LEVELS - cut))
+    kept = torch.empty(states.shape, dtype=states.dtype)
+    torch.ge(numbers, cut - LEVELS // 2, out=kept)  # without `out`, truth values, whose conversion takes longer
+    return states * kept.mul_(LEVELS / (LEVELS - cut))

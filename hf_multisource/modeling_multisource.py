@@ -139,7 +139,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
 
 def _spread(some: Tensor, rows: Tensor, count: int) -> Tensor:
     """Put rows at their places among `count` rows, of which the others are zero or False."""
-    return some.new_zeros(count, *some.shape[1:]).index_copy(0, rows, some)
+    return some.new_zeros(count, *some.shape[1:]).index_copy_(0, rows, some)
 
 
 class DecoderLayer(GradientCheckpointingLayer):

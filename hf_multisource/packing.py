@@ -11,6 +11,7 @@ from torch import Tensor
 
 POSITIONS = 64  # packed positions are a multiple of it, if there are as many
 EXAMPLES = 8  # the same for examples
+PADDING = 0.25  # share of padding from which on packing pays: packing and unpacking take time, too
 
 
 def indices_of(wanted: Tensor, multiple: int) -> Tensor:
@@ -88,7 +89,7 @@ class Packing:
             States of all positions; those of padding mean nothing.
         """
         whole = states.new_zeros(self.shape.numel(), states.shape[-1])
-        return whole.index_copy(0, self.index, states).unflatten(0, self.shape)
+        return whole.index_copy_(0, self.index, states).unflatten(0, self.shape)
 
 
 def packing_pays(states: Tensor, training: bool) -> bool:
@@ -107,7 +108,7 @@ def packing_pays(states: Tensor, training: bool) -> bool:
 
 
 def pack_if_padded(mask: Tensor) -> Packing | None:
-    """Pack a batch that has padding.
+    """Pack a batch that has enough padding for packing to pay.
 
     Args:
         mask: True = real.
@@ -116,6 +117,7 @@ def pack_if_padded(mask: Tensor) -> Packing | None:
         (B, S) bool.
 
     Returns:
-        The packing; None if there is no padding.
+        The packing; None if the share of padding is less than `PADDING`, or 0.
     """
-    return None if bool(mask.all()) else Packing(mask)
+    padding = mask.numel() - int(mask.sum())
+    return Packing(mask) if padding > 0 and padding >= PADDING * mask.numel() else None

@@ -21,6 +21,7 @@ from transformers.trainer_utils import seed_worker
 
 from .arguments import MultiSourceTrainingArguments
 from .collation import DataCollatorForMultiSource
+from .inference import keep_freed_memory
 from .matrix_products import fast_products, uses_plain_attention
 from .model_card import CARD, describe_in_card
 from .sharding import shard
@@ -398,6 +399,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             The loss.
         """
         model: Any = self.model
+        if self.args.device.type == "cpu":
+            keep_freed_memory()
         with fast_products(self.args.device) if uses_plain_attention(model) else nullcontext():
             return super().training_step(*args, **kwargs)
 

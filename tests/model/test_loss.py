@@ -49,6 +49,7 @@ def test_equals_torch_in_value_and_gradient(
     labels = torch.randint(0, vocab, (rows,)).masked_fill(torch.rand(rows) < 0.3, -100)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CPU_ROWS", block)
+        patch.setattr(module, "CPU_BLOCK", 1)
         ours, theirs = both_ways(states, weight, bias, labels, smoothing)
     torch.testing.assert_close(ours, theirs)
 
@@ -91,8 +92,18 @@ def test_huge_logits_do_not_overflow() -> None:
     assert states.grad is not None and states.grad.item() == 0.0
 
 
+def test_states_without_a_label_may_be_anything() -> None:
+    states = torch.tensor([[1.0], [torch.nan]], requires_grad=True)
+    weight = torch.tensor([[1.0], [2.0]], requires_grad=True)
+    value = linear_cross_entropy(states, weight, None, torch.tensor([0, -100]), 0.1)
+    value.backward()
+    assert value.isfinite() and weight.grad is not None and weight.grad.isfinite().all()
+    assert states.grad is not None and states.grad[0].isfinite() and states.grad[1] == 0
+
+
 def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CPU_ROWS", 10)
+    monkeypatch.setattr(module, "CPU_BLOCK", 5000)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

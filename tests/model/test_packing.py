@@ -17,6 +17,7 @@ from hf_multisource import (
     modeling_multisource,
     packing,
 )
+from hf_multisource.attention import eager_attention_forward
 from hf_multisource.dropout import LEVELS, dropout
 from hf_multisource.packing import Packing, examples_with, indices_of, pack_if_padded, packing_pays
 
@@ -160,7 +161,25 @@ def test_packing_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = packing.pack(states)
     assert torch.equal(packed, states[mask])
     assert torch.equal(packing.unpack(packed), states * mask[..., None])
-    assert pack_if_padded(torch.ones(2, 3, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize(("real", "packed"), [(8, False), (7, False), (6, True), (0, True)])
+def test_little_padding_is_computed(real: int, packed: bool) -> None:
+    assert (pack_if_padded(torch.arange(8)[None] < real) is not None) == packed
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9])
+def test_training_attends_as_evaluation_does(length: int) -> None:
+    """In training, short rows of scores are padded before the softmax."""
+    torch.manual_seed(0)
+    states = torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True)
+    mask = torch.zeros(2, 1, length, length, dtype=torch.float64)
+    mask[1, ..., 1:] = torch.finfo(mask.dtype).min
+    found = []
+    for training in (True, False):
+        context, weights = eager_attention_forward(nn.Identity().train(training), states, states, states, mask, 0.5)
+        found.append((context, weights, *torch.autograd.grad(context.pow(2).sum() + weights.pow(3).sum(), states)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
 
 
 def test_only_training_on_a_cpu_is_packed() -> None:

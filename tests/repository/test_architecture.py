@@ -98,7 +98,7 @@ FLOORS = {
     "environment": set[str](),
     "arguments": set[str](),
     "matrix_products": set[str](),
-    "sampling": {"arguments", "collation", "matrix_products", "model_card", "sharding", "source_kinds"},
+    "sampling": {"arguments", "collation", "inference", "matrix_products", "model_card", "sharding", "source_kinds"},
 }
 FLOORS["__init__"] = set(FLOORS)
 

@@ -20,6 +20,7 @@ from hf_multisource import (
     MultiSourceTrainer,
     MultiSourceTrainingArguments,
     TokenBatchSampler,
+    sampling,
 )
 from hf_multisource.matrix_products import fast_products, uses_plain_attention
 from hf_multisource.sampling import POOL_BATCHES, length_keys, token_keys
@@ -573,6 +574,13 @@ def test_products_of_training_on_a_cpu_are_those_of_onednn_with_plain_attention(
     monkeypatch.setattr(trainer, "compute_loss", computed)
     trainer.train()
     assert seen == [expected, expected] and matmul.fp32_precision == "none"
+
+
+def test_training_on_a_cpu_keeps_freed_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(sampling, "keep_freed_memory", lambda: calls.append(1))
+    trainer_of(tmp_path, made_up_examples(8), max_steps=1).train()
+    assert calls == [1]
 
 
 def test_a_wrapped_encoder_counts_as_well() -> None:
