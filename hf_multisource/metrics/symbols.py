@@ -6,6 +6,7 @@ Kim et al. 2023 (https://arxiv.org/abs/2307.01896), who compute B-cubed F with L
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -150,24 +151,95 @@ def align_symbols(reference: Sequence[str], hypothesis: Sequence[str]) -> list[t
         Pairs of symbols, one of which may be `GAP`. Of several best alignments, the one that, from the end on, prefers
         gaps in the reference to pairs, and pairs to gaps in the hypothesis.
     """
+    return [
+        (GAP if i is None else reference[i], GAP if j is None else hypothesis[j])
+        for i, j in _align(reference, hypothesis, match=1)
+    ]
+
+
+def _align(reference: Sequence[str], hypothesis: Sequence[str], match: int) -> list[tuple[int | None, int | None]]:
+    """Align as `align_symbols` does, where equal symbols score `match`; with 0, with as few edits as possible.
+
+    Returns pairs of places, one of which is None for a gap.
+    """
     best = [[-j for j in range(len(hypothesis) + 1)]]
     for i, symbol in enumerate(reference):
         row = [-i - 1]
         for j, other in enumerate(hypothesis):
-            row.append(max(best[i][j] + (1 if symbol == other else -1), best[i][j + 1] - 1, row[j] - 1))
+            row.append(max(best[i][j] + (match if symbol == other else -1), best[i][j + 1] - 1, row[j] - 1))
         best.append(row)
-    pairs = []
+    places: list[tuple[int | None, int | None]] = []
     i, j = len(reference), len(hypothesis)
     while i or j:
-        symbol, other = reference[i - 1] if i else GAP, hypothesis[j - 1] if j else GAP
         if j and best[i][j] == best[i][j - 1] - 1:
-            j, symbol = j - 1, GAP
-        elif i and j and best[i][j] == best[i - 1][j - 1] + (1 if symbol == other else -1):
+            j -= 1
+            places.append((None, j))
+        elif i and j and best[i][j] == best[i - 1][j - 1] + (match if reference[i - 1] == hypothesis[j - 1] else -1):
             i, j = i - 1, j - 1
+            places.append((i, j))
         else:
-            i, other = i - 1, GAP
-        pairs.append((symbol, other))
-    return pairs[::-1]
+            i -= 1
+            places.append((i, None))
+    return places[::-1]
+
+
+@dataclass(frozen=True)
+class SymbolErrors:
+    """Errors of hypotheses by the symbols of the references.
+
+    Args:
+        symbols: How often each symbol stands in the references.
+        confusions: How often a symbol (first) is replaced by another one (second). The second one is "" where the first
+            one is left out; the first one is "" where the second one is inserted.
+        thirds: Numbers of errors and of symbols of the references in the first, middle and last third of the words. A
+            symbol lies in the third in which its middle lies, an insertion in the one in which it was made.
+    """
+
+    symbols: Counter[str]
+    confusions: Counter[tuple[str, str]]
+    thirds: list[tuple[int, int]]
+
+    def rate(self, symbol: str) -> float:
+        """Return how often a symbol is replaced or left out.
+
+        Args:
+            symbol: A symbol of the references.
+
+        Returns:
+            Percent.
+        """
+        return 100 * sum(n for (one, _), n in self.confusions.items() if one == symbol) / self.symbols[symbol]
+
+
+def count_symbol_errors(hypotheses: Sequence[str], references: Sequence[str]) -> SymbolErrors:
+    """Count which symbols of the references are replaced or left out, and where in the word.
+
+    Hypothesis and reference are aligned with as few edits as possible, so that the errors sum to the edit distances.
+
+    Args:
+        hypotheses: One per sentence.
+        references: One per sentence.
+
+    Returns:
+        The counts.
+    """
+    symbols, confusions = Counter[str](), Counter[tuple[str, str]]()
+    errors, counts = [0, 0, 0], [0, 0, 0]
+    for text, other in zip(hypotheses, references, strict=True):
+        written, wanted = text.split(), other.split()
+        before = 0  # symbols of the reference before the pair
+        for i, j in _align(wanted, written, match=0):
+            pair = ("" if i is None else wanted[i], "" if j is None else written[j])
+            middle = before if i is None else before + 0.5
+            third = min(int(3 * middle / max(len(wanted), 1)), 2)
+            if i is not None:
+                before += 1
+                symbols[pair[0]] += 1
+                counts[third] += 1
+            if pair[0] != pair[1]:
+                confusions[pair] += 1
+                errors[third] += 1
+    return SymbolErrors(symbols, confusions, list(zip(errors, counts, strict=True)))
 
 
 def _edits(hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[int, int]]:

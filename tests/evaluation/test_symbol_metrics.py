@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
-from hf_multisource.metrics.symbols import GAP, align_symbols
+from hf_multisource.metrics.symbols import GAP, align_symbols, count_symbol_errors
 from hf_multisource.metrics.table import METRICS
 from reference import alignments, bcubed_f, edit_distance
 
@@ -115,3 +115,44 @@ def test_better_output_is_better_by_the_tables_own_direction_and_beyond_chance(n
     found = paired_bootstrap(good, bad, references, metrics=[name], n_samples=100)[name]
     assert (found["difference"] > 0) is METRICS[name].higher_is_better
     assert found["p_value"] < 0.05
+
+
+def test_errors_are_counted_by_symbol_by_confusion_and_by_third() -> None:
+    #             replaced   left out    inserted at the end   all right, "-" is a symbol like any other
+    references = ["n o k t", "l a k t", "a k u", "- a"]
+    found = count_symbol_errors(["n u k t", "l a t", "a k u m", "- a"], references)
+    assert found.symbols == {"n": 1, "o": 1, "k": 3, "t": 2, "l": 1, "a": 3, "u": 1, "-": 1}
+    assert found.confusions == {("o", "u"): 1, ("k", ""): 1, ("", "m"): 1}
+    assert found.rate("o") == 100 and found.rate("k") == pytest.approx(100 / 3) and found.rate("-") == 0
+    # Symbols of the four words by thirds: 1 2 1, 1 2 1, 1 1 1, 1 0 1.
+    assert found.thirds == [(0, 4), (2, 5), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "thirds"),
+    [
+        ("x a b c", "a b c", [1, 0, 0]),
+        ("a x b c", "a b c", [0, 1, 0]),
+        ("a b c x", "a b c", [0, 0, 1]),
+        ("", "a", [0, 1, 0]),
+        ("", "a b", [1, 0, 1]),
+        ("", "a b c d e f g", [2, 3, 2]),
+        ("x y", "", [2, 0, 0]),
+    ],
+)
+def test_an_error_lies_in_the_third_of_its_symbol(hypothesis: str, reference: str, thirds: list[int]) -> None:
+    assert [errors for errors, _ in count_symbol_errors([hypothesis], [reference]).thirds] == thirds
+
+
+@given(st.lists(st.tuples(st.text("ab- ", max_size=12), st.text("ab- ", max_size=12)), min_size=1, max_size=5))
+def test_symbol_errors_sum_to_the_edit_distance(pairs: list[tuple[str, str]]) -> None:
+    hypotheses, references = ([*texts] for texts in zip(*pairs, strict=True))
+    found = count_symbol_errors(hypotheses, references)
+    edits = METRICS["edit_distance"].measure(hypotheses, references).score() * len(pairs)
+    assert sum(found.confusions.values()) == pytest.approx(edits)
+    assert sum(errors for errors, _ in found.thirds) == pytest.approx(edits)
+    assert sum(count for _, count in found.thirds) == sum(found.symbols.values()) == len(" ".join(references).split())
+    assert all(one != other for one, other in found.confusions)
+    for symbol, count in found.symbols.items():
+        wrong = sum(times for (one, _), times in found.confusions.items() if one == symbol)
+        assert found.rate(symbol) == pytest.approx(100 * wrong / count)
