@@ -28,6 +28,7 @@ from hf_multisource.data.rows import read_split
 from hf_multisource.evaluation.experiment_page import EXPERIMENT, describe_experiment, write_page
 from hf_multisource.evaluation.presence import measure_presence
 from hf_multisource.evaluation.results import MADE_OF, compare, make_row, read_result, scored_splits
+from hf_multisource.evaluation.row_analysis import measure_sources, measure_symbols, measure_words
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
@@ -168,7 +169,12 @@ class Run:
 
     def settings(self, cell: Cell) -> JsonObject:
         """Return what `DONE` holds: whether and how the cell was scored."""
-        return {"score": self.experiment.score if cell.row.shown else None}
+        return {"score": self.score_options(cell.row) if cell.row.shown else None}
+
+    def score_options(self, row: ExperimentRow) -> JsonObject:
+        """Return the fields of `Scoring` that the experiment sets for a row."""
+        more = {"absent": True, "only": True} if row.name == self.experiment.analysed else {}
+        return {**self.experiment.score, **more}
 
     def recipe(self, cell: Cell) -> tuple[Recipe, str]:
         """Return the recipe of a cell and the command that trains it."""
@@ -265,7 +271,7 @@ class Run:
         Args:
             cell: The cell.
         """
-        options: dict[str, Any] = dict(self.experiment.score)
+        options = self.score_options(cell.row)
         run, out = cell.folder, None
         if cell.source:
             options["sources"] = self.experiment.sources  # on the lines on which the other rows are scored
@@ -324,6 +330,8 @@ class Run:
             content = make_row(folder, self.experiment.name, row.name)
             if row.name != self.experiment.baseline:
                 content["baseline"] = self.comparison(folder, content, baseline)
+            if row.name == self.experiment.analysed:
+                content |= self.analyse(folder, content)
             write_json(self.table / f"{row.name}.json", content)
             for path in sorted(self.table.glob("*.json")) if row.name == self.experiment.baseline else ():
                 other = read_result(path)
@@ -331,6 +339,18 @@ class Run:
                 if own is not None and own != folder:
                     write_json(path, {**other, "baseline": self.comparison(own, other, baseline)})
             write_page(self.experiment.name, self.results)
+
+    def analyse(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
+        """Measure what the page shows of the row `analysed` alone."""
+        known, split = self.experiment, row["split"]
+        rows = read_split(known.path, split, known.sources, known.target, limit=known.score.get("limit")).rows
+        metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources][:2]
+        measured: JsonObject = {
+            "left_out": measure_sources(folder, split, rows, known.sources, metrics),
+            "symbols": measure_symbols(folder, split),
+        }
+        words = measure_words(folder, known.words, known.sources, known.target) if known.words else None
+        return {**measured, **({"words": words} if words else {})}
 
     def comparison(self, folder: Path, row: Mapping[str, Any], baseline: Path | None) -> JsonObject | None:
         """Compare a row with the baseline; None if that was not scored."""

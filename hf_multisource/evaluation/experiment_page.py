@@ -14,6 +14,7 @@ import yaml
 
 from hf_multisource.data.files import write_text
 from hf_multisource.data.privacy import publishable
+from hf_multisource.evaluation.experiment_figures import WORDS, draw_figures
 from hf_multisource.evaluation.results import (
     by_condition,
     learning_curves,
@@ -23,6 +24,7 @@ from hf_multisource.evaluation.results import (
     split_notes,
     unfinished_rule,
 )
+from hf_multisource.evaluation.row_analysis import source_sections, symbol_section, word_section
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.bootstrap import equivalence
@@ -47,8 +49,9 @@ def describe_experiment(experiment: Experiment) -> str:
         YAML.
     """
     shown = {name: {"label": row.label, row.kind: row.settings} for name, row in experiment.rows.items() if row.shown}
-    facts = {key: getattr(experiment, key) for key in ("recipe", "sources", "target", "train", "score", "baseline")}
-    facts |= {"command": experiment.command, "margin": experiment.margin, "quick": experiment.is_quick, "rows": shown}
+    keys = ("recipe", "sources", "target", "train", "score", "baseline", "analysed", "command", "margin")
+    facts = {key: getattr(experiment, key) for key in keys}
+    facts |= {"quick": experiment.is_quick, "rows": shown}
     return yaml.safe_dump(
         publishable({**facts, "published": experiment.published}), sort_keys=False, allow_unicode=True
     )
@@ -68,11 +71,14 @@ def write_page(name: str, results: Path) -> Path:
     experiment, notes = read_yaml(folder / EXPERIMENT), folder / "notes.md"
     rows = [read_result(path) for row in experiment["rows"] if (path := folder / f"{row}.json").exists()]
     page = results / f"{name}.md"
-    write_text(page, render(name, experiment, rows, notes.read_text(encoding="utf-8") if notes.exists() else ""))
+    said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    write_text(page, render(name, experiment, rows, said, draw_figures(name, experiment, rows, results)))
     return page
 
 
-def render(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], notes: str = "") -> str:
+def render(
+    name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], notes: str = "", figures: Sequence[str] = ()
+) -> str:
     """Return the page of an experiment.
 
     Args:
@@ -80,12 +86,15 @@ def render(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject],
         experiment: What `EXPERIMENT` holds.
         rows: Rows as `make_row` gives them, in order, one or more.
         notes: What they show, in Markdown; the first paragraph opens the page.
+        figures: Those that were drawn, as `draw_figures` returns them.
 
     Returns:
         Markdown.
     """
     opening, rest = split_notes(notes)
     lead = (f"{opening}\n\n" if opening else "") + (QUICK if experiment["quick"] else "")
+    if f"{name}.png" in figures:
+        lead += f"![Scores by number of sources present]({name}.png)\n\n"
     rows = [{**row, "label": experiment["rows"][row["name"]]["label"]} for row in rows]
     metrics = list(dict.fromkeys(metric for row in rows for metric in metrics_of(row["scores"]["all"])))
     head = METRICS[metrics[0]]
@@ -129,7 +138,10 @@ standard deviation over the seeds. *flat*: seeds whose training is flat; it is n
             differences(experiment, rows, metrics[0]),
             by_number(rows, metrics[0], published),
             by_source(rows, metrics[0]),
-            by_condition([{**row, "name": row["label"]} for row in rows], metrics[0]),
+            *(source_sections(row) for row in rows if "left_out" in row),
+            by_condition([{**row, "name": row["label"]} for row in rows if "left_out" not in row], metrics[0]),
+            *(symbol_section(row) for row in rows if "symbols" in row),
+            *(word_section(row, f"{name}/{WORDS}") for row in rows if f"{name}/{WORDS}" in figures and "words" in row),
             f"## What they show\n\n{rest}\n" if rest else "",
             f"## Learning curves\n\n{head.label} of greedy search on the dev set, mean over the seeds. A model of one "
             "source is scored here on the sentences that have it.\n\n"

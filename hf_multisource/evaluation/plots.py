@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,21 +157,39 @@ def draw(content: JsonObject, path: Path, layer: int = -1) -> Path:
         ModuleNotFoundError: If matplotlib is not installed; the message says what to install.
         ValueError: If there is no such layer.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ModuleNotFoundError(INSTALL) from error
     layers = len(content["weights"])
     if not -layers <= layer < layers:
         raise ValueError(f"layer is {layer}; the model has {layers}, counted from 0")
     shown = [content["title"], *labels(content["target"])]
     shown += [text for tokens in content["sources"].values() for text in labels(tokens)]
-    fonts = fonts_for(set().union(*shown))
-    # Without mathematics: a token may well be a dollar sign.
-    style: Any = {"font.family": fonts, "font.size": 8, "text.parse_math": False}
+    return save_figure(lambda: make_figure(content, layer % layers), shown, path, size=8)
+
+
+def save_figure(make: Callable[[], Any], texts: Iterable[str], path: Path, size: float, dpi: int = 160) -> Path:
+    """Make a figure in fonts that have all its characters, and write it.
+
+    Args:
+        make: Makes the matplotlib figure.
+        texts: All texts of the figure.
+        path: The PNG file to write.
+        size: Font size, in points.
+        dpi: Pixels per inch.
+
+    Returns:
+        The path.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is not installed; the message says what to install.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ModuleNotFoundError(INSTALL) from error
+    # Without mathematics: a text may well be a dollar sign.
+    style: Any = {"font.family": fonts_for(set().union(*texts)), "font.size": size, "text.parse_math": False}
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts_for` has said it, once
-        make_figure(content, layer % layers).savefig(path, dpi=160)
+        make().savefig(path, dpi=dpi)
     return path
 
 

@@ -7,6 +7,10 @@ train:      keys of the recipe that differ in all rows
 seeds:      seeds of every row
 score:      fields of `Scoring`, such as num_beams
 baseline:   the row with which all others are compared
+analysed:   a trained row that the page looks at more closely: it is also scored without each source and with each
+            source alone, its wrong symbols are counted, and the figure at the top of the page shows it
+words:      a list of words of the target and of each source that is present, by name: the page shows how much each
+            source matters for them, in the row `analysed`
 margin:     differences of the first metric that are smaller count as none
 rows:       name -> label, `shown: false` if the row is only a part of another one, and one of
     train: {…}                        trained with these keys of the recipe
@@ -79,6 +83,8 @@ class Experiment:
         seeds: The seeds.
         score: Fields of `Scoring`.
         margin: Equivalence margin of the first metric.
+        analysed: Name of the row that the page looks at more closely.
+        words: Texts by name of target and source, of single words.
         published: Figures of others.
         quick: What `--quick` changes.
         is_quick: Whether that has been done.
@@ -98,6 +104,8 @@ class Experiment:
     seeds: list[int] = field(default_factory=lambda: [1])
     score: dict[str, Any] = field(default_factory=dict)
     margin: float | None = None
+    analysed: str | None = None
+    words: list[dict[str, str]] = field(default_factory=list)
     published: list[dict[str, Any]] = field(default_factory=list)
     quick: dict[str, Any] = field(default_factory=dict)
     is_quick: bool = False
@@ -230,7 +238,7 @@ def load_experiment(
         name: A file, or the name of a shipped experiment.
         data: Folder or Hub id of the data; None: the experiment's.
         sources: Names of the sources; None: the experiment's. Other sources or another target make another experiment:
-            the name of the data folder is added to its name, and figures of others are left out.
+            the name of the data folder is added to its name; figures of others and single words are left out.
         target: Name of the target; None: the experiment's.
         rows: Names of the rows to run; None: all. Rows of which they are made are added.
         seeds: The seeds; None: the experiment's.
@@ -254,7 +262,7 @@ def load_experiment(
     content |= {key: value for key, value in given.items() if value is not None}
     if other:
         found = f"{found}-{Path(str(content.get('path'))).name}"
-        content |= {"published": [], "origin": None}
+        content |= {"published": [], "words": [], "origin": None}
     allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick", "chosen", "command")]
     for key in content:
         check_choice(tuple(allowed), **{f"experiment {found}: key": key})
@@ -297,12 +305,24 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
 
 
 def _check(experiment: Experiment) -> None:
-    """Check that rows which are named are there, and lists are lists."""
+    """Check that rows which are named are there, words have the right names, and lists are lists."""
     trained = tuple(name for name, row in experiment.rows.items() if row.kind == "train")
     for row in experiment.rows.values():
         for needed in row.needs:
             check_choice(trained, **{f"rows.{row.name}.{row.kind}": needed})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
+    check_choice(tuple(name for name in trained if experiment.rows[name].shown), analysed=experiment.analysed)
+    if not (isinstance(experiment.words, list) and all(isinstance(word, dict) for word in experiment.words)):
+        raise ValueError(
+            f"experiment {experiment.name}: words must be a list of mappings; got {show(experiment.words)}"
+        )
+    if experiment.words and experiment.analysed is None:
+        raise ValueError(f"experiment {experiment.name}: words needs analysed, the row whose models read them")
+    for word in experiment.words:
+        for key in word:
+            check_choice((*experiment.sources, experiment.target), **{"words: name": key})
+        if experiment.target not in word or len(word) < 2:
+            raise ValueError(f"words: each needs {experiment.target} and a source; got {show(word)}")
     for key, kind in (("sources", str), ("seeds", int)):
         values = getattr(experiment, key)
         if not (isinstance(values, list) and values and all(isinstance(value, kind) for value in values)):

@@ -156,6 +156,35 @@ def check_rows_and_page() -> None:
     assert "without south (3)" in page and "quick" not in page
 
 
+def test_a_row_is_analysed_and_its_scores_stay_when_it_is_chosen_later(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(toy)])
+    report = Path("runs/toy/serial/seed-1/scores/test.json")
+    before = read_json(report)["conditions"]["all"]["draws"][0]
+    words = [{"old": "a b", "north": "a b", "south": "b a"}, {"old": "c", "south": "c"}]
+    write("toy", {**TOY, "analysed": "serial", "words": words})
+    assert states(capsys)["serial/seed-2"] == "trained" and states(capsys)["joined/seed-2"] == "done"
+    main([str(toy)])
+    assert started(capsys.readouterr().out) == ["serial/seed-1", "serial/seed-2"]
+    assert read_json(report)["conditions"]["all"]["draws"][0] == before  # its seconds, too: not decoded again
+    row = read_json(Path("docs/results/toy/serial.json"))
+    assert set(row["scores"]) == {"all", "absent-north", "absent-south", "only-north", "only-south"}
+    assert row["left_out"]["north"]["n"] == 6 and set(row["left_out"]["south"]["only"]) == {
+        "exact_match",
+        "edit_distance",
+    }
+    assert row["symbols"]["errors"] / 12 == pytest.approx(row["scores"]["all"]["edit_distance"]["score"])
+    assert set(row["words"][0]["drops"]) == {"north", "south"} and row["words"][1]["drops"] == {}
+    assert "left_out" not in read_json(Path("docs/results/toy/joined.json"))
+    page = Path("docs/results/toy.md").read_text("utf-8")
+    for heading in ("What each source gives", "Which symbols are wrong", "How much each source matters for single"):
+        assert f"## {heading}" in page
+    assert "(toy/words.png)" in page and Path("docs/results/toy/words.png").exists()
+    assert "(toy.png)" not in page  # too few sentences have any number of sources
+    assert "Sources taken away" not in page and states(capsys)["serial/seed-2"] == "done"
+
+
 def test_a_failed_cell_is_reported_and_the_others_go_on(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("toy", merge(ONE_ROW, {"rows": {"bad": {"train": {"combiner": "none"}}, "serial": TOY["rows"]["serial"]}}))
     with pytest.raises(SystemExit, match=r"^hf-multisource reproduce: 1 cells failed: bad/seed-1: .*combiner") as end:
@@ -317,6 +346,11 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"seeds": [1, 1]}, "seeds must all differ"),
         ({"sources": "north"}, "sources must be a list"),
         ({"target": None}, "target is missing; give --target"),
+        ({"analysed": "none"}, "analysed is 'none'; allowed are joined, serial"),
+        ({"words": [{"old": "a", "north": "a"}]}, "words needs analysed"),
+        ({"analysed": "serial", "words": ["a"]}, "words must be a list of mappings"),
+        ({"analysed": "serial", "words": [{"old": "a"}]}, "words: each needs old and a source"),
+        ({"analysed": "serial", "words": [{"old": "a", "east": "a"}]}, "words: name is 'east'; allowed are north"),
         ({"quick": None}, "quick is missing, so it has no quick form"),
     ],
 )

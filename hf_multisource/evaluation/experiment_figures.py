@@ -1,0 +1,267 @@
+"""The figures of the page of an experiment: scores by number of sources present, and what sources give to words.
+
+They are drawn from the JSON files of the rows. Needs matplotlib (the extra `plots`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from textwrap import wrap
+from typing import Any
+
+from hf_multisource.evaluation.plots import INSTALL, save_figure
+from hf_multisource.evaluation.presence import LEAST_ROWS
+from hf_multisource.json_files import JsonObject
+from hf_multisource.metrics.table import METRICS, Metric, metrics_of
+
+logger = logging.getLogger(__name__)
+
+WORDS = "words.png"  # in the folder of the experiment's rows
+WIDTH = 7.0  # inches, of both figures: where they are shown 700 pixels wide, letters of 9 points are 12 pixels high
+SIZE = 9  # points
+DPI = 200
+# Okabe & Ito 2008, distinct to readers with any colour vision: blue, vermilion, green; and grey for published figures.
+STYLES = {
+    "analysed": ("#0072B2", "o", "-"),
+    "baseline": ("#D55E00", "s", "-"),
+    "best_source": ("#00795B", "^", "-"),
+    "published": ("#555555", "D", ""),  # no line: figures are known of some numbers alone
+}
+LABEL_WIDTH = 26  # characters, of a line of a label
+LINE_HEIGHT = 0.165  # inches, of a line of a label
+CELLS_WIDTH = 75  # characters that fit in the cells of a row of the figure of words
+# From vermilion (the source harms) over white to blue (it helps).
+DIVERGING = ["#D55E00", "#EFA77E", "#FFFFFF", "#8DBFE0", "#0072B2"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the figure of scores.
+
+    Args:
+        label: What stands beside it.
+        style: One of `STYLES`.
+        points: By number of sources present: score and its standard deviation over the seeds.
+        mean: The same for the whole test set, if it is known.
+    """
+
+    label: str
+    style: str
+    points: dict[int, tuple[float, float]]
+    mean: tuple[float, float] | None
+
+
+def draw_figures(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], results: Path) -> list[str]:
+    """Draw the figures of an experiment for which there are data.
+
+    Args:
+        name: Name of the experiment.
+        experiment: What the page knows of it (`describe_experiment`).
+        rows: Its rows, as `make_row` gives them.
+        results: Folder of all tables.
+
+    Returns:
+        Those that were drawn, relative to this folder; none if matplotlib is not installed, of which a warning tells.
+    """
+    metric = metrics_of(rows[0]["scores"]["all"])[0]
+    counts, lines = numbers_of(rows), lines_of(experiment, rows, metric)
+    words = [(word, row["sources"]) for row in rows for word in row.get("words", ())]
+    story = len(counts) > 1 and any(line.style == "analysed" for line in lines)
+    if (story or words) and find_spec("matplotlib") is None:
+        logger.warning("no figures: %s", INSTALL)
+        return []
+    drawn = []
+    if story:
+        drawn.append(f"{name}.png")
+        texts = [METRICS[metric].label, *(line.label for line in lines)]
+        save_figure(lambda: score_figure(lines, counts, METRICS[metric]), texts, results / drawn[-1], SIZE, DPI)
+    if words:
+        drawn.append(f"{name}/{WORDS}")
+        texts = [text for word, names in words for text in (word["target"], *word["sources"].values(), *names)]
+        content = [word for word, _ in words]
+        save_figure(lambda: word_figure(content, words[0][1]), texts, results / drawn[-1], SIZE, DPI)
+    return drawn
+
+
+def numbers_of(rows: Sequence[JsonObject]) -> dict[int, int]:
+    """Return how many sentences have so many sources, for the numbers that enough sentences have.
+
+    Args:
+        rows: As `draw_figures` has them.
+
+    Returns:
+        Number of sources -> number of sentences, `LEAST_ROWS` or more, in order.
+    """
+    found: dict[int, int] = {}
+    for row in rows:
+        found |= {int(label): own["n"] for label, own in row.get("presence", {}).get("number", {}).items()}
+    return {number: found[number] for number in sorted(found) if found[number] >= LEAST_ROWS}
+
+
+def lines_of(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> list[Line]:
+    """Return the lines of the figure of scores: the row `analysed`, the baseline, best sources, and published figures.
+
+    Args:
+        experiment: As `draw_figures` has it.
+        rows: As `draw_figures` has them.
+        metric: The metric.
+
+    Returns:
+        The lines; those of rows that are not there yet are left out.
+    """
+    lines = []
+    for row in rows:
+        own = experiment["rows"][row["name"]]
+        kinds = {experiment.get("analysed"): "analysed", experiment["baseline"]: "baseline"}
+        style = kinds.get(row["name"], "best_source" if "best_source" in own else None)
+        if style:
+            groups = row.get("presence", {}).get("number", {})
+            points = {int(number): _point(group, metric) for number, group in groups.items() if metric in group}
+            lines.append(Line(own["label"], style, points, _point(row["scores"]["all"], metric)))
+    for other in experiment["published"]:
+        points = {int(number): (_number(score), 0.0) for number, score in other.get("number", {}).items()}
+        mean = other["scores"].get(metric)
+        if points or mean is not None:
+            label = f"published: {other['label']}"
+            lines.append(Line(label, "published", points, None if mean is None else (_number(mean), 0.0)))
+    return lines
+
+
+def _point(scores: Mapping[str, Any], metric: str) -> tuple[float, float]:
+    """Score and standard deviation over the seeds; 0 for one seed."""
+    return scores[metric]["score"], scores[metric].get("seeds_sd", 0.0)
+
+
+def _number(score: Any) -> float:
+    """The score of a published figure such as "54.6 ± 1.3"."""
+    return float(str(score).split()[0])
+
+
+def spread(values: Sequence[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
+    """Move labels apart, each as little as its neighbours allow.
+
+    Args:
+        values: Where the middles of the labels should be, in ascending order.
+        gaps: Smallest distance between each middle and the next one.
+        low: Where the first middle may be at least.
+        high: Where the last middle may be at most, if there is room for all above `low`.
+
+    Returns:
+        Where they are: the closest to the values in the sense of least squares (isotonic regression).
+    """
+    offsets = [sum(gaps[:i]) for i in range(len(values))]
+    blocks: list[list[float]] = []  # of labels that touch: where the middles should be, less the gaps below them
+    for value, offset in zip(values, offsets, strict=True):
+        blocks.append([value - offset])
+        while len(blocks) > 1 and fmean(blocks[-2]) >= fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    middles = [max(low, min(fmean(block), high - sum(gaps))) for block in blocks for _ in block]
+    return [middle + offset for middle, offset in zip(middles, offsets, strict=True)]
+
+
+def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metric) -> Any:
+    """Lay out the scores by number of sources present, and those of the whole test set at the side.
+
+    Args:
+        lines: The lines.
+        counts: Number of sources -> number of sentences, in order.
+        metric: The metric.
+
+    Returns:
+        A matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+
+    beside = sorted(((line.mean[0], line) for line in lines if line.mean), key=lambda item: item[0])
+    texts = ["\n".join(wrap(f"{metric.show(mean)} {line.label}", LABEL_WIDTH)) for mean, line in beside]
+    heights = [(text.count("\n") + 1.4) * LINE_HEIGHT for text in texts]
+    height = max(sum(heights), 2.8)  # of the axes
+    figure = Figure(figsize=(WIDTH, height + 1.0), facecolor="white")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2.1])
+    figure.subplots_adjust(left=0.07, right=0.99, top=1 - 0.35 / (height + 1), bottom=0.65 / (height + 1), wspace=0.03)
+    places = {number: place for place, number in enumerate(counts)}
+    for line in lines:
+        colour, marker, dash = STYLES[line.style]
+        shown = {places[number]: point for number, point in line.points.items() if number in places}
+        xs, means, deviations = list(shown), [p[0] for p in shown.values()], [p[1] for p in shown.values()]
+        width = 2.4 if line.style == "analysed" else 1.4
+        filled = "white" if line.style == "published" else colour
+        left.plot(xs, means, linestyle=dash, color=colour, marker=marker, markerfacecolor=filled, linewidth=width)
+        if any(deviations):
+            low, high = ([mean + sign * sd for mean, sd in shown.values()] for sign in (-1, 1))
+            left.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+        if line.mean:
+            right.errorbar(
+                [0], [line.mean[0]], [line.mean[1]], color=colour, marker=marker, markerfacecolor=filled, capsize=2
+            )
+    left.set_xticks(list(places.values()), [f"{number}\n{count:,}" for number, count in counts.items()])
+    left.set_xlabel("sources present, and sentences that have so many")
+    left.set_xlim(-0.3, len(places) - 0.7)
+    left.set_title(metric.label, loc="left", fontsize=10)
+    right.set_xticks([0], ["all"])
+    right.set_xlim(-0.25, 3)
+    left.grid(axis="y", color="#dddddd", linewidth=0.6)
+    for panel in (left, right):
+        panel.tick_params(length=0)
+        panel.spines[:].set_visible(False)
+    if beside:
+        bottom, top = right.get_ylim()
+        scale = (top - bottom) / height
+        gaps = [(one + other) / 2 * scale for one, other in pairwise(heights)]
+        ends = bottom + heights[0] / 2 * scale, top - heights[-1] / 2 * scale
+        middles = spread([mean for mean, _ in beside], gaps, *ends)
+        for (mean, line), text, middle in zip(beside, texts, middles, strict=True):
+            right.plot([0.12, 0.35], [mean, middle], color=STYLES[line.style][0], linewidth=0.6)
+            right.text(0.4, middle, text, color=STYLES[line.style][0], va="center", linespacing=1.1)
+        right.set_ylim(bottom, top)
+    return figure
+
+
+def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Any:
+    """Lay out words, one a row, with the drop of the target's log-probability without each source.
+
+    Args:
+        words: What `measure_words` gave.
+        sources: Names of the sources.
+
+    Returns:
+        A matplotlib figure.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    drops = [[word["drops"].get(name, math.nan) for name in sources] for word in words]
+    top = max((abs(drop) for line in drops for drop in line if not math.isnan(drop)), default=1.0)
+    figure = Figure(figsize=(WIDTH, 0.42 * len(words) + 0.5), facecolor="white")
+    panel = figure.subplots()
+    figure.subplots_adjust(left=0.22, right=0.99, top=1 - 0.35 / (0.42 * len(words) + 0.5), bottom=0.02)
+    colours = LinearSegmentedColormap.from_list("drops", DIVERGING)
+    panel.pcolormesh(drops, cmap=colours, vmin=-top, vmax=top, edgecolors="white", linewidth=1.5)
+    panel.set_facecolor("#eeeeee")  # of what is absent
+    for row, word in enumerate(words):
+        for column, name in enumerate(sources):
+            text, drop = word["sources"].get(name), word["drops"].get(name)
+            said = "absent" if text is None else _cut(text, CELLS_WIDTH // len(sources))
+            number = "" if drop is None else f"\n{drop:+.1f}"
+            dark = drop is not None and abs(drop) > 0.7 * top
+            panel.text(column + 0.5, row + 0.5, said + number, ha="center", va="center", color="w" if dark else "k")
+    panel.xaxis.tick_top()
+    panel.set_xticks([i + 0.5 for i in range(len(sources))], sources, fontweight="bold")
+    names = [f"{_cut(word['target'], 18)} ({math.exp(word['log_probability']):.2f})" for word in words]
+    panel.set_yticks([i + 0.5 for i in range(len(words))], names)
+    panel.set_ylim(len(words), 0)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    return figure
+
+
+def _cut(text: str, width: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

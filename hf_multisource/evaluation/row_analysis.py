@@ -1,0 +1,265 @@
+"""A closer look at one row of an experiment: what each source gives, which symbols are wrong, single words.
+
+All of it is measured from hypotheses of all seeds, except for the words, which the models read with teacher forcing.
+The JSON values that the functions return are kept in the row, and the sections of the page are made from them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.data.files import read_lines
+from hf_multisource.data.rows import Row
+from hf_multisource.evaluation.decoding import load_model
+from hf_multisource.evaluation.likelihood import log_probabilities
+from hf_multisource.evaluation.perturbations import make_absent
+from hf_multisource.evaluation.results import read_result, runs_of
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.json_files import JsonObject
+from hf_multisource.metrics.bootstrap import pooled_bootstrap
+from hf_multisource.metrics.symbols import count_symbol_errors
+from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import RECIPE
+from hf_multisource.source_kinds import is_absent
+
+CONFUSIONS = 10  # most frequent ones that a page shows
+FREQUENT = 0.01  # share of all symbols above which the error rate of a symbol is shown
+THIRDS = ("first third", "middle third", "last third")
+
+
+def measure_sources(
+    folder: Path, split: str, rows: Sequence[Row], sources: Sequence[str], metrics: Sequence[str]
+) -> JsonObject:
+    """Compare the scores without each source, and with it alone, with those of all sources.
+
+    Args:
+        folder: Run folder or folder of seeds; those count that were scored with each source absent and alone.
+        split: Name of the test split.
+        rows: Its rows.
+        sources: Names of the sources.
+        metrics: Names of metrics that compare texts with references alone.
+
+    Returns:
+        By source, if any row has it beside another one: `n`, the number of these rows, to which all figures refer;
+        `all`, `absent` and `only`, with the mean score over the seeds by metric; for the last two also the difference
+        to `all`, as `pooled_bootstrap` gives it.
+    """
+    conditions = {f"{kind}-{source}" for source in sources for kind in ("absent", "only")}
+    runs = [run for run in runs_of(folder) if conditions <= _conditions(run, split)]
+    if not runs:
+        return {}
+    references = read_lines(runs[0] / "scores" / f"{split}.reference.txt")
+    measured: JsonObject = {}
+    for source in sources:
+        chosen = [
+            i
+            for i, row in enumerate(rows)
+            if not is_absent(row[source]) and any(not is_absent(row[name]) for name in sources if name != source)
+        ]
+        if not chosen:
+            continue
+        targets = [references[i] for i in chosen]
+        texts = {}
+        for kind, condition in (("all", "all"), ("absent", f"absent-{source}"), ("only", f"only-{source}")):
+            written = (read_lines(run / "scores" / f"{split}.{condition}.txt") for run in runs)
+            texts[kind] = [[lines[i] for i in chosen] for lines in written]
+        entry: JsonObject = {"n": len(chosen)}
+        for kind, own in texts.items():
+            compared = {} if kind == "all" else pooled_bootstrap(own, texts["all"], targets, metrics=metrics)
+            entry[kind] = {
+                name: {
+                    "score": statistics.fmean(METRICS[name].measure(seed, targets).score() for seed in own),
+                    **compared.get(name, {}),
+                }
+                for name in metrics
+            }
+        measured[source] = entry
+    return measured
+
+
+def _conditions(run: Path, split: str) -> set[str]:
+    """Names of the conditions in which a run was scored to the end."""
+    return set(read_result(run / "scores" / f"{split}.json")["conditions"])
+
+
+def measure_symbols(folder: Path, split: str) -> JsonObject:
+    """Count the most frequent errors of the hypotheses of all seeds.
+
+    Args:
+        folder: Run folder or folder of seeds that were scored.
+        split: Name of the test split.
+
+    Returns:
+        Means over the seeds: `errors` and `symbols`, their numbers; `confusions`, the most frequent ones; `frequent`,
+        `count` and error `rate` of each frequent symbol; `thirds`, errors and symbols in each third of the words.
+    """
+    runs = runs_of(folder)
+    hypotheses = [text for run in runs for text in read_lines(run / "scores" / f"{split}.all.txt")]
+    references = [text for run in runs for text in read_lines(run / "scores" / f"{split}.reference.txt")]
+    found = count_symbol_errors(hypotheses, references)
+    total = found.symbols.total()
+    ordered = sorted(found.confusions.items(), key=lambda item: (-item[1], item[0]))
+    frequent = {symbol: count for symbol, count in sorted(found.symbols.items()) if count >= FREQUENT * total}
+    return {
+        "errors": found.confusions.total() / len(runs),
+        "symbols": total / len(runs),
+        "confusions": [
+            {"reference": one, "hypothesis": other, "count": count / len(runs)}
+            for (one, other), count in ordered[:CONFUSIONS]
+        ],
+        "frequent": {
+            symbol: {"count": count / len(runs), "rate": found.rate(symbol)} for symbol, count in frequent.items()
+        },
+        "thirds": [{"errors": errors / len(runs), "symbols": count / len(runs)} for errors, count in found.thirds],
+    }
+
+
+def measure_words(
+    folder: Path, words: Sequence[Mapping[str, str]], sources: Sequence[str], target: str
+) -> list[JsonObject]:
+    """Measure how much each source matters for the words of the target, whatever the combiner.
+
+    Args:
+        folder: Run folder or folder of seeds.
+        words: Word of the target and of each source that is present, by name.
+        sources: Names of the sources.
+        target: Name of the target.
+
+    Returns:
+        For each word: `target`; `sources`, the texts by source; `log_probability` of the target given all sources, the
+        mean over the seeds, in nats; and `drops`: how much lower it is without each source. The only source of a word
+        has no drop.
+    """
+    rows: list[Row] = [{name: word.get(name) for name in (*sources, target)} for word in words]
+    without = [
+        (i, name, make_absent([row], [name])[0])
+        for i, row in enumerate(rows)
+        for name in sources
+        if row[name] and sum(row[other] is not None for other in sources) > 1
+    ]
+    scored = []
+    for run in runs_of(folder):
+        model, processor = load_model(str(run))
+        data = load_recipe(run / RECIPE).data
+        read = data.model_rows([*rows, *(row for _, _, row in without)])
+        scored.append(log_probabilities(model, processor, read, target, data.max_length))
+    means = [statistics.fmean(values) for values in zip(*scored, strict=True)]
+    found: list[JsonObject] = [
+        {
+            "target": row[target],
+            "sources": {name: row[name] for name in sources if row[name] is not None},
+            "log_probability": mean,
+            "drops": {},
+        }
+        for row, mean in zip(rows, means, strict=False)
+    ]
+    for (i, name, _), mean in zip(without, means[len(rows) :], strict=True):
+        found[i]["drops"][name] = means[i] - mean
+    return found
+
+
+def source_sections(row: Mapping[str, Any]) -> str:
+    """The section on what each source gives to the same sentences.
+
+    Args:
+        row: The row, with label, and `left_out`, what `measure_sources` gave.
+
+    Returns:
+        Markdown; empty if no row has a source beside another one.
+    """
+    measured = row["left_out"]
+    if not measured:
+        return ""
+    tables = []
+    for metric in next(iter(measured.values()))["all"]:
+        show = METRICS[metric].show
+        lines = []
+        for source, entry in measured.items():
+            line = [source, str(entry["n"]), show(entry["all"][metric]["score"])]
+            for kind in ("absent", "only"):
+                own = entry[kind][metric]
+                low, high = (show(own[f"difference_{end}"], sign=True) for end in ("low", "high"))
+                line += [show(own["score"]), show(own["difference"], sign=True), f"[{low}, {high}]"]
+            lines.append(line)
+        header = ["source", "sentences", "all sources", "without it", "difference", "95 %"]
+        tables.append(f"{METRICS[metric].label}:\n\n{format_table([*header, 'alone', 'difference', '95 %'], lines)}\n")
+    return f"""\
+## What each source gives
+
+{row["label"]}: the same models without a source, and with this source alone, on the sentences that have it and at least
+one other source. Differences are to all sources, means over the seeds; the intervals are of a paired bootstrap over
+these sentences.
+
+{chr(10).join(tables)}"""
+
+
+def symbol_section(row: Mapping[str, Any]) -> str:
+    """The section on the symbols that are wrong.
+
+    Args:
+        row: The row, with label, and `symbols`, what `measure_symbols` gave.
+
+    Returns:
+        Markdown; empty if there is no error.
+    """
+    found = row["symbols"]
+    if not found["errors"]:
+        return ""
+    confusions = [
+        [
+            one["reference"] or "(nothing)",
+            one["hypothesis"] or "(nothing)",
+            f"{one['count']:.1f}",
+            f"{100 * one['count'] / found['errors']:.1f} %",
+        ]
+        for one in found["confusions"]
+    ]
+    ordered = sorted(found["frequent"].items(), key=lambda item: -item[1]["rate"])
+    rates = [[symbol, f"{own['count']:.0f}", f"{own['rate']:.1f} %"] for symbol, own in ordered]
+    thirds = [
+        [name, f"{own['errors']:.1f}", f"{100 * own['errors'] / max(own['symbols'], 1):.1f}"]
+        for name, own in zip(THIRDS, found["thirds"], strict=True)
+    ]
+    return f"""\
+## Which symbols are wrong
+
+{row["label"]}: {found["errors"]:.1f} errors in {found["symbols"]:.0f} symbols, means over the seeds. References and
+hypotheses are aligned with as few edits as possible. The most frequent errors:
+
+{format_table(["reference", "hypothesis", "times", "of all errors"], confusions)}
+
+How often each symbol is replaced or left out, for the symbols that make up {100 * FREQUENT:.0f} % of the references or
+more:
+
+{format_table(["symbol", "times", "wrong"], rates)}
+
+Where in the word the errors are:
+
+{format_table(["part of the word", "errors", "per 100 symbols"], thirds)}
+"""
+
+
+def word_section(row: Mapping[str, Any], figure: str) -> str:
+    """The section with the figure of the words.
+
+    Args:
+        row: The row, with label, and `words`, what `measure_words` gave.
+        figure: Path of the figure, relative to the page.
+
+    Returns:
+        Markdown.
+    """
+    return f"""\
+## How much each source matters for single words
+
+{row["label"]}: the number below a word is the drop of the log-probability of the target, in nats, when this source is
+taken away; a source whose absence makes the target more likely has a negative number. A source that says only what
+others say, too, has a small number. Behind the target: its probability given all sources (the geometric mean over the
+seeds). The words were chosen by hand and may be in the training set.
+
+![Drop of the log-probability of {len(row["words"])} words without each source]({figure})
+"""
