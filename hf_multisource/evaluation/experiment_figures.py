@@ -249,12 +249,12 @@ def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> A
         for column, name in enumerate(sources):
             text, drop = word["sources"].get(name), word["drops"].get(name)
             said = "absent" if text is None else _cut(text, CELLS_WIDTH // len(sources))
-            number = "" if drop is None else f"\n{drop:+.1f}"
+            number = "" if drop is None else f"\n{round(drop, 1) + 0.0:+.1f}"  # no "-0.0"
             dark = drop is not None and abs(drop) > 0.7 * top
             panel.text(column + 0.5, row + 0.5, said + number, ha="center", va="center", color="w" if dark else "k")
     panel.xaxis.tick_top()
     panel.set_xticks([i + 0.5 for i in range(len(sources))], sources, fontweight="bold")
-    names = [f"{_cut(word['target'], 18)} ({math.exp(word['log_probability']):.2f})" for word in words]
+    names = [f"{_cut(word['target'], 18)} ({math.exp(word['log_probability']):.2g})" for word in words]
     panel.set_yticks([i + 0.5 for i in range(len(words))], names)
     panel.set_ylim(len(words), 0)
     panel.tick_params(length=0)

@@ -178,7 +178,7 @@ def made_up_rows(scale: float = 1.0) -> list[dict[str, Any]]:
             "target": "a b",
             "sources": {"north": "a", "south": "b"},
             "log_probability": -1.0,
-            "drops": {"north": 2.0, "south": -0.5},
+            "drops": {"north": 2.0, "south": -0.04},
         },
         {"target": "c", "sources": {"south": "c"}, "log_probability": -2.0, "drops": {}},
     ]
@@ -264,7 +264,7 @@ def test_labels_are_kept_between_the_ends() -> None:
 def test_the_figure_of_words_has_a_cell_for_each_source() -> None:
     words = made_up_rows()[3]["words"]
     (panel,) = word_figure(words, SOURCES).axes
-    assert [text.get_text() for text in panel.texts] == ["a\n+2.0", "b\n-0.5", "absent", "c"]
+    assert [text.get_text() for text in panel.texts] == ["a\n+2.0", "b\n+0.0", "absent", "c"]
     assert [tick.get_text() for tick in panel.get_yticklabels()] == ["a b (0.37)", "c (0.14)"]
     assert panel.collections[0].get_clim() == (-2, 2)  # white is 0
     assert panel.get_ylim() == (2, 0)
