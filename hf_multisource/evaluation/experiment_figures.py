@@ -34,8 +34,10 @@ STYLES = {
     "best_source": ("#00795B", "^", "-"),
     "published": ("#555555", "D", ""),  # no line: figures are known of some numbers alone
 }
+WORDS_CAPTION = "number: drop of the log-probability of the target without this word (nats)"
 LABEL_WIDTH = 26  # characters, of a line of a label
 LINE_HEIGHT = 0.165  # inches, of a line of a label
+CELL_HEIGHT = 0.42  # inches, of a row of the figure of words
 CELLS_WIDTH = 75  # characters that fit in the cells of a row of the figure of words
 # From vermilion (the source harms) over white to blue (it helps).
 DIVERGING = ["#D55E00", "#EFA77E", "#FFFFFF", "#8DBFE0", "#0072B2"]
@@ -202,7 +204,7 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
                 [0], [line.mean[0]], [line.mean[1]], color=colour, marker=marker, markerfacecolor=filled, capsize=2
             )
     left.set_xticks(list(places.values()), [f"{number}\n{count:,}" for number, count in counts.items()])
-    left.set_xlabel("sources present, and sentences that have so many")
+    left.set_xlabel("number of sources present (below: number of sentences)")
     left.set_xlim(-0.3, len(places) - 0.7)
     left.set_title(metric.label, loc="left", fontsize=10)
     right.set_xticks([0], ["all"])
@@ -239,9 +241,11 @@ def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> A
 
     drops = [[word["drops"].get(name, math.nan) for name in sources] for word in words]
     top = max((abs(drop) for line in drops for drop in line if not math.isnan(drop)), default=1.0)
-    figure = Figure(figsize=(WIDTH, 0.42 * len(words) + 0.5), facecolor="white")
+    height = CELL_HEIGHT * len(words)
+    figure = Figure(figsize=(WIDTH, height + 0.7), facecolor="white")
     panel = figure.subplots()
-    figure.subplots_adjust(left=0.22, right=0.99, top=1 - 0.35 / (0.42 * len(words) + 0.5), bottom=0.02)
+    figure.subplots_adjust(left=0.22, right=0.99, top=1 - 0.35 / (height + 0.7), bottom=0.35 / (height + 0.7))
+    figure.text(0.99, 0.1 / (height + 0.7), WORDS_CAPTION, ha="right")
     colours = LinearSegmentedColormap.from_list("drops", DIVERGING)
     panel.pcolormesh(drops, cmap=colours, vmin=-top, vmax=top, edgecolors="white", linewidth=1.5)
     panel.set_facecolor("#eeeeee")  # of what is absent
