@@ -78,7 +78,13 @@ def write_small_experiment() -> None:
     content = read_experiment("protoform")[1]
     rows = {name: content["rows"][name] for name in ("joined", "serial")}
     search = {"num_beams": 2, "max_new_tokens": 8}
-    small = {"train": SMALL, "seeds": [1], "recipe": str(shipped_recipes()["protoform"]), "score": search}
+    small: dict[str, Any] = {
+        "train": SMALL,
+        "seeds": [1],
+        "recipe": str(shipped_recipes()["protoform"]),
+        "score": search,
+        "analysed": None,  # the test leaves that row out
+    }
     content = {**merge(content, {**small, "quick": {"train": SMALL, "rows": ["serial"]}}), "rows": rows}
     Path("small").mkdir()
     Path("small/protoform.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
