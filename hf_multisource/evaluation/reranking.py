@@ -15,10 +15,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.interfaces import Model
@@ -45,8 +44,15 @@ FORMULA = "forward + weight * mean over the sources present of sum(log p(source 
 WEIGHTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
-class Candidate(NamedTuple):
-    """One entry of an n-best list, with its two scores; they are None in a row without any source."""
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of an n-best list, with its two scores; they are None in a row without any source.
+
+    Args:
+        text: The hypothesis.
+        forward: Its log-probability as the beam search scores it.
+        reverse: Mean over the present sources of the log-probability of the source's text given the hypothesis.
+    """
 
     text: str
     forward: float | None
@@ -282,7 +288,7 @@ def _line(row: int, candidates: Sequence[tuple[str, float | None, float | None]]
     def known(score: float | None) -> float | None:
         return None if score is None or math.isnan(score) else round(score, 6)
 
-    entries = [Candidate(text, known(forward), known(back))._asdict() for text, forward, back in candidates]
+    entries = [asdict(Candidate(text, known(forward), known(back))) for text, forward, back in candidates]
     return json.dumps({"row": row, "candidates": entries}, ensure_ascii=False) + "\n"
 
 
