@@ -215,6 +215,9 @@ class Run:
         """
         failed: dict[str, str] = {}
         self.write_experiment()
+        for row in {cell.row.name: cell.row for cell in self.find_done() if cell.folder in self._done}.values():
+            if row.shown and not (self.table / f"{row.name}.json").exists():  # it was removed
+                self.write_row(row)
         while self.next_cell(failed):
             pass
         for name, state in self.states().items():

@@ -134,8 +134,10 @@ def test_an_experiment_is_run_seed_by_seed_resumed_after_a_kill_and_shown_on_a_p
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert set(states(capsys).values()) == {"done"}
     check_rows_and_page()
+    Path("docs/results/toy/serial.json").unlink()
     main([str(toy)])
     assert started(capsys.readouterr().out) == []
+    check_rows_and_page()
 
 
 def check_rows_and_page() -> None:
