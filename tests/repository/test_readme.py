@@ -248,7 +248,7 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", [*PAGES, *AT_THE_TOP])
 def test_files_that_are_named_exist(page: str) -> None:
     folders = "|".join(("training", "tests", "docs", "hf_multisource", "benchmarks", "model_cards"))
-    paths = set(re.findall(rf"(?<!/)\b(?:{folders})/[\w/.]*", TEXT[page]))
+    paths = set(re.findall(rf"(?<!/)\b(?:{folders})/[\w/.-]*", TEXT[page]))
     assert [path for path in sorted(paths) if not (ROOT / path.rstrip(".")).exists()] == []
 
 
