@@ -28,7 +28,7 @@ from hf_multisource import (
 from hf_multisource.data.interfaces import Family
 from hf_multisource.data.rows import Row
 from hf_multisource.metrics.table import DEFAULT, METRICS
-from hf_multisource.recipes.tokenization import KINDS
+from hf_multisource.recipes.tokenization import KINDS, SPECIAL_TOKENS
 from hf_multisource.recipes.values import one_of, show
 
 FAMILIES: dict[str, Family] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
@@ -93,6 +93,12 @@ class DataRecipe:
             raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
         if self.mark_sources and not self.concatenate:
             raise ValueError("data.mark_sources is true, but marks joined texts: set data.concatenate to true, too")
+        for name in self.sources if self.mark_sources else ():
+            if source_marker(name) in SPECIAL_TOKENS:
+                raise ValueError(
+                    f"data.mark_sources would mark source {name!r} by {source_marker(name)}, a special token of "
+                    "tokenizers; rename the source"
+                )
 
     @property
     def model_sources(self) -> list[str]:

@@ -58,6 +58,8 @@ def test_joined_texts_begin_with_tokens_of_their_sources() -> None:
     assert [row["all"] for row in data.model_rows(rows)] == ["<en> a dog <de> ein Hund", "<de> zwei", None]
     with pytest.raises(ValueError, match=r"data.mark_sources is true, but .* set data.concatenate to true"):
         DataRecipe("text", ["en", "de"], "cs", mark_sources=True)
+    with pytest.raises(ValueError, match="would mark source 's' by <s>, a special token of tokenizers; rename"):
+        DataRecipe("text", ["en", "s"], "cs", concatenate=True, mark_sources=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
