@@ -18,6 +18,7 @@ COMMANDS = [
     "precompute",
     "push",
     "recipes",
+    "reproduce",
     "results",
     "score",
     "tokenizer",
