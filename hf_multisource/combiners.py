@@ -238,7 +238,7 @@ class Combiner(nn.Module, ABC):
         context, weights = attention.attend(query.index_select(0, rows), keys, values, mask[rows], **kwargs)
         if weights is not None:
             weights = weights.new_zeros(len(query), *weights.shape[1:]).index_copy_(0, rows, weights)
-        return torch.zeros_like(query).index_copy_(0, rows, context), weights
+        return context.new_zeros(query.shape).index_copy_(0, rows, context), weights
 
     def keep_present(self, memory: SourceMemory, new: Tensor, old: Tensor, source: int | None = None) -> Tensor:
         """Apply `where_present`; in training on a CPU, only if an example lacks the source.

@@ -73,6 +73,23 @@ def test_loss_and_gradients_are_those_of_the_padded_computation(
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=name)
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_autocast_computes_nothing_for_padding_and_absent_sources_either(
+    combiner: str, norm_position: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"attn_implementation": attention, "norm_position": norm_position}
+    model, batch = model_of(combiner, source_embeddings=True, **fields).float(), padded_batch()
+    expected = gradients(model, batch)["loss"]
+    round_up_to(monkeypatch, 1, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(model, batch)
+    torch.testing.assert_close(found["loss"], expected, rtol=0.02, atol=0.0)
+    for name, gradient in found.items():
+        assert gradient is None or gradient.dtype == torch.float32, name
+
+
 def rows_seen(model: nn.Module, batch: dict[str, Tensor], **options: Any) -> dict[str, list[int]]:
     """How many positions entered each linear layer, call by call."""
     seen: dict[str, list[int]] = {}
