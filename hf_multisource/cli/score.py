@@ -108,7 +108,9 @@ def score(
     given |= {"ensemble": ensemble or (), "attention_plot": rows_of(attention_plot)}
     runs = [str(folder) for folder in seed_folders(Path(run))] or [run]
     if len(runs) > 1 and out is not None:
-        raise ValueError(f"--out {out}: {run} is a folder of seeds; each of them has a folder of scores of its own")
+        raise ValueError(
+            f"--out {out}: {run} is a folder of seeds; each seed has its own folder of scores: leave out --out"
+        )
     reports = []
     for one in runs:
         reports.append(score_run(Scoring(**{**given, "run": one}), command_line(ctx, NAME)))

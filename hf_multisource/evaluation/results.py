@@ -50,8 +50,11 @@ def flattened(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
 
     Returns:
         True if the last fifth of the updates improved the best score by less than the metric's `flat_gain`. False where
-        no evaluation comes before the last fifth: then nothing is known.
+        no evaluation comes before the last fifth: then nothing is known. False, too, where a metric of which a higher
+        value is better is 0 to the end: then nothing is learned yet.
     """
+    if metric.higher_is_better and all(score == 0 for _, score in curve):
+        return False
     best = max if metric.higher_is_better else min
     before = [score for step, score in curve if step <= 0.8 * max(step for step, _ in curve)]
     return bool(before) and abs(best(score for _, score in curve) - best(before)) < metric.flat_gain

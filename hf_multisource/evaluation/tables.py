@@ -9,7 +9,8 @@ from hf_multisource.metrics.table import METRICS
 
 
 def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also align as plain text."""
+    """A Markdown table whose columns also align as plain text; a vertical bar in a cell is escaped."""
+    header, *lines = [[cell.replace("|", r"\|") for cell in line] for line in (header, *lines)]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     cells = [header, ["-" * width for width in widths], *lines]
     return "\n".join(

@@ -213,6 +213,15 @@ def test_a_curve_is_flat_if_the_last_fifth_brought_under_0_3_bleu(curve: list[tu
     assert flattened(turned, METRICS["ter"]) is flat
 
 
+def test_a_curve_that_stays_at_0_is_not_flat() -> None:
+    curve = [(200, 0.0), (400, 0.0), (1000, 0.0)]
+    assert not flattened(curve, METRICS["exact_match"]) and flattened(curve, METRICS["edit_distance"])
+
+
+def test_a_bar_in_a_cell_of_a_table_is_escaped() -> None:
+    assert format_table(["symbol"], [["|a"]]) == "| symbol |\n| ------ |\n| \\|a    |"
+
+
 def test_tables_align_as_plain_text() -> None:
     assert format_table(["a", "long"], [["xyz", "1"]]) == "| a   | long |\n| --- | ---- |\n| xyz | 1    |"
 
