@@ -50,6 +50,7 @@ def reproduce(
         return
     loaded = load_experiment(experiment, data=data, sources=sources, target=target, rows=rows, seeds=seeds, quick=quick)
     run = Run(loaded, runs, results, say=lambda line: print(line, flush=True))
+    run.check_data()
     if dry_run:
         for name, state in run.states().items():
             print(f"{name:<40}{state}")
@@ -63,7 +64,9 @@ def reproduce(
     if (page := results / f"{loaded.name}.md").exists():
         print(page)
     if failed:
-        raise ValueError(f"{len(failed)} cells failed: {'; '.join(f'{name}: {why}' for name, why in failed.items())}")
+        reasons = {why: [name for name, other in failed.items() if other == why] for why in failed.values()}
+        listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+        raise ValueError(f"{len(failed)} cell{'s' * (len(failed) != 1)} failed: {listed}")
 
 
 main = make_main(NAME, reproduce)

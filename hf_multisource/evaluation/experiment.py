@@ -7,37 +7,43 @@ process ends in any way. What was interrupted is resumed. RUNS/<experiment> hold
     <row>/seed-<n>             a run folder, with `cell.json` when the cell is done
     <row>-<source>/seed-<n>    the same for rows of the kind `best_source`
     <row>/seeds-1-2-3          scores of the ensemble of these seeds
+    data.json                  fingerprints of the data with which the runs began
     locks/                     the locks
+
+A row of the kind `best_source` is trained on every source with one seed. The source that is best on the dev split is
+then trained with the other seeds, too.
 """
 
 from __future__ import annotations
 
 import shlex
-import statistics
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from hf_multisource.data.checks import check_choice
 from hf_multisource.data.files import write_json, write_text
-from hf_multisource.data.rows import read_split
+from hf_multisource.data.rows import Split, read_split
 from hf_multisource.evaluation.experiment_page import EXPERIMENT, describe_experiment, write_page
 from hf_multisource.evaluation.presence import measure_presence
-from hf_multisource.evaluation.results import MADE_OF, compare, make_row, read_result, scored_splits
+from hf_multisource.evaluation.results import MADE_OF, compare, make_row, read_result, runs_of, scored_splits
 from hf_multisource.evaluation.row_analysis import measure_sources, measure_symbols, measure_words
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.experiments import Experiment, ExperimentRow
 from hf_multisource.recipes.recipe import Recipe, load_recipe
-from hf_multisource.recipes.run_folder import RECIPE, SUMMARY, is_finished
+from hf_multisource.recipes.run_folder import RECIPE, SUMMARY, data_fingerprint, is_finished
 from hf_multisource.recipes.seeds import seed_folder, seed_folders
 from hf_multisource.recipes.training import train
+from hf_multisource.recipes.widths import match_parameters
 
+DATA = "data.json"  # in the folder of the experiment's runs
 DONE = "cell.json"  # in the folder of a cell that is done: how it was scored
 
 
@@ -72,12 +78,36 @@ class Cell:
         return (*self.of, self.reverse) if self.reverse else self.of
 
 
-def cells_of(experiment: Experiment, root: Path) -> list[Cell]:
+@dataclass(frozen=True)
+class Choice:
+    """How the source of a row of the kind `best_source` was chosen.
+
+    Args:
+        source: The source.
+        seed: The seed with which all sources were trained.
+        metric: The metric of the dev split.
+        scores: By source, the score on all lines of the dev split.
+    """
+
+    source: str
+    seed: int
+    metric: str
+    scores: dict[str, float]
+
+
+def cells_of(
+    experiment: Experiment,
+    root: Path,
+    choices: Mapping[str, Choice] | None = None,
+    sources: Sequence[str] | None = None,
+) -> list[Cell]:
     """Return the cells of an experiment in the order in which they are run.
 
     Args:
         experiment: The experiment.
         root: Folder of its runs.
+        choices: By name of the rows of the kind `best_source` whose source is known: how it was chosen.
+        sources: Sources on each of which a row of the kind `best_source` is trained; None: all.
 
     Returns:
         The cells; an ensemble needs two seeds or more.
@@ -90,8 +120,17 @@ def cells_of(experiment: Experiment, root: Path) -> list[Cell]:
             if row.kind == "train":
                 cells.append(Cell(row, seed, own))
             elif row.kind == "best_source":
-                folders = {source: seed_folder(root / f"{name}-{source}", seed) for source in experiment.sources}
-                cells += [Cell(row, seed, folder, source) for source, folder in folders.items()]
+                first = experiment.seeds[0]
+                candidates = [
+                    Cell(row, first, seed_folder(root / f"{name}-{source}", first), source)
+                    for source in sources or experiment.sources
+                ]
+                if choice := (choices or {}).get(name):
+                    cells.append(Cell(row, seed, seed_folder(root / f"{name}-{choice.source}", seed), choice.source))
+                elif seed == first:
+                    cells += candidates
+                else:  # of a source that is not chosen yet
+                    cells.append(Cell(row, seed, own, of=tuple(cell.folder for cell in candidates)))
             elif row.kind == "rerank":
                 written, reverse = (seed_folder(root / row.settings[key], seed) for key in ("of", "reverse"))
                 cells.append(Cell(row, seed, own, of=(written,), reverse=reverse))
@@ -119,6 +158,9 @@ class Run:
     results: Path
     say: Callable[[str], None] = print
     _done: set[Path] = field(default_factory=set)
+    _choices: dict[str, Choice] = field(default_factory=dict)
+    _splits: dict[str, Split] = field(default_factory=dict)
+    _widths: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -140,10 +182,84 @@ class Run:
 
     def find_done(self) -> list[Cell]:
         """Look up which cells are done, and return all cells."""
-        cells = cells_of(self.experiment, self.root)
+        for row in self.experiment.rows.values():
+            if row.kind == "best_source":
+                self.choice_of(row)
+        cells = cells_of(self.experiment, self.root, self._choices, self.single_sources())
         for cell in cells:
             self.is_done(cell)
         return cells
+
+    def plain_recipe(self) -> Recipe:
+        """Return the recipe of the experiment, with what it changes in all rows."""
+        known = self.experiment
+        data = {"path": known.path, "sources": known.sources, "target": known.target}
+        return load_recipe(known.recipe, {**data, **known.train})
+
+    def fingerprints(self) -> JsonObject:
+        """Return the fingerprint of each split, by role."""
+        forms = self.plain_recipe().forms()
+        return {role: data_fingerprint(split.rows, forms) for role, split in self.splits().items()}
+
+    def splits(self) -> dict[str, Split]:
+        """Read the three splits of the data, once.
+
+        Returns:
+            By role, "train", "dev" and "test": the split.
+
+        Raises:
+            ValueError: If the names of the columns or the files are wrong; the message names them.
+            FileNotFoundError: If a split or the data are not there; the message says what was looked for.
+        """
+        if not self._splits:
+            recipe = self.plain_recipe()
+            names = {role: getattr(recipe.data, role) for role in ("train", "dev", "test")}
+            read = {
+                role: read_split(recipe.data.path, name, recipe.data.sources, recipe.data.target, forms=recipe.forms())
+                for role, name in names.items()
+            }
+            self._splits.update(read)
+        return self._splits
+
+    def check_data(self) -> None:
+        """Check, before anything is trained, that the data can be read and are those with which the runs began.
+
+        Raises:
+            ValueError: If the runs began with other data; the message names the folder. Other errors are those of
+                `splits`.
+        """
+        now, path = self.fingerprints(), self.root / DATA
+        for row in self.chosen_rows():
+            metric = str(self.plain_recipe().training.get("metric_for_best_model")).removeprefix("eval_")
+            if row.kind == "best_source":
+                check_choice(tuple(METRICS), **{f"rows.{row.name}.best_source: training.metric_for_best_model": metric})
+        if not path.exists():
+            return
+        before = read_result(path)
+        if different := [role for role in now if now[role] != before.get(role)]:
+            raise ValueError(
+                f"{self.root} holds runs on other data: {', '.join(different)} of {self.experiment.path} differ from "
+                f"those with which the runs began (then in {before.get('path')}); give another --runs and --results, "
+                "or remove this folder"
+            )
+
+    def record_data(self) -> None:
+        """Record the data with which the runs begin."""
+        if not (path := self.root / DATA).exists():
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"path": self.experiment.path, **self.fingerprints()})
+
+    def single_sources(self) -> list[str]:
+        """Return the sources on which a model can be trained and measured alone.
+
+        Returns:
+            Those that occur in the training split and in the dev split.
+        """
+        return [
+            source
+            for source in self.experiment.sources
+            if all(any(row[source] is not None for row in self.splits()[role].rows) for role in ("train", "dev"))
+        ]
 
     def state(self, cell: Cell) -> str:
         """Return the state of a cell, as `states` has it."""
@@ -178,7 +294,28 @@ class Run:
 
     def recipe(self, cell: Cell) -> tuple[Recipe, str]:
         """Return the recipe of a cell and the command that trains it."""
-        return self.experiment.load_recipe(cell.row, cell.folder, cell.seed, cell.source)
+        row = replace(cell.row, settings={**cell.row.settings, **self.widths(cell.row)})
+        return self.experiment.load_recipe(row, cell.folder, cell.seed, cell.source)
+
+    def widths(self, row: ExperimentRow) -> dict[str, int]:
+        """Return the widths of a row that must reach the number of parameters of another one.
+
+        Args:
+            row: A row.
+
+        Returns:
+            What `match_parameters` gives; empty if the row has the widths of the recipe.
+        """
+        if row.parameters_as is None:
+            return {}
+        if row.name not in self._widths:
+            known = self.experiment
+            own, other = (
+                known.load_recipe(one, self.root / one.name, known.seeds[0])[0]
+                for one in (row, known.rows[row.parameters_as])
+            )
+            self._widths[row.name] = match_parameters(own, other, self.splits()["train"].rows)
+        return self._widths[row.name]
 
     def lock_of(self, cell: Cell) -> Path:
         """Return the lock file of a cell."""
@@ -214,6 +351,12 @@ class Run:
             By name of the cells that failed: the reason.
         """
         failed: dict[str, str] = {}
+        self.check_data()
+        self.record_data()
+        if any(row.kind == "best_source" for row in self.chosen_rows()):
+            for source in self.experiment.sources:
+                if source not in self.single_sources():
+                    self.say(f"{source}: no model of this source alone; it is absent in all of the train or dev split")
         self.write_experiment()
         for row in {cell.row.name: cell.row for cell in self.find_done() if cell.folder in self._done}.values():
             if row.shown and not (self.table / f"{row.name}.json").exists():  # it was removed
@@ -224,6 +367,11 @@ class Run:
             if state != "done" and name not in failed:
                 self.say(f"{name}: {state}")
         return failed
+
+    def chosen_rows(self) -> list[ExperimentRow]:
+        """Return the rows that are to be run."""
+        names = self.experiment.chosen or self.experiment.rows
+        return [row for name, row in self.experiment.rows.items() if name in names]
 
     def next_cell(self, failed: dict[str, str]) -> bool:
         """Run the first cell that can be run.
@@ -333,6 +481,11 @@ class Run:
             content = make_row(folder, self.experiment.name, row.name)
             if row.name != self.experiment.baseline:
                 content["baseline"] = self.comparison(folder, content, baseline)
+            content["unknown"] = self.unknown(folder, content["split"])
+            if choice := self._choices.get(row.name):
+                content["choice"] = asdict(choice)
+            if widths := self.widths(row):
+                content["widths"] = widths
             if row.name == self.experiment.analysed:
                 content |= self.analyse(folder, content)
             write_json(self.table / f"{row.name}.json", content)
@@ -342,6 +495,10 @@ class Run:
                 if own is not None and own != folder:
                     write_json(path, {**other, "baseline": self.comparison(own, other, baseline)})
             write_page(self.experiment.name, self.results)
+
+    def unknown(self, folder: Path, split: str) -> JsonObject:
+        """Return the symbols of the test split that the models of a row do not know, by name of the column."""
+        return dict(read_result(runs_of(folder)[0] / "scores" / f"{split}.json").get("unknown", {}))
 
     def analyse(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
         """Measure what the page shows of the row `analysed` alone."""
@@ -380,31 +537,34 @@ class Run:
         if row.kind == "ensemble":
             scored = [folder for folder in (self.root / row.name).glob("seeds-*") if scored_splits(folder)]
             return max(scored, key=lambda folder: folder.name.count("-"), default=None)
-        return self.best_source(row.name) if row.kind == "best_source" else self.root / row.name
+        if row.kind == "best_source":
+            choice = self.choice_of(row)
+            return self.root / f"{row.name}-{choice.source}" if choice else None
+        return self.root / row.name
 
-    def best_source(self, name: str) -> Path | None:
-        """Return the source with the best mean score on the dev split over the seeds that all sources have.
+    def choice_of(self, row: ExperimentRow) -> Choice | None:
+        """Return the source with the best score on the dev split, with the lowest seed that all sources have.
 
         Args:
-            name: Name of the row.
+            row: A row of the kind `best_source`.
 
         Returns:
-            Folder of the runs of the source; None if some source has no finished seed.
+            The choice; None if no seed of all sources is done.
         """
-        folders = {source: self.root / f"{name}-{source}" for source in self.experiment.sources}
-        finished = [
-            {one.name for one in seed_folders(folder) if (one / SUMMARY).exists()} for folder in folders.values()
-        ]
-        seeds = set.intersection(*finished)
-        if not seeds:
-            return None
-        means = {
-            folder: [self.dev_score(folder / seed, source) for seed in sorted(seeds)]
-            for source, folder in folders.items()
-        }
-        metric = next(iter(means.values()))[0][0]
-        choose = max if METRICS[metric].higher_is_better else min
-        return choose(means, key=lambda path: statistics.fmean(value for _, value in means[path]))
+        if row.name not in self._choices:
+            folders = {source: self.root / f"{row.name}-{source}" for source in self.single_sources()}
+            found = [{path.name for path in seed_folders(folder)} for folder in folders.values()]
+            for name in sorted(set.intersection(*found), key=lambda name: int(name.partition("-")[2])):
+                seed = int(name.partition("-")[2])
+                cells = [Cell(row, seed, folder / name, source) for source, folder in folders.items()]
+                if all(self.is_done(cell) for cell in cells):
+                    measured = {source: self.dev_score(folder / name, source) for source, folder in folders.items()}
+                    metric = next(iter(measured.values()))[0]
+                    scores = {source: score for source, (_, score) in measured.items()}
+                    best = (max if METRICS[metric].higher_is_better else min)(scores, key=lambda one: scores[one])
+                    self._choices[row.name] = Choice(best, seed, metric, scores)
+                    break
+        return self._choices.get(row.name)
 
     def dev_score(self, run: Path, source: str) -> tuple[str, float]:
         """Return the score of a single-source run on all lines of the dev split that have any source.

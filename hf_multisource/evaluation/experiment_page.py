@@ -28,11 +28,12 @@ from hf_multisource.evaluation.row_analysis import source_sections, symbol_secti
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.bootstrap import equivalence
-from hf_multisource.metrics.table import METRICS, metrics_of
+from hf_multisource.metrics.table import METRICS, Metric, metrics_of
 from hf_multisource.recipes.experiments import Experiment
 from hf_multisource.recipes.reading import read_yaml
 
 EXPERIMENT = "experiment.yaml"
+UNKNOWN = 10  # symbols of a column that are listed
 QUICK = (
     "**This is a quick run: few rows, one seed, few epochs. Training is not flat, so the figures show that everything "
     "works, not how good the rows are.**\n\n"
@@ -48,7 +49,15 @@ def describe_experiment(experiment: Experiment) -> str:
     Returns:
         YAML.
     """
-    shown = {name: {"label": row.label, row.kind: row.settings} for name, row in experiment.rows.items() if row.shown}
+    shown = {
+        name: {
+            "label": row.label,
+            row.kind: row.settings,
+            **({"parameters_as": row.parameters_as} if row.parameters_as else {}),
+        }
+        for name, row in experiment.rows.items()
+        if row.shown
+    }
     keys = ("recipe", "sources", "target", "train", "score", "baseline", "analysed", "command", "margin")
     facts = {key: getattr(experiment, key) for key in keys}
     facts |= {"quick": experiment.is_quick, "rows": shown}
@@ -102,12 +111,12 @@ def render(
     lines = [
         [
             row["label"],
-            str(len(row.get("runs", [row]))),
+            _seeds(experiment, row),
             *(_score(row["scores"]["all"].get(metric), metric) for metric in metrics),
-            _flat(row),
+            _flat(experiment, row),
             f"{row['updates']:,}",
             f"{row['minutes']:.1f}",
-            f"{row['parameters'] / 1e6:.2f} M",
+            f"{row['parameters'] / 1e6:.2f} M" if row["parameters"] >= 1e5 else f"{row['parameters']:,}",
         ]
         for row in rows
     ]
@@ -117,20 +126,18 @@ def render(
     ]
     labels = [METRICS[metric].label for metric in metrics]
     header = ["row", "seeds", *labels, "flat", "updates", "minutes", "parameters"]
-    cited = "".join(f"- *{other['label']}*: {other['citation']}\n" for other in published)
+    remarks = [f"- *{row['label']}*: {_choice(row['choice'])}\n" for row in rows if row.get("choice")]
+    remarks += [f"- *{other['label']}*: {other['citation']}\n" for other in published]
     sections = [
         f"""\
 <!-- Made by `hf-multisource reproduce` from what lies in {name}/. Do not edit. -->
 # {name}
 
-{lead}Test set: {rows[0]["split"]} ({rows[0]["target"]}, from {", ".join(experiment["sources"])}). Scores are mean ±
-standard deviation over the seeds. *flat*: seeds whose training is flat; it is not while
-{unfinished_rule(head)}. *minutes*: of training, for one seed.\
-{" In italics: published figures." if published else ""}
+{lead}{_introduction(experiment, rows, metrics)}
 
 {format_table(header, lines)}
 
-{signatures_of(rows, metrics)}{cited}"""
+{"".join(remarks)}"""
     ]
     sections += [
         part
@@ -143,14 +150,63 @@ standard deviation over the seeds. *flat*: seeds whose training is flat; it is n
             *(symbol_section(row) for row in rows if "symbols" in row),
             *(word_section(row, f"{name}/{WORDS}") for row in rows if f"{name}/{WORDS}" in figures and "words" in row),
             f"## What they show\n\n{rest}\n" if rest else "",
-            f"## Learning curves\n\n{head.label} of greedy search on the dev set, mean over the seeds. A model of one "
-            "source is scored here on the sentences that have it.\n\n"
-            f"{learning_curves([{**row, 'name': row['label']} for row in rows], head)}\n",
-            how_made(name, experiment, rows),
+            curves(experiment, rows, head),
+            how_made(name, experiment, rows, metrics),
         )
         if part
     ]
     return "\n".join(sections)
+
+
+def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
+    """What the columns of the main table mean."""
+    head = METRICS[metrics[0]]
+    numbers = rows[0].get("presence", {}).get("number", {})
+    size = f"{sum(own['n'] for own in numbers.values()):,} examples of the split" if numbers else "the split"
+    several = any("runs" in row for row in rows)
+    spread = "Scores are mean ± standard deviation over the seeds." if several else "Every row has one seed."
+    better = [
+        f"{words} is better: {', '.join(METRICS[name].label for name in found)}."
+        for words, higher in (("Higher", True), ("Lower", False))
+        if (found := [name for name in metrics if METRICS[name].higher_is_better == higher])
+    ]
+    lines = [
+        f"Test set: {size} `{rows[0]['split']}`, with target {rows[0]['target']} and sources "
+        f"{', '.join(experiment['sources'])}. {spread} {' '.join(better)}",
+        f"*flat*: number of seeds whose training has levelled off. It has not while {unfinished_rule(head, 'the')}; "
+        "more updates may then raise the scores of the row.",
+        "*minutes*: training time of one seed. For a row made of several models, minutes and parameters are sums.",
+    ]
+    if unknown := _unknown(rows):
+        lines.append(f"Symbols of the test split that never occur in the training split: {unknown}.")
+    if experiment["published"]:
+        lines.append("Rows in italics are published figures.")
+    return "\n".join(lines)
+
+
+def _unknown(rows: Sequence[JsonObject]) -> str:
+    """Symbols that the models do not know, by column, from the row that tells most columns apart."""
+    found: Mapping[str, Mapping[str, int]] = max((row.get("unknown", {}) for row in rows), key=len)
+    return "; ".join(
+        f"{name}: {', '.join(list(counts)[:UNKNOWN])}"
+        + (f" and {len(counts) - UNKNOWN} more" if len(counts) > UNKNOWN else "")
+        for name, counts in found.items()
+    )
+
+
+def _choice(choice: Mapping[str, Any]) -> str:
+    """How the source of a row of the kind `best_source` was chosen, in words."""
+    metric = METRICS[choice["metric"]]
+    scores = ", ".join(f"{source} {metric.show(score)}" for source, score in choice["scores"].items())
+    return (
+        f"{choice['source']}, the best on the dev split with seed {choice['seed']} ({metric.label}: {scores}). An "
+        "example without the source counts as wrong."
+    )
+
+
+def _capitalized(label: str) -> str:
+    """The label of a metric at the beginning of a sentence."""
+    return label[0].upper() + label[1:]
 
 
 def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
@@ -161,10 +217,19 @@ def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
     return f"{show(entry['score'])} ± {show(entry['seeds_sd'])}" if "seeds" in entry else show(entry["score"])
 
 
-def _flat(row: Mapping[str, Any]) -> str:
-    """How many of the seeds have flat learning curves."""
+def _flat(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """How many of the seeds have flat learning curves; nothing for an ensemble, which is not trained itself."""
+    if "ensemble" in experiment["rows"][row["name"]]:
+        return ""
     seeds = row.get("runs", [row])
     return f"{sum(seed['finished'] for seed in seeds)} of {len(seeds)}"
+
+
+def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The number of seeds, each of which has a score; of an ensemble, the number of those that decode together."""
+    if "ensemble" in experiment["rows"][row["name"]]:
+        return f"{len(row.get('made_of', [row]))} together"
+    return str(len(row.get("runs", [row])))
 
 
 def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> str:
@@ -197,15 +262,17 @@ def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metri
     ]
     header = ["row", "difference", "95 %", "p (bootstrap)", "p (randomization)", *(["in words"] if margin else [])]
     words = (
-        f' "Level within {margin}": the 90 % interval lies inside ±{margin}, so a larger difference is excluded.'
+        f' "different": the 95 % interval excludes 0. "level within {margin}": the 90 % interval lies inside '
+        f'±{margin}, so a larger difference is excluded. "undecided": neither.'
         if margin
         else ""
     )
     return f"""\
 ## Differences to {experiment["rows"][experiment["baseline"]]["label"]}
 
-{METRICS[metric].label}, mean over the seeds of both rows. The interval and the first *p* are of a paired bootstrap over
-the test sentences, the second *p* of approximate randomization. Neither is about other seeds.{words}
+{_capitalized(METRICS[metric].label)} of the row minus that of the baseline, each the mean over its seeds. The interval
+and *p (bootstrap)* come from a paired bootstrap over the test examples, *p (randomization)* from approximate
+randomization. Both tests draw examples, not seeds: they do not say whether other seeds give the same difference.{words}
 
 {format_table(header, lines)}
 """
@@ -243,7 +310,8 @@ def by_number(rows: Sequence[JsonObject], metric: str, published: Sequence[Mappi
     return f"""\
 ## By number of sources present
 
-{METRICS[metric].label} of the sentences that have so many sources. In parentheses: the number of these sentences.
+{_capitalized(METRICS[metric].label)} of the test examples with this number of sources. In parentheses: the number of
+these examples.
 
 {format_table(header, lines)}
 """
@@ -270,8 +338,9 @@ def by_source(rows: Sequence[JsonObject], metric: str) -> str:
     return f"""\
 ## With and without each source
 
-{METRICS[metric].label} of the sentences that have a source, and of those that do not. They differ in more than this
-source: what a source gives to the same sentences, only a model that is scored without it can show.
+{_capitalized(METRICS[metric].label)} of the test examples that have a source, and of those that lack it; their numbers
+are in parentheses. The two groups are different examples, so the difference between them is not the effect of the
+source.
 
 {format_table(header, lines)}
 """
@@ -283,31 +352,84 @@ def _present(row: JsonObject, kind: str, labels: Sequence[str], metric: str) -> 
     return [row["label"], *(_score(found.get(label, {}).get(metric), metric) for label in labels)]
 
 
-def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject]) -> str:
+def curves(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: Metric) -> str:
+    """The section with the learning curves of the rows that were trained; empty if there are none.
+
+    Args:
+        experiment: What `EXPERIMENT` holds.
+        rows: The rows, with labels.
+        metric: The metric.
+
+    Returns:
+        Markdown.
+    """
+    kinds = experiment["rows"]
+    trained = [row for row in rows if {"train", "best_source"} & set(kinds[row["name"]]) and row["curve"]]
+    if not trained:
+        return ""
+    alone = " A row with a single source is scored on the dev examples that have it."
+    return f"""\
+## Learning curves
+
+{_capitalized(metric.label)} of greedy search on the dev split, mean over the seeds.\
+{alone if any("best_source" in kinds[row["name"]] for row in trained) else ""}
+
+{learning_curves([{**row, "name": row["label"]} for row in trained], metric)}
+"""
+
+
+def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
     """The section that says how, when and on what each row was made.
 
     Args:
         name: Name of the experiment.
         experiment: What `EXPERIMENT` holds.
         rows: The rows, with labels.
+        metrics: Metrics whose signatures are given.
 
     Returns:
         Markdown.
     """
+    facts = [_facts(row) for row in rows]
+    common = [fact for fact in facts[0] if all(fact in own for own in facts)]
     parts = []
-    for row in rows:
+    for row, own in zip(rows, facts, strict=True):
         settings = {key: value for key, value in experiment["rows"][row["name"]].items() if key != "label"}
+        said = [f"`{_flow(settings)}`"]
+        if "widths" in row:
+            said.append("found " + ", ".join(f"{key} {value}" for key, value in row["widths"].items()))
         seeds = ", ".join(str(seed["seed"]) for seed in row.get("runs", [row]))
-        versions = ", ".join(f"{package} {number}" for package, number in row["versions"].items())
-        parts.append(
-            f"- **{row['label']}** ({row['name']}; {row['date']}; seeds {seeds}): `{settings}`; sources "
-            f"{' '.join(row['sources'])}; trained on {row['hardware']}, {row['threads']} threads; beam "
-            f"{row['search']['num_beams']}, {length_rule(row['search'])}; {versions}.\n"
-        )
+        if "ensemble" in settings:
+            said.append(f"made of {', '.join(row.get('made_of', []))}")
+        said += [fact for fact in own if fact not in common]
+        number = f"seed{'s' * (',' in seeds)} {seeds}"
+        parts.append(f"- **{row['label']}** ({row['name']}; {row['date']}; {number}): {'; '.join(said)}.\n")
+    changed = f", changed in all rows by `{_flow(experiment['train'])}`" if experiment["train"] else ""
+    shared = f" All rows: {'; '.join(common)}." if common else ""
     return f"""\
 ## How the rows were made
 
-`{experiment["command"]}`: recipe {experiment["recipe"]}, changed in all rows by `{experiment["train"]}`. The
-commands of every run are in the JSON files.
+`{experiment["command"]}`: recipe {experiment["recipe"]}{changed}. The commands of every run are in the JSON files in
+{name}/.{shared}
 
-{"".join(parts)}"""
+{"".join(parts)}
+How the metrics were computed:
+
+{signatures_of(rows, metrics)}"""
+
+
+def _flow(settings: Mapping[str, Any]) -> str:
+    """Settings as YAML in one line."""
+    return str(
+        yaml.safe_dump(dict(settings), default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    ).strip()
+
+
+def _facts(row: Mapping[str, Any]) -> list[str]:
+    """What a row was made from and with, in words."""
+    return [
+        f"sources {' '.join(row['sources'])}",
+        f"trained on {row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != 1)}",
+        f"beam {row['search']['num_beams']}, {length_rule(row['search'])}",
+        ", ".join(f"{package} {number}" for package, number in row["versions"].items()),
+    ]

@@ -185,16 +185,24 @@ def source_sections(row: Mapping[str, Any]) -> str:
                 low, high = (show(own[f"difference_{end}"], sign=True) for end in ("low", "high"))
                 line += [show(own["score"]), show(own["difference"], sign=True), f"[{low}, {high}]"]
             lines.append(line)
-        header = ["source", "sentences", "all sources", "without it", "difference", "95 %"]
-        tables.append(f"{METRICS[metric].label}:\n\n{format_table([*header, 'alone', 'difference', '95 %'], lines)}\n")
+        header = ["source", "examples", "all sources", "without it", "difference", "95 %"]
+        label = METRICS[metric].label
+        tables.append(
+            f"{label[0].upper()}{label[1:]}:\n\n{format_table([*header, 'alone', 'difference', '95 %'], lines)}\n"
+        )
     return f"""\
 ## What each source gives
 
-{row["label"]}: the same models without a source, and with this source alone, on the sentences that have it and at least
-one other source. Differences are to all sources, means over the seeds; the intervals are of a paired bootstrap over
-these sentences.
+Row: {row["label"]}. Its models, without further training, are scored without one source and with this source alone, on
+the test examples that have it and at least one other source. Differences are to the scores with all sources, means over
+the seeds; the intervals come from a paired bootstrap over these examples.
 
 {chr(10).join(tables)}"""
+
+
+def _count(mean: float) -> str:
+    """A number, which may be a mean over seeds."""
+    return f"{mean:,.1f}".removesuffix(".0")
 
 
 def symbol_section(row: Mapping[str, Any]) -> str:
@@ -213,22 +221,22 @@ def symbol_section(row: Mapping[str, Any]) -> str:
         [
             one["reference"] or "(nothing)",
             one["hypothesis"] or "(nothing)",
-            f"{one['count']:.1f}",
+            _count(one["count"]),
             f"{100 * one['count'] / found['errors']:.1f} %",
         ]
         for one in found["confusions"]
     ]
     ordered = sorted(found["frequent"].items(), key=lambda item: -item[1]["rate"])
-    rates = [[symbol, f"{own['count']:.0f}", f"{own['rate']:.1f} %"] for symbol, own in ordered]
+    rates = [[symbol, _count(own["count"]), f"{own['rate']:.1f} %"] for symbol, own in ordered]
     thirds = [
-        [name, f"{own['errors']:.1f}", f"{100 * own['errors'] / max(own['symbols'], 1):.1f}"]
+        [name, _count(own["errors"]), f"{100 * own['errors'] / max(own['symbols'], 1):.1f}"]
         for name, own in zip(THIRDS, found["thirds"], strict=True)
     ]
     return f"""\
 ## Which symbols are wrong
 
-{row["label"]}: {found["errors"]:.1f} errors in {found["symbols"]:.0f} symbols, means over the seeds. References and
-hypotheses are aligned with as few edits as possible. The most frequent errors:
+{row["label"]}: {_count(found["errors"])} errors in {_count(found["symbols"])} symbols of the test split, means over the
+seeds. References and hypotheses are aligned with as few edits as possible. The most frequent errors:
 
 {format_table(["reference", "hypothesis", "times", "of all errors"], confusions)}
 
@@ -256,10 +264,10 @@ def word_section(row: Mapping[str, Any], figure: str) -> str:
     return f"""\
 ## How much each source matters for single words
 
-{row["label"]}: the number below a word is the drop of the log-probability of the target, in nats, when this source is
-taken away; a source whose absence makes the target more likely has a negative number. A source that says only what
-others say, too, has a small number. Behind the target: its probability given all sources (the geometric mean over the
-seeds). The words were chosen by hand and may be in the training set.
+Row: {row["label"]}. The number below a word is the drop of the log-probability of the target, in nats, when this source
+is taken away. It is negative if the target becomes more likely, and small if other sources hold the same information.
+Beside the target: its probability given all sources (geometric mean over the seeds). The words were chosen by hand and
+may be in the training split.
 
 ![Drop of the log-probability of {len(row["words"])} words without each source]({figure})
 """

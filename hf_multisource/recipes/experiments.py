@@ -12,7 +12,9 @@ analysed:   a trained row that the page looks at more closely: it is also scored
 words:      a list of words of the target and of each source that is present, by name: the page shows how much each
             source matters for them, in the row `analysed`
 margin:     differences of the first metric that are smaller count as none
-rows:       name -> label, `shown: false` if the row is only a part of another one, and one of
+rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
+            kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
+            keys set d_model); and one of
     train: {…}                        trained with these keys of the recipe
     best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
     rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
@@ -26,6 +28,7 @@ Rows that are not shown come where they are needed. The runs are in RUNS/<experi
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -52,6 +55,8 @@ class ExperimentRow:
         kind: One of `KINDS`.
         settings: Keys of the recipe; for `rerank` and `ensemble`, names of rows.
         shown: Whether the page has it.
+        parameters_as: Name of the row whose number of parameters it must reach by its width; None: the width is that
+            of the recipe.
     """
 
     name: str
@@ -59,6 +64,7 @@ class ExperimentRow:
     kind: str
     settings: dict[str, Any]
     shown: bool = True
+    parameters_as: str | None = None
 
     @property
     def needs(self) -> list[str]:
@@ -261,7 +267,7 @@ def load_experiment(
         rows, found = rows or changes.get("rows"), f"{found}-quick"
     content |= {key: value for key, value in given.items() if value is not None}
     if other:
-        found = f"{found}-{Path(str(content.get('path'))).name}"
+        found = f"{found}-{_name_of(str(content.get('path')))}"
         content |= {"published": [], "words": [], "origin": None}
     allowed = [one.name for one in fields(Experiment) if one.name not in ("name", "is_quick", "chosen", "command")]
     for key in content:
@@ -281,6 +287,12 @@ def load_experiment(
     return experiment if rows is None else replace(experiment, chosen=_chosen(experiment, rows))
 
 
+def _name_of(path: str) -> str:
+    """The name of a data folder or Hub dataset, in characters that file names and Markdown links may have."""
+    folder = Path(path)
+    return re.sub(r"[^\w.-]+", "_", folder.resolve().name if folder.is_dir() else folder.name)
+
+
 def _command(name: str | Path, data: str | None, sources: Sequence[str] | None, target: str | None, quick: bool) -> str:
     """The command line for what `load_experiment` is given."""
     options = {"--data": data and [data], "--sources": sources, "--target": target and [target]}
@@ -295,13 +307,16 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
         raise ValueError(f"rows.{name} must have one of {', '.join(KINDS)}; got {show(entry)}")
     kind = kinds[0]
     for key in entry:
-        check_choice(("label", "shown", kind), **{f"rows.{name}: key": key})
+        check_choice(
+            ("label", "shown", *(["parameters_as"] if kind == "train" else []), kind), **{f"rows.{name}: key": key}
+        )
     settings = entry[kind] or {}
     wanted = {"rerank": {"of", "reverse"}, "ensemble": {"of"}}.get(kind)
     if not isinstance(settings, dict) or (wanted is not None and set(settings) != wanted):
         needed = "be a mapping" if wanted is None else f"have {' and '.join(sorted(wanted))}"
         raise ValueError(f"rows.{name}.{kind} must {needed}; got {show(settings)}")
-    return ExperimentRow(name, str(entry.get("label", name)), kind, settings, bool(entry.get("shown", True)))
+    matched = entry.get("parameters_as") if not {"d_model", "model.d_model"} & set(settings) else None
+    return ExperimentRow(name, str(entry.get("label", name)), kind, settings, bool(entry.get("shown", True)), matched)
 
 
 def _check(experiment: Experiment) -> None:
@@ -310,6 +325,8 @@ def _check(experiment: Experiment) -> None:
     for row in experiment.rows.values():
         for needed in row.needs:
             check_choice(trained, **{f"rows.{row.name}.{row.kind}": needed})
+        fixed = tuple(name for name in trained if experiment.rows[name].parameters_as is None)
+        check_choice(fixed, **{f"rows.{row.name}.parameters_as": row.parameters_as})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
     check_choice(tuple(name for name in trained if experiment.rows[name].shown), analysed=experiment.analysed)
     if not (isinstance(experiment.words, list) and all(isinstance(word, dict) for word in experiment.words)):

@@ -156,6 +156,14 @@ def check_rows_and_page() -> None:
     label = next(cells for cells in tables if "1 source (" in cells[1])
     assert label == ["row", "1 source (6)", "2 sources (6)"]
     assert "without south (3)" in page and "quick" not in page
+    for words in (
+        "Test set: 12 examples of the split `test`, with target old and sources north, south. Scores are mean ±",
+        "Higher is better: exact match. Lower is better: edit distance.",
+        "`{train: {combiner: serial}}`.",
+        "All rows: sources north south; trained on ",
+        "recipe recipe.yaml. The commands",
+    ):
+        assert words in " ".join(page.split())
 
 
 def test_a_row_is_analysed_and_its_scores_stay_when_it_is_chosen_later(
@@ -189,7 +197,7 @@ def test_a_row_is_analysed_and_its_scores_stay_when_it_is_chosen_later(
 
 def test_a_failed_cell_is_reported_and_the_others_go_on(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("toy", merge(ONE_ROW, {"rows": {"bad": {"train": {"combiner": "none"}}, "serial": TOY["rows"]["serial"]}}))
-    with pytest.raises(SystemExit, match=r"^hf-multisource reproduce: 1 cells failed: bad/seed-1: .*combiner") as end:
+    with pytest.raises(SystemExit, match=r"^hf-multisource reproduce: 1 cell failed: bad/seed-1: .*combiner") as end:
         main([str(toy)])
     assert isinstance(end.value.code, str)  # exit status 1
     assert set(states(capsys).items()) >= {
@@ -223,7 +231,7 @@ def test_the_quick_form_of_an_experiment_on_other_data_needs_the_names_alone(
     assert (recipe["data"]["sources"], recipe["data"]["target"]) == (["east", "west"], "proto")
     assert recipe["training"]["max_steps"] == 2
     page = Path("docs/results/toy-quick-far.md").read_text("utf-8")
-    assert "This is a quick run" in page and "A guess" not in page and "proto, from east, west" in page
+    assert "This is a quick run" in page and "A guess" not in page and "target proto and sources east, west" in page
     assert "`hf-multisource reproduce toy.yaml --data far --sources east west --target proto --quick`: recipe" in page
 
 
@@ -247,28 +255,116 @@ def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Pa
     assert row["presence"]["with"]["north"]["n"] == 9
 
 
-def test_the_best_source_has_the_best_mean_over_the_seeds_that_all_have(
-    toy: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_source_is_chosen_with_the_first_seed_and_only_the_chosen_one_has_the_others(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
-    scores = {
-        "north/seed-1": 30.0,
-        "north/seed-2": 10.0,
-        "south/seed-1": 25.0,
-        "south/seed-2": 20.0,
-        "south/seed-3": 0.0,
-    }
-    for name in scores:
-        (run.root / f"single-{name}").mkdir(parents=True)
-        (run.root / f"single-{name}" / "train_summary.json").write_text("{}")
-    monkeypatch.setattr(
-        Run, "dev_score", lambda self, folder, source: ("exact_match", scores[f"{source}/{folder.name}"])
+    rows = {"joined": TOY["rows"]["joined"], "single": {"label": "best single source", "best_source": {}}}
+    write("toy", {**TOY, "rows": rows})
+    scores = {"north": 30.0, "south": 20.0}
+    monkeypatch.setattr(Run, "dev_score", lambda self, folder, source: ("exact_match", scores[source]))
+    assert states(capsys)["single/seed-2"] == "waiting for single-north/seed-1, single-south/seed-1"
+    main([str(toy), "--rows", "single"])
+    assert started(capsys.readouterr().out) == ["single-north/seed-1", "single-south/seed-1", "single-north/seed-2"]
+    row = read_json(Path("docs/results/toy/single.json"))
+    assert row["choice"] == {"source": "north", "seed": 1, "metric": "exact_match", "scores": scores}
+    assert [run["seed"] for run in row["runs"]] == [1, 2]
+    page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    assert (
+        "*best single source*: north, the best on the dev split with seed 1 (exact match: north 30.0, south 20.0)"
+        in page
     )
-    assert run.best_source("single") == run.root / "single-south"
+    assert set(states(capsys, "--rows", "single", "--seeds", "3")) == {"single-north/seed-3"}  # stays chosen
     monkeypatch.setitem(METRICS, "exact_match", METRICS["edit_distance"])
-    assert run.best_source("single") == run.root / "single-north"
-    shutil.rmtree(run.root / "single-north")
-    assert run.best_source("single") is None
+    run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
+    assert run.folder_of(run.experiment.rows["single"]) == run.root / "single-south"  # the lower, the better
+
+
+def test_a_source_that_dev_lacks_is_no_single_source(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(Path("words/dev.north"), [""] * 12)
+    rows = {"joined": TOY["rows"]["joined"], "single": {"label": "best single source", "best_source": {}}}
+    write("toy", {**TOY, "seeds": [1], "rows": rows})
+    main([str(toy)])
+    said = capsys.readouterr().out
+    assert sorted(started(said)) == ["joined/seed-1", "single-south/seed-1"]
+    assert "north: no model of this source alone" in said
+    assert read_json(Path("docs/results/toy/single.json"))["sources"] == ["south"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "no folder nowhere"),
+        (["--sources", "north", "east"], "unknown source or target 'east': .*'train' has north, old, south"),
+        (["--sources", "north", "so-uth"], "data.sources: source name 'so-uth' must be an identifier"),
+        (["--sources", "north", "old"], "sources and target must all differ, but are north, old, old"),
+        (["--rows", "none"], "rows is 'none'; allowed are joined, serial"),
+    ],
+)
+def test_wrong_data_are_refused_before_anything_is_trained(toy: Path, arguments: list[str], message: str) -> None:
+    for more in ([], ["--dry_run"]):
+        with pytest.raises(SystemExit, match=message):
+            main([str(toy), *arguments, *more])
+    assert not Path("runs").exists() and not Path("docs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("dev.old", [], r"dev.old is empty"),
+        ("dev.old", [""] * 12, r"split 'dev' of words: no row is left of 12; 12 have no target"),
+        ("test.south", ["a"] * 11, r"differ in length: .*test.south has 11 lines"),
+        ("test.north", None, r"unknown source or target 'north': no test.north"),
+    ],
+)
+def test_wrong_files_are_refused_before_anything_is_trained(
+    toy: Path, name: str, lines: list[str] | None, message: str
+) -> None:
+    Path("words", name).unlink()
+    if lines is not None:
+        write_lines(Path("words", name), lines)
+    with pytest.raises(SystemExit, match=message):
+        main([str(toy)])
+    assert not Path("runs").exists() and not Path("docs").exists()
+
+
+def test_runs_on_other_data_are_not_continued(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("toy", ONE_ROW)
+    main([str(toy)])
+    shutil.move("words", "elsewhere")
+    main([str(toy), "--data", "elsewhere"])  # the same data
+    assert "joined/seed-1" not in capsys.readouterr().out.splitlines()[-2:]
+    write_words(Path("words"), ("north", "south", "old"), seed=5)
+    with pytest.raises(SystemExit, match=r"runs.toy holds runs on other data: train, dev, test of words differ"):
+        main([str(toy)])
+    assert states(capsys, "--data", "elsewhere")["joined/seed-1"] == "done"
+
+
+def test_the_page_names_symbols_that_the_training_split_lacks(toy: Path) -> None:
+    write("toy", ONE_ROW)
+    lines = [f"{line} z".strip() for line in Path("words/test.old").read_text("utf-8").splitlines()]
+    write_lines(Path("words/test.old"), lines)
+    main([str(toy)])
+    assert "never occur in the training split: old: z.\n" in Path("docs/results/toy.md").read_text("utf-8")
+
+
+def test_cells_that_fail_for_one_reason_are_listed_with_it_once(toy: Path) -> None:
+    bad = {"train": {"combiner": "none"}}
+    write("toy", {**TOY, "baseline": "bad", "rows": {"bad": bad}})
+    with pytest.raises(
+        SystemExit, match=r"2 cells failed: bad/seed-1, bad/seed-2: model.combiner must be one of .*; got 'none'$"
+    ):
+        main([str(toy)])
+
+
+def test_the_name_of_an_experiment_on_other_data_has_no_blank(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_of(file: Path, data: str) -> str:
+        return load_experiment(file, data=data, sources=["a", "b"], target="c").name
+
+    Path("My (new) family").mkdir()
+    assert name_of(toy, "My (new) family") == "toy-My_new_family"
+    assert name_of(toy, "org/name:part") == "toy-name_part"
+    monkeypatch.chdir("My (new) family")
+    assert name_of(Path("../toy.yaml"), ".") == "toy-My_new_family"
 
 
 def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
@@ -307,11 +403,30 @@ def test_a_reranked_row_has_the_scores_of_the_reranked_hypotheses(toy: Path) -> 
     assert row["scores"]["all"]["edit_distance"]["score"] == report["edit_distance"]["score"]
     texts = [(cell / name).read_text("utf-8") for name in ("scores/test.all.txt", "reranking/test.reranked.txt")]
     assert texts[0] == texts[1] and row["baseline"]["run"] == "serial"
+    curves = Path("docs/results/toy.md").read_text("utf-8").partition("## Learning curves")[2]
+    assert "| updates | in turn |\n" in curves  # not a second time for the reranked row
     parameters = [
         read_json(Path(f"runs/toy/{name}/seed-1/train_summary.json"))["parameters"] for name in ("serial", "back")
     ]
     assert row["parameters"] == sum(parameters)
     assert not Path("docs/results/toy/back.json").exists()
+
+
+def test_a_row_finds_the_smallest_width_that_has_the_parameters_of_another_one(toy: Path) -> None:
+    wide = {"label": "wide", "train": {"data.concatenate": True}, "parameters_as": "serial"}
+    write("toy", {**TOY, "seeds": [1], "rows": {**TOY["rows"], "wide": wide}})
+    main([str(toy)])
+    rows = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in ("joined", "serial", "wide")}
+    widths = rows["wide"]["widths"]
+    assert widths["d_model"] > 8 and widths["encoder_ffn_dim"] == widths["decoder_ffn_dim"] == widths["d_model"]
+    assert rows["wide"]["parameters"] >= rows["serial"]["parameters"] > rows["joined"]["parameters"]
+    assert f"parameters_as: serial}}`; found d_model {widths['d_model']}, enc" in Path("docs/results/toy.md").read_text(
+        "utf-8"
+    )
+    narrower = {name: value - 2 for name, value in widths.items()}  # 2 heads
+    write("toy", {**TOY, "seeds": [1], "rows": {**TOY["rows"], "narrow": merge(wide, {"train": narrower})}})
+    main([str(toy), "--rows", "narrow"])  # widths that are given are kept
+    assert read_json(Path("docs/results/toy/narrow.json"))["parameters"] < rows["serial"]["parameters"]
 
 
 def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> None:
@@ -320,6 +435,8 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     main([str(toy)])
     row, serial = (read_json(Path(f"docs/results/toy/{name}.json")) for name in ("all", "serial"))
     assert row["run"] == "seeds-1-2" and row["parameters"] == 2 * serial["parameters"]
+    line = next(cells for cells in cells_of_page(Path("docs/results/toy.md").read_text("utf-8")) if cells[0] == "all")
+    assert line[1] == "2 together" and line[4] == ""  # `flat` is that of the row `serial`
     report = read_json(Path("runs/toy/all/seeds-1-2/scores/test.json"))
     assert report["ensemble"] == ["seed-2"]
     assert row["scores"]["all"]["exact_match"]["score"] == report["conditions"]["all"]["exact_match"]["score"]
@@ -333,6 +450,7 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         if not cell.of:
             recipe, _ = loaded.load_recipe(cell.row, cell.folder, 1, cell.source)
             assert recipe.training["output_dir"] == str(cell.folder)
+    assert loaded.rows["joined_wide"].parameters_as is None and loaded.rows["joined_wide"].settings["d_model"] > 192
 
 
 @pytest.mark.parametrize(
@@ -341,9 +459,13 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"rows": {}}, "rows must be a mapping"),
         ({"colour": 1}, "key is 'colour'; allowed are recipe, path"),
         ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble"),
-        ({"rows": {"a": {"train": {}, "hue": 1}}}, "rows.a: key is 'hue'; allowed are label, shown, train"),
+        (
+            {"rows": {"a": {"train": {}, "hue": 1}}},
+            "rows.a: key is 'hue'; allowed are label, shown, parameters_as, train",
+        ),
         ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
         ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
+        ({"rows": {"a": {"train": {}, "parameters_as": "b"}}}, "rows.a.parameters_as is 'b'; allowed are "),
         ({"baseline": "none"}, "baseline is 'none'; allowed are joined, serial"),
         ({"seeds": [1, 1]}, "seeds must all differ"),
         ({"sources": "north"}, "sources must be a list"),
