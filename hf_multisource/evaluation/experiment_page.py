@@ -116,7 +116,7 @@ def render(
             _flat(experiment, row),
             f"{row['updates']:,}",
             f"{row['minutes']:.1f}",
-            f"{row['parameters'] / 1e6:.2f} M" if row["parameters"] >= 1e5 else f"{row['parameters']:,}",
+            f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M",
         ]
         for row in rows
     ]
