@@ -28,6 +28,13 @@ def tokenizer(
     separate: Annotated[
         bool, typer.Option("--separate", help="Train one tokenizer each: OUT/<source>, OUT/target.")
     ] = False,
+    romanize: Annotated[
+        list[str] | None,
+        typer.Option("--romanize", help="Languages whose Cyrillic letters (Russian, Kazakh) become Latin ones."),
+    ] = None,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="Repeat the text of smaller languages, so that all count alike.")
+    ] = False,
 ) -> None:
     """Train a tokenizer: one for all sources and the target, or one for each.
 
@@ -45,6 +52,8 @@ def tokenizer(
         lowercase=lowercase,
         null_token=null_token,
         separate=separate,
+        romanize=romanize or (),
+        balance=balance,
     ):
         print(line)
 

@@ -16,7 +16,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_preprocessor
 from hf_multisource.recipes.recipe import Recipe
-from hf_multisource.recipes.tokenization import train_tokenizer
+from hf_multisource.recipes.tokenization import joint_text, train_tokenizer
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
 ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
@@ -78,10 +78,18 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         )
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:
-        texts = [text for row in rows for name in names if (text := row[name])]
+        texts = joint_text([[row[name] for row in rows] for name in names], settings.balance)
         if markers:  # they are added below
             texts = [" ".join(word for word in text.split(" ") if word not in markers) for text in texts]
-        return train_tokenizer(texts, settings.kind, settings.vocab_size, null_token=settings.null_token)
+        languages = set().union(*map(recipe.data.languages_of, names))
+        return train_tokenizer(
+            texts,
+            settings.kind,
+            settings.vocab_size,
+            null_token=settings.null_token,
+            romanize=not languages.isdisjoint(settings.romanize),
+            decode_cyrillic=target in names and not recipe.data.languages_of(target).isdisjoint(settings.romanize),
+        )
 
     if settings.load is not None:
         folder = Path(settings.load)

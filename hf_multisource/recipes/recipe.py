@@ -52,6 +52,7 @@ from hf_multisource.recipes.schema import (
     tokenizer_keys,
     training_keys,
 )
+from hf_multisource.recipes.tokenization import SUBWORDS
 from hf_multisource.recipes.values import check_value, show
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
@@ -452,6 +453,23 @@ def _check_training(path: Path, training: Mapping[str, Any], metrics: Sequence[s
         raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
 
 
+def _check_tokenizer(recipe: Recipe) -> None:
+    """Refuse settings of the tokenizer that have no effect or do not fit the data."""
+    settings, languages = recipe.tokenizer, (*recipe.data.sources, recipe.data.target)
+    for name in settings.romanize:
+        if name not in languages:
+            raise ValueError(f"tokenizer.romanize: unknown language {name!r}; the languages are {', '.join(languages)}")
+    if settings.romanize and settings.kind not in SUBWORDS:
+        raise ValueError(
+            f"tokenizer.romanize is for the kinds {', '.join(SUBWORDS)}; tokenizer.kind is {settings.kind}"
+        )
+    for key in ("romanize", "balance"):
+        if getattr(settings, key) and settings.load is not None:
+            raise ValueError(f"tokenizer.{key} is for a tokenizer that is trained; tokenizer.load is {settings.load!r}")
+    if settings.balance and settings.separate:
+        raise ValueError("tokenizer.balance is for one tokenizer of all languages; tokenizer.separate is true")
+
+
 def _check_names(names: list[str]) -> None:
     """Refuse names of sources that cannot be names of the model's inputs."""
     try:
@@ -518,6 +536,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         training=_checked(sections["training"], training_keys(), "training"),
     )
     _check_names(recipe.data.model_sources)
+    _check_tokenizer(recipe)
     _check_training(path, recipe.training, recipe.data.metrics)
     tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
     if tokens is not None and tokens < longest:

@@ -110,6 +110,21 @@ class DataRecipe:
         """Name of the target in the model's rows."""
         return REVERSE_TARGET if self.reverse else self.target
 
+    def languages_of(self, name: str) -> set[str]:
+        """Return the columns of the data whose text a column of the model's rows holds.
+
+        Args:
+            name: Name of a source or of the target, as the model sees them.
+
+        Returns:
+            The columns' names; several if texts are joined or turned round.
+        """
+        if name == self.model_target:
+            return set(self.sources) if self.reverse else {self.target}
+        if self.reverse:
+            return {self.target}
+        return set(self.sources) if self.concatenate else {name}
+
     @property
     def markers(self) -> list[str]:
         """Tokens that `model_rows` writes into texts."""
@@ -200,6 +215,9 @@ class TokenizerRecipe:
             `hf-multisource tokenizer --separate` writes them.
         null_token: Token, such as "<NULL>", that is read in place of an absent text (Nishimura et al. 2018); a
             tokenizer that is loaded must have it. Null: an absent text is not read.
+        romanize: Names of the sources and the target whose Cyrillic letters (Russian, Kazakh) are encoded as Latin
+            ones, by ISO 9 (Littell et al. 2019, sec. 3); decoded text of the target is Cyrillic again.
+        balance: Whether all languages count alike in a tokenizer of all of them: text of the smaller ones is repeated.
     """
 
     kind: Annotated[str, one_of(KINDS)] = "bpe"
@@ -207,6 +225,8 @@ class TokenizerRecipe:
     separate: bool = False
     load: str | None = None
     null_token: str | None = None
+    romanize: list[str] = field(default_factory=list)
+    balance: bool = False
 
 
 SOME_TEXT = Annotated[str, Field(min_length=1, description="text that is not empty")]

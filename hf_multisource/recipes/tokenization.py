@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hf_multisource import MultiSourceConfig, MultiSourceProcessor
 from hf_multisource.data.checks import check_choice
 from hf_multisource.data.encoding import text_keys
 from hf_multisource.data.files import check_new_folder
+from hf_multisource.data.romanization import CYRILLIC, ROMANIZATION
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.source_kinds import is_absent
 
@@ -64,7 +66,14 @@ def cut_long_words(text: str) -> Iterator[str]:
 
 
 def train_tokenizer(
-    texts: Iterable[str | None], kind: str, vocab_size: int, *, lowercase: bool = False, null_token: str | None = None
+    texts: Iterable[str | None],
+    kind: str,
+    vocab_size: int,
+    *,
+    lowercase: bool = False,
+    null_token: str | None = None,
+    romanize: bool = False,
+    decode_cyrillic: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on sentences.
 
@@ -79,17 +88,24 @@ def train_tokenizer(
         lowercase: Whether to encode text in lower case; decoding cannot give the capitals back. Not for `symbols`.
         null_token: One more special token, such as "<NULL>": what a processor with this `null_token` reads where a
             text source is absent.
+        romanize: Whether to encode the Cyrillic letters of Russian and Kazakh as Latin ones, see
+            `hf_multisource.data.romanization`. Not for `symbols`.
+        decode_cyrillic: Whether decoding writes Cyrillic letters again, also for what was Latin in the text; only with
+            `romanize`.
 
     Returns:
         The tokenizer, which ends every sentence with `</s>` and does not read special tokens in text as such.
 
     Raises:
-        ValueError: If the kind is unknown, `vocab_size` too small, `null_token` no new token or `lowercase` set for
-            symbols, or there is no text.
+        ValueError: If the kind is unknown, `vocab_size` too small, `null_token` no new token, `lowercase` or `romanize`
+            set for symbols, `decode_cyrillic` without `romanize`, or there is no text.
     """
     check_choice(KINDS, kind=kind)
-    if lowercase and kind not in SUBWORDS:
-        raise ValueError(f"lowercase is not allowed with kind {kind}: symbols are taken as they are")
+    for name, value in (("lowercase", lowercase), ("romanize", romanize)):
+        if value and kind not in SUBWORDS:
+            raise ValueError(f"{name} is not allowed with kind {kind}: symbols are taken as they are")
+    if decode_cyrillic and not romanize:
+        raise ValueError("decode_cyrillic is True, but is only allowed with romanize=True")
     if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
         raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
     special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
@@ -102,7 +118,10 @@ def train_tokenizer(
     if not sentences:
         raise ValueError("there is no text to train the tokenizer on")
     if kind in SUBWORDS:
-        tokenizer = _learn_subwords(sentences, kind, vocab_size, special_tokens, lowercase)
+        tokenizer = _learn_subwords(sentences, kind, vocab_size, special_tokens, lowercase, romanize)
+        if decode_cyrillic:
+            letters_back = (decoders.Replace(latin, cyrillic) for latin, cyrillic in CYRILLIC.items())
+            tokenizer.decoder = decoders.Sequence([tokenizer.decoder, *letters_back])
     else:
         tokenizer = _collect_symbols(sentences, vocab_size, special_tokens)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -121,7 +140,7 @@ def train_tokenizer(
 
 
 def _learn_subwords(
-    sentences: Sequence[str], kind: str, vocab_size: int, special_tokens: Sequence[str], lowercase: bool
+    sentences: Sequence[str], kind: str, vocab_size: int, special_tokens: Sequence[str], lowercase: bool, romanize: bool
 ) -> Tokenizer:
     """Train a tokenizer of bytes; the arguments are those of `train_tokenizer`, checked."""
     parts = [list(cut_long_words(text)) for text in sentences]
@@ -145,9 +164,10 @@ def _learn_subwords(
         model, trainer = models.Unigram(), trainers.UnigramTrainer(unk_token="<unk>", **options)
     tokenizer = Tokenizer(model)
     lower = [normalizers.Lowercase()] if lowercase else []
+    latin = [normalizers.Replace(letter, spelling) for letter, spelling in ROMANIZATION.items()] if romanize else []
     # The first word gets a space as well, or it would be another token than the same word later on.
     tokenizer.normalizer = normalizers.Sequence(
-        [*lower, normalizers.NFC(), normalizers.Strip(), normalizers.Prepend(" ")]
+        [*lower, normalizers.NFC(), *latin, normalizers.Strip(), normalizers.Prepend(" ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -254,6 +274,31 @@ def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:
     return models.Unigram([*map(tuple, special), *settled], unk_id=SPECIAL_TOKENS.index("<unk>"))
 
 
+def joint_text(columns: Sequence[Sequence[str | None]], balance: bool) -> list[str]:
+    """Join the text of several languages, for training one tokenizer.
+
+    Args:
+        columns: The sentences of each language; None and empty ones are left out.
+        balance: Whether all languages count alike: sentences of the smaller ones are repeated, in their order, until
+            there is as much text as of the largest one, in characters.
+
+    Returns:
+        The sentences.
+    """
+    given = [[text for text in column if text] for column in columns]
+    most = max((sum(map(len, column)) for column in given), default=0) if balance else 0
+    joint = []
+    for column in given:
+        joint += column
+        missing = most - sum(map(len, column))
+        for text in cycle(column):
+            missing -= len(text)
+            if missing < 0:
+                break
+            joint.append(text)
+    return joint
+
+
 def write_tokenizers(
     data: str,
     sources: Sequence[str],
@@ -266,6 +311,8 @@ def write_tokenizers(
     lowercase: bool = False,
     null_token: str | None = None,
     separate: bool = False,
+    romanize: Sequence[str] = (),
+    balance: bool = False,
 ) -> list[str]:
     """Train one tokenizer on all columns of a split, or one on each, and save them.
 
@@ -280,6 +327,10 @@ def write_tokenizers(
         lowercase: As `train_tokenizer` has it.
         null_token: As `train_tokenizer` has it.
         separate: Whether to train one tokenizer each, in `out`/<source> and `out`/target.
+        romanize: Names of the languages, of the sources and the target, whose Cyrillic letters are encoded as Latin
+            ones. If the target is among them, its decoded text is Cyrillic again. A tokenizer of all languages encodes
+            Cyrillic letters of the others alike.
+        balance: Whether all languages count alike in a tokenizer of all of them, as `joint_text` has it.
 
     Returns:
         One line for each tokenizer, with its folder, kind and size.
@@ -289,18 +340,30 @@ def write_tokenizers(
         ValueError: If a source is called "target", or an option is not allowed.
     """
     MultiSourceConfig.check_source_names(sources)
+    for name in romanize:
+        check_choice((*sources, target), romanize=name)
+    if separate and balance:
+        raise ValueError("balance is set, but with --separate every language has a tokenizer of its own")
     check_new_folder(out)
     if separate and "target" in sources:
         raise ValueError("a source named 'target' would take the folder of the target's tokenizer: rename it")
     rows = read_split(data, split, sources, target, keep_all=True).rows
     columns = {name: [row[name] for row in rows] for name in (*sources, target)}
     if separate:
-        parts = {out / ("target" if name == target else name): text for name, text in columns.items()}
+        parts = {out / ("target" if name == target else name): (text, {name}) for name, text in columns.items()}
     else:
-        parts = {out: [text for column in columns.values() for text in column]}
+        parts = {out: (joint_text(list(columns.values()), balance), set(columns))}
     lines = []
-    for folder, texts in parts.items():
-        tokenizer = train_tokenizer(texts, kind, vocab_size, lowercase=lowercase, null_token=null_token)
+    for folder, (texts, names) in parts.items():
+        tokenizer = train_tokenizer(
+            texts,
+            kind,
+            vocab_size,
+            lowercase=lowercase,
+            null_token=null_token,
+            romanize=not names.isdisjoint(romanize),
+            decode_cyrillic=target in names and target in romanize,
+        )
         tokenizer.save_pretrained(folder)
         lines.append(f"{folder}: {kind}, {len(tokenizer)} tokens, from {sum(map(bool, texts))} sentences")
     return lines
