@@ -94,6 +94,12 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
             attention_mask=_spread(output.attention_mask, rows, len(mask)),
         )
 
+    def _absent(self, name: str, attention_mask: Tensor) -> EncodedSource:
+        encoded = super()._absent(name, attention_mask)
+        if self.source_embeddings is not None and name in self.source_embeddings:
+            encoded.last_hidden_state = encoded.last_hidden_state + 0 * self.source_embeddings[name]()
+        return encoded
+
     def _go_together(self, one: str, other: str, inputs: dict[str, dict[str, Tensor]]) -> bool:
         """Whether two sources have one encoder, and inputs that differ in length only, which it lets be padded."""
         if self.owners[one] != self.owners[other] or inputs[one].keys() != inputs[other].keys():

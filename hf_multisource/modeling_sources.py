@@ -211,9 +211,13 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         if self.training:  # parameters of a source that no example has still get gradients, which DDP needs
             for name in (name for name in given if name not in masks):
                 size = next(iter(masks.values())).shape[0]
-                encoded[name] = self.encoder_of(name).absent(next(iter(masks.values())).new_zeros(size, 0))
+                encoded[name] = self._absent(name, next(iter(masks.values())).new_zeros(size, 0))
             encoded = {name: encoded[name] for name in self.config.source_names if name in encoded}
         return self.join(encoded)
+
+    def _absent(self, name: str, attention_mask: Tensor) -> EncodedSource:
+        """The states of a source that no example has, with gradients of zero for all its parameters."""
+        return self.encoder_of(name).absent(attention_mask)
 
     def _drop_sources(self, masks: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take sources away from examples, as `source_subsets` or `source_dropout` says."""

@@ -237,3 +237,13 @@ def test_dropout_of_nothing_and_of_everything() -> None:
     assert dropout(states, 0.0, training=True) is states
     assert not dropout(states, 1.0, training=True).any()
     assert dropout(states[:0], 0.5, training=True).shape == (0, 3)
+
+
+@pytest.mark.parametrize("source", LENGTHS)
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_source_without_columns_leaves_no_parameter_without_gradient(combiner: str, source: str) -> None:
+    """DistributedDataParallel waits for the gradients of all parameters."""
+    model, batch = model_of(combiner, source_embeddings=True, absent_vectors=True), padded_batch()
+    for key in ("input_ids", "attention_mask"):
+        batch[source + key] = batch[source + key][:, :0]
+    assert [name for name, gradient in gradients(model, batch).items() if gradient is None] == []
