@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import Cache, GenerationConfig, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.generation import GenerationMode
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_multisource import SourcesConfig
-from .generation import EXPANSION, FOLD, MultiSourceGenerationMixin
+from .generation import EXPANSION, FOLD, MultiSourceGenerationMixin, check_present
 from .inference import InferenceMixin
 from .messages import shown
 from .modeling_sources import (
@@ -131,9 +131,13 @@ class EnsembleEncoder(nn.Module):
 
         Returns:
             What every member's encoder returned.
+
+        Raises:
+            ValueError: If an example has no source: no member can say anything about it.
         """
         given = self.inputs_by_source(kwargs)
         masks = self.input_masks(given)
+        check_present(list(masks.values()))
         batch = next(iter(masks.values()))
         present, encoded = [], []
         for member in self.members:
@@ -311,6 +315,9 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
     ) -> None:
         caches: list[Any] = []
         for member, encoded in zip(self.members, model_kwargs["encoder_outputs"].members, strict=True):
+            if encoded is None:  # the member is not called
+                caches.append(DynamicCache())
+                continue
             own = {EXPANSION: model_kwargs[EXPANSION], "encoder_outputs": encoded}
             member._prepare_cache_for_generation(generation_config, own, *args, **kwargs)
             caches.append(own.get("past_key_values"))

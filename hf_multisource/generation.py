@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -60,6 +61,24 @@ class BestTokens:
 
     def __bool__(self) -> bool:
         return False
+
+
+def check_present(masks: Sequence[Tensor | None]) -> None:
+    """Check that every example has a source.
+
+    Args:
+        masks: Of the sources; None: not known.
+
+    Shape:
+        (B, S_i) bool.
+
+    Raises:
+        ValueError: If there are examples without any source; the message lists them.
+    """
+    known = [mask.any(dim=1) for mask in masks if mask is not None]
+    if known and not (present := torch.stack(known).any(dim=0)).all():
+        rows = (~present).nonzero().flatten().tolist()
+        raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
 
 
 class MultiSourceGenerationMixin(GenerationMixin):
@@ -242,24 +261,18 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if encoder_outputs is not None:
             # A copy: it may be repeated for the beams in place. Other encoders' lack the mask, which is given beside.
             complete = self.model.complete_encoder_outputs(encoder_outputs, model_kwargs.get("attention_mask"))
-            self._check_present([complete.attention_mask])
+            check_present([complete.attention_mask])
             model_kwargs["encoder_outputs"] = complete
         else:
             sources = self.model.encoder.inputs_by_source(
                 model_kwargs if inputs is None else {**model_kwargs, self.main_input_name: inputs}
             )
             masks = list(self.model.encoder.input_masks(sources).values())
-            self._check_present(masks)
+            check_present(masks)
             if self.config.source_names[0] not in sources:
                 nothing = torch.zeros(len(masks[0]), 0, dtype=torch.long, device=masks[0].device)
                 model_kwargs[self.main_input_name] = model_kwargs["attention_mask"] = nothing
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
-
-    def _check_present(self, masks: list[Tensor | None]) -> None:
-        known = [mask.any(dim=1) for mask in masks if mask is not None]
-        if known and not (present := torch.stack(known).any(dim=0)).all():
-            rows = (~present).nonzero().flatten().tolist()
-            raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         kwargs.pop(COLLECTED, None)

@@ -154,14 +154,15 @@ def test_other_examples_of_the_batch_change_nothing(search: str) -> None:
         same(find(ensemble, three_source_batch(examples=[i]), **alone), (texts[rows], scores[rows]))
 
 
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_member_without_a_source_is_left_out(num_beams: int) -> None:
+def test_a_member_without_a_source_is_left_out(num_beams: int, options: dict[str, Any]) -> None:
     """Example 3 has German alone."""
     german, french = (three_source_model(sources=(name,), d_model=size) for name, size in (("de", 8), ("fr", 16)))
     ensemble = MultiSourceEnsemble([german, french])
     alone = {"input_ids": torch.tensor([ROWS["de"][3]])}
     expected = find(german, alone, num_beams=num_beams)
-    same(find(ensemble, alone, num_beams=num_beams), expected)
+    same(find(ensemble, alone, num_beams=num_beams, **options), expected)
     rows = {"input_ids": [ROWS["de"][3], [0] * 3], "fr_input_ids": [[0, 0], ROWS["fr"][1]]}
     texts, scores = find(ensemble, {key: torch.tensor(value) for key, value in rows.items()}, num_beams=num_beams)
     same((texts[:1], scores[:1]), expected)
@@ -227,8 +228,11 @@ def test_what_nobody_reads_is_refused() -> None:
 
 def test_an_example_without_any_source_is_refused() -> None:
     inputs = {"input_ids": torch.tensor([[4, 5], [4, 5]]), "attention_mask": torch.tensor([[1, 1], [0, 0]])}
-    with pytest.raises(ValueError, match=r"at least one source that is present; examples \[1\] have none"):
+    message = r"at least one source that is present; examples \[1\] have none"
+    with pytest.raises(ValueError, match=message):
         MultiSourceEnsemble(three_members()).generate(**inputs)
+    with pytest.raises(ValueError, match=message):  # the loss would not be a number
+        MultiSourceEnsemble(three_members())(**inputs, labels=torch.tensor([[4], [4]]))
 
 
 def test_sources_of_different_batches_are_refused() -> None:
