@@ -111,6 +111,11 @@ def score(
         raise ValueError(
             f"--out {out}: {run} is a folder of seeds; each seed has its own folder of scores: leave out --out"
         )
+    if len(runs) > 1 and ensemble:
+        raise ValueError(
+            f"--ensemble: {run} is a folder of seeds, which are scored one by one; name the run folder of one seed, or "
+            f"decode with all of them together: {runs[0]} --ensemble {' '.join(runs[1:])}"
+        )
     reports = []
     for one in runs:
         reports.append(score_run(Scoring(**{**given, "run": one}), command_line(ctx, NAME)))

@@ -437,19 +437,18 @@ def score(args: Scoring, command: str) -> JsonObject:
     search = args.search(data.max_length)
     forms = {} if data.concatenate else forms_of(processor)
 
+    sources = list(args.sources or data.sources)
+    if missing := [name for name in data.sources if name not in sources]:
+        raise ValueError(f"--sources {' '.join(sources)}: {missing[0]} is missing, which the model reads")
+
     def read(name: str) -> Split:
-        split = read_split(data.path, name, data.sources, data.target, limit=args.limit, forms=forms)
+        split = read_split(data.path, name, sources, data.target, limit=args.limit, forms=forms)
         return check_files(split, name, data.sources, forms, data.unreadable, processor.source_processors)[0]
 
     split = read(data.test)
     splits = {data.test: split}
     if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
         splits[data.dev] = read(data.dev)
-    sources = list(args.sources or data.sources)
-    if missing := [name for name in data.sources if name not in sources]:
-        raise ValueError(f"--sources {' '.join(sources)}: {missing[0]} is missing, which the model reads")
-    split = read_split(data.path, data.test, sources, data.target, limit=args.limit, forms=forms)
-    split, _ = check_files(split, data.test, data.sources, forms, data.unreadable, processor.source_processors)
     if data.reverse:  # the rows are the model's from here on
         rows = data.model_rows(split.rows)
         split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})

@@ -84,6 +84,16 @@ def test_the_hypotheses_are_those_of_the_ensemble_and_are_mixed_with_no_others(
         score.main([str(run), *OPTIONS, "--ensemble", *map(str, others), "--out", str(run / "scores")])
 
 
+def test_a_folder_of_seeds_is_scored_seed_by_seed_and_not_with_other_members(run: Path) -> None:
+    folder = run.parent / "seeds"
+    for seed in (1, 2):
+        sibling(run, f"seeds/seed-{seed}", seed)
+    message = f"--ensemble: {folder} is a folder of seeds.* {folder}/seed-1 --ensemble {folder}/seed-2"
+    with pytest.raises(SystemExit, match=message):
+        score.main([str(folder), "--ensemble", str(run), *OPTIONS])
+    assert not list(folder.rglob("scores*"))
+
+
 def test_translate_decodes_with_an_ensemble_and_continues_no_other_file(run: Path) -> None:
     other, out = sibling(run, "other", 1), run.parent / "out.cs"
     files = ["--en", str(run.parent / "data" / "test.en"), "--de", str(run.parent / "data" / "test.de")]

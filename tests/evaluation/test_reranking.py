@@ -278,6 +278,20 @@ def test_a_run_that_joins_its_sources_is_reranked_by_the_sources_that_it_joins(r
         assert [one["reverse"] for one in row] == pytest.approx(scores, abs=1e-5)
 
 
+def test_lines_with_none_of_the_models_sources_are_reranked_to_an_empty_text(runs: tuple[Path, Path]) -> None:
+    run, reverse_run = runs
+    german = train_at(run.parent, run="german", kind="symbols", sources=["de"], max_steps=1)
+    command = [str(german), *OPTIONS, "--rerank", str(reverse_run), "--limit", "6", "--sources", "en", "de"]
+    score_main(command)
+    given = read_lines(run.parent / "text" / "test.de")[:6]
+    texts = read_lines(german / "scores" / "test.reranked.txt")
+    assert not all(given)
+    assert all(not text for text, source in zip(texts, given, strict=True) if not source)
+    figures = read_json(german / "scores" / "test.json")["conditions"]
+    assert len(read_lines(german / "scores" / "test.all.txt")) == len(texts)
+    assert figures["reranked"]["reranking"]["chosen_on"] == "dev"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
