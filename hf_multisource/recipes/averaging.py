@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from transformers.utils import PROCESSOR_NAME
 
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.files import check_new_folder, write_json
@@ -17,6 +18,7 @@ from hf_multisource.foreign import load_auto
 from hf_multisource.messages import first_line, shown
 from hf_multisource.recipes.checkpoint_files import MARKER, find_change, find_checkpoints, hash_file
 from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.processor import contents_of
 
 AVERAGE = "average.json"
 RUN_FILES = ("recipe.yaml", "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json")
@@ -85,7 +87,7 @@ def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = N
     Raises:
         FileExistsError: If `out` is not empty.
         ValueError: If there are not enough checkpoints, one is damaged, or they are not of one model; the message names
-            the folder and the key or the parameter.
+            the folder and the key or the parameter. Also if they have different tokenizers or preprocessors.
     """
     check_at_least(2, last=last)
     check_new_folder(out)
@@ -103,8 +105,15 @@ def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = N
                     f"{key} is {shown(one)} in {members[0].name}, {shown(other)} in {member.name}: only checkpoints of "
                     "one configuration can be averaged"
                 )
-    home = members[0].parent if (members[0] / MARKER).is_file() else members[0]  # a checkpoint's run
+    home = _home(members[0])
     processor = load_processor(str(home))
+    contents = contents_of(home, processor)
+    for other in dict.fromkeys(map(_home, members[1:])):
+        if (other / PROCESSOR_NAME).is_file() and contents_of(other, load_processor(str(other))) != contents:
+            raise ValueError(
+                f"the tokenizers or preprocessors of {other} are not those of {home}: only checkpoints of one "
+                "vocabulary can be averaged"
+            )
     model = load_model(members[0])
     model.load_state_dict(average_weights(_states(members)))
     model.save_pretrained(out)
@@ -158,6 +167,11 @@ def load_model(folder: Path) -> Any:
         return load_auto("AutoModelForSeq2SeqLM", folder)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
+
+
+def _home(folder: Path) -> Path:
+    """Return the folder that holds the processor of a model: that of the run, if the model is a checkpoint."""
+    return folder.parent if (folder / MARKER).is_file() else folder
 
 
 def _states(folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Tensor]]]:

@@ -176,6 +176,23 @@ def test_models_of_another_configuration_are_refused(field: dict[str, Any], mess
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_models_of_another_vocabulary_of_the_same_size_are_refused(same: bool, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    one, other = make_run(tmp_path / "one", tmp_path / "data"), tmp_path / "other"
+    shutil.copytree(one, other)
+    if not same:
+        texts = ["another text altogether, of other words"] * 3
+        MultiSourceProcessor(train_tokenizer(texts, "bpe", 280), ["en", "de"]).save_pretrained(other)
+    command = [str(one), str(other), "--out", str(tmp_path / "out")]
+    if same:
+        average.main(command)
+        return
+    with pytest.raises(SystemExit, match=f"tokenizers or preprocessors of {other} are not those of {one}: only"):
+        average.main(command)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_folder_without_a_recipe_will_do(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     one = make_run(tmp_path / "one", tmp_path / "data")
