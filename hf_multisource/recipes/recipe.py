@@ -175,6 +175,12 @@ class Recipe:
             ValueError: If a value is not allowed; the message names the key.
         """
         settings = dict(self.model)
+        for key in ("source_subsets", "absent_vectors"):
+            if self.data.concatenate and settings.get(key):
+                raise ValueError(
+                    f"model.{key} is {show(settings[key])}, but with data.concatenate the model has a single source, "
+                    "of joined texts: leave one of the two out"
+                )
         family: Any = FAMILIES[settings.pop("model_type", MultiSourceConfig.model_type)]
         if family is MultiSourceConfig and self.on_cpu:
             settings.setdefault("attn_implementation", "eager")  # faster in training than sdpa

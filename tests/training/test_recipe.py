@@ -283,6 +283,13 @@ def test_the_attention_implementation_reaches_the_model(small: Path) -> None:
     assert config_of(overridden(small, "--attn_implementation", "eager"))._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize(("key", "value"), [("source_subsets", "{all: 0.5, each: 0.5}"), ("absent_vectors", "true")])
+def test_what_is_about_several_sources_is_refused_where_they_are_joined(small: Path, key: str, value: str) -> None:
+    message = f"model.{key} is .*, but with data.concatenate the model has a single source, of joined texts"
+    with pytest.raises(ValueError, match=message):
+        overridden(small, "--concatenate", "true", f"--{key}", value)
+
+
 def test_concatenated_sources_are_one_text_in_order(small: Path) -> None:
     recipe = overridden(small, "--concatenate", "true")
     rows: list[dict[str, str | None]] = [
