@@ -88,7 +88,7 @@ def test_tokenizer_and_function_agree(text: str) -> None:
 
 
 def test_smaller_languages_are_repeated_until_all_count_alike() -> None:
-    columns = [["abcdef", None, "gh"], ["i", "", "jk"], []]
+    columns: list[list[str | None]] = [["abcdef", None, "gh"], ["i", "", "jk"], []]
     assert joint_text(columns, balance=False) == ["abcdef", "gh", "i", "jk"]
     assert joint_text(columns, balance=True) == ["abcdef", "gh", "i", "jk", "i", "jk", "i"]
 
