@@ -10,6 +10,9 @@ process ends in any way. What was interrupted is resumed. RUNS/<experiment> hold
     data.json                  fingerprints of the data with which the runs began
     locks/                     the locks
 
+and RESULTS/<experiment>/cells what `kept_cells` keeps of every finished cell. Cells whose folder is missing are
+restored from there, so that an experiment can go on where its runs are not.
+
 A row of the kind `best_source` is trained on every source with one seed. The source that is best on the dev split is
 then trained with the other seeds, too.
 """
@@ -21,18 +24,20 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from hf_multisource.data.checks import check_choice
-from hf_multisource.data.files import write_json, write_text
+from hf_multisource.data.files import single_line, write_json, write_text
 from hf_multisource.data.rows import Split, read_split
 from hf_multisource.evaluation.experiment_page import EXPERIMENT, describe_experiment, write_page
+from hf_multisource.evaluation.kept_cells import keep_cell, restore_cell
 from hf_multisource.evaluation.presence import measure_presence
 from hf_multisource.evaluation.results import MADE_OF, compare, make_row, read_result, runs_of, scored_splits
-from hf_multisource.evaluation.row_analysis import measure_sources, measure_symbols, measure_words
+from hf_multisource.evaluation.row_analysis import mean_words, measure_sources, measure_symbols, measure_words
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
@@ -45,6 +50,9 @@ from hf_multisource.recipes.widths import match_parameters
 
 DATA = "data.json"  # in the folder of the experiment's runs
 DONE = "cell.json"  # in the folder of a cell that is done: how it was scored
+WORDS = "words.json"  # in the folder of a cell of the row `analysed`: what `measure_words` gave
+WEIGHTS = "model.safetensors"
+CELLS = "cells"  # in the folder of the rows: archives of the cells that are done
 
 
 @dataclass(frozen=True)
@@ -269,6 +277,8 @@ class Run:
             with self.locked(cell) as free:
                 if not free:
                     return "in work"
+        if not cell.folder.exists() and self.archive_of(cell).exists():
+            return f"kept in {self.archive_of(cell)}"
         if waiting := [folder for folder in cell.needs if folder not in self._done]:
             return f"waiting for {', '.join(folder.relative_to(self.root).as_posix() for folder in waiting)}"
         if not cell.of and (cell.folder / SUMMARY).exists():
@@ -277,15 +287,15 @@ class Run:
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell was trained and scored with these settings."""
-        if cell.folder not in self._done and (cell.folder / DONE).exists():
-            same = read_result(cell.folder / DONE) == self.settings(cell)
-            if same and (cell.of or is_finished(cell.folder, self.recipe(cell)[0])):
-                self._done.add(cell.folder)
+        if cell.folder not in self._done and self.fits(cell, cell.folder):
+            self._done.add(cell.folder)
         return cell.folder in self._done
 
     def settings(self, cell: Cell) -> JsonObject:
-        """Return what `DONE` holds: whether and how the cell was scored."""
-        return {"score": self.score_options(cell.row) if cell.row.shown else None}
+        """Return what `DONE` holds: whether and how the cell was scored, and the words that were looked at."""
+        words = self.experiment.words if cell.row.name == self.experiment.analysed else None
+        scored = {"score": self.score_options(cell.row) if cell.row.shown else None}
+        return {**scored, "words": words} if words else scored
 
     def score_options(self, row: ExperimentRow) -> JsonObject:
         """Return the fields of `Scoring` that the experiment sets for a row."""
@@ -358,6 +368,7 @@ class Run:
                 if source not in self.single_sources():
                     self.say(f"{source}: no model of this source alone; it is absent in all of the train or dev split")
         self.write_experiment()
+        self.restore()
         for row in {cell.row.name: cell.row for cell in self.find_done() if cell.folder in self._done}.values():
             if row.shown and not (self.table / f"{row.name}.json").exists():  # it was removed
                 self.write_row(row)
@@ -367,6 +378,65 @@ class Run:
             if state != "done" and name not in failed:
                 self.say(f"{name}: {state}")
         return failed
+
+    def archive_of(self, cell: Cell) -> Path:
+        """Return the file in which a finished cell is kept."""
+        return self.table / CELLS / f"{cell.folder.parent.name}.{cell.folder.name}.zip"
+
+    def keep(self, cell: Cell) -> None:
+        """Keep a finished cell beside the rows.
+
+        Args:
+            cell: The cell.
+        """
+        keep_cell(cell.folder, self.archive_of(cell))
+        write_json(self.table / CELLS / DATA, self.fingerprints())
+
+    def restore(self) -> None:
+        """Restore all cells that are kept beside the rows, and whose folders are missing.
+
+        Cells of other settings or other data are left out, with a note.
+        """
+        kept = self.table / CELLS
+        archives = sorted(kept.glob("*.zip"))
+        if archives and read_result(kept / DATA) != self.fingerprints():
+            self.say(f"{kept}: not used, these cells read other data")
+            return
+        rows = self.splits()["test"].rows[: self.experiment.score.get("limit")]
+        references = [single_line(row[self.experiment.target] or "") for row in rows]
+        for archive in archives:
+            row, _, name = archive.stem.rpartition(".")
+            cell = self.cell_at(self.root / row / name)
+            if cell is None:
+                self.say(f"{archive}: not used, the experiment has no such row")
+            elif not cell.folder.exists():
+                with self.locked(cell) as free:
+                    if free and not cell.folder.exists():
+                        restored = restore_cell(archive, cell.folder, references, partial(self.fits, cell))
+                        self.say(f"{archive}: {'restored' if restored else 'not used, the settings are other ones'}")
+
+    def cell_at(self, folder: Path) -> Cell | None:
+        """Return the cell that belongs into a folder; None if the experiment has no row for it."""
+        name, last = folder.parent.name, folder.name
+        numbers = [int(number) for number in last.split("-")[1:]]
+        for row in self.experiment.rows.values():
+            if row.kind == "best_source":
+                for source in self.experiment.sources:
+                    if name == f"{row.name}-{source}":
+                        return Cell(row, numbers[0], folder, source)
+            elif name == row.name and row.kind == "train":
+                return Cell(row, numbers[0], folder)
+            elif name == row.name:
+                of = tuple(seed_folder(self.root / row.settings["of"], number) for number in numbers)
+                reverse = seed_folder(self.root / row.settings["reverse"], numbers[0]) if row.kind == "rerank" else None
+                return Cell(row, numbers[0], folder, of=of, reverse=reverse)
+        return None
+
+    def fits(self, cell: Cell, folder: Path) -> bool:
+        """Return whether a folder holds what a finished cell has in its own folder."""
+        if not (folder / DONE).exists() or read_result(folder / DONE) != self.settings(cell):
+            return False
+        return bool(cell.of) or is_finished(folder, self.recipe(cell)[0])
 
     def chosen_rows(self) -> list[ExperimentRow]:
         """Return the rows that are to be run."""
@@ -409,10 +479,20 @@ class Run:
             recipe, command = self.recipe(cell)
             if not is_finished(cell.folder, recipe):
                 train(recipe, resume=cell.folder.exists(), command=command)
+        for folder in cell.needs or (cell.folder,):
+            if not (folder / WEIGHTS).exists():
+                raise ValueError(
+                    f"{folder} was restored without its weights, which {cell.name} needs: to train it again, remove "
+                    f"this folder and its archive in {self.table / CELLS}"
+                )
         if cell.row.shown:
             self.score(cell)
-        write_json(cell.folder / DONE, self.settings(cell))
+        settings, known = self.settings(cell), self.experiment
+        if words := settings.get("words"):
+            write_json(cell.folder / WORDS, measure_words(cell.folder, words, known.sources, known.target))
+        write_json(cell.folder / DONE, settings)
         self._done.add(cell.folder)
+        self.keep(cell)
         if cell.row.shown:
             self.write_row(cell.row)
 
@@ -509,8 +589,8 @@ class Run:
             "left_out": measure_sources(folder, split, rows, known.sources, metrics),
             "symbols": measure_symbols(folder, split),
         }
-        words = measure_words(folder, known.words, known.sources, known.target) if known.words else None
-        return {**measured, **({"words": words} if words else {})}
+        words = [read_result(run / WORDS) for run in runs_of(folder) if (run / WORDS).exists()]
+        return {**measured, **({"words": mean_words(words)} if words else {})}
 
     def comparison(self, folder: Path, row: Mapping[str, Any], baseline: Path | None) -> JsonObject | None:
         """Compare a row with the baseline; None if that was not scored."""

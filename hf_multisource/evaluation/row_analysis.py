@@ -119,20 +119,19 @@ def measure_symbols(folder: Path, split: str) -> JsonObject:
 
 
 def measure_words(
-    folder: Path, words: Sequence[Mapping[str, str]], sources: Sequence[str], target: str
+    run: Path, words: Sequence[Mapping[str, str]], sources: Sequence[str], target: str
 ) -> list[JsonObject]:
-    """Measure how much each source matters for the words of the target, whatever the combiner.
+    """Measure how much each source matters to a model for words of the target, whatever its combiner.
 
     Args:
-        folder: Run folder or folder of seeds.
+        run: Run folder.
         words: Word of the target and of each source that is present, by name.
         sources: Names of the sources.
         target: Name of the target.
 
     Returns:
-        For each word: `target`; `sources`, the texts by source; `log_probability` of the target given all sources, the
-        mean over the seeds, in nats; and `drops`: how much lower it is without each source. The only source of a word
-        has no drop.
+        For each word: `target`; `sources`, the texts by source; `log_probability` of the target given all sources, in
+        nats; and `drops`: how much lower it is without each source. The only source of a word has no drop.
     """
     rows: list[Row] = [{name: word.get(name) for name in (*sources, target)} for word in words]
     without = [
@@ -141,25 +140,41 @@ def measure_words(
         for name in sources
         if row[name] and sum(row[other] is not None for other in sources) > 1
     ]
-    scored = []
-    for run in runs_of(folder):
-        model, processor = load_model(str(run))
-        data = load_recipe(run / RECIPE).data
-        read = data.model_rows([*rows, *(row for _, _, row in without)])
-        scored.append(log_probabilities(model, processor, read, target, data.max_length))
-    means = [statistics.fmean(values) for values in zip(*scored, strict=True)]
+    model, processor = load_model(str(run))
+    data = load_recipe(run / RECIPE).data
+    read = data.model_rows([*rows, *(row for _, _, row in without)])
+    values = log_probabilities(model, processor, read, target, data.max_length)
     found: list[JsonObject] = [
         {
             "target": row[target],
             "sources": {name: row[name] for name in sources if row[name] is not None},
-            "log_probability": mean,
+            "log_probability": value,
             "drops": {},
         }
-        for row, mean in zip(rows, means, strict=False)
+        for row, value in zip(rows, values, strict=False)
     ]
-    for (i, name, _), mean in zip(without, means[len(rows) :], strict=True):
-        found[i]["drops"][name] = means[i] - mean
+    for (i, name, _), value in zip(without, values[len(rows) :], strict=True):
+        found[i]["drops"][name] = values[i] - value
     return found
+
+
+def mean_words(measured: Sequence[Sequence[Mapping[str, Any]]]) -> list[JsonObject]:
+    """Average over seeds what `measure_words` gives.
+
+    Args:
+        measured: What it gives for each seed, of the same words.
+
+    Returns:
+        The same with means of `log_probability` and `drops`.
+    """
+    return [
+        {
+            **seeds[0],
+            "log_probability": statistics.fmean(word["log_probability"] for word in seeds),
+            "drops": {name: statistics.fmean(word["drops"][name] for word in seeds) for name in seeds[0]["drops"]},
+        }
+        for seeds in zip(*measured, strict=True)
+    ]
 
 
 def source_sections(row: Mapping[str, Any]) -> str:
@@ -255,7 +270,7 @@ def word_section(row: Mapping[str, Any], figure: str) -> str:
     """The section with the figure of the words.
 
     Args:
-        row: The row, with label, and `words`, what `measure_words` gave.
+        row: The row, with label, and `words`, what `mean_words` gave.
         figure: Path of the figure, relative to the page.
 
     Returns:

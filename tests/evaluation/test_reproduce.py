@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,62 @@ def test_a_row_is_analysed_and_its_scores_stay_when_it_is_chosen_later(
     assert "(toy/words.png)" in page and Path("docs/results/toy/words.png").exists()
     assert "(toy.png)" not in page  # too few sentences have any number of sources
     assert "Sources taken away" not in page and states(capsys)["serial/seed-2"] == "done"
+
+
+def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [{"old": "a b", "north": "a b", "south": "b a"}]
+    everything = {**TOY, "analysed": "serial", "words": words}
+    write("toy", everything)
+    main([str(toy)])
+    results = Path("docs/results")
+    before = {path: path.read_bytes() for path in sorted(results.rglob("*")) if path.is_file()}
+    kept = sorted(path.name for path in (results / "toy/cells").glob("*.zip"))
+    assert kept == [f"{row}.seed-{seed}.zip" for row in ("joined", "serial") for seed in (1, 2)]
+    with zipfile.ZipFile(results / "toy/cells/serial.seed-1.zip") as archive:
+        names = archive.namelist()
+    assert {"cell.json", "recipe.yaml", "train_summary.json", "words.json", "scores/test.all.txt"} <= set(names)
+    assert not any(name.endswith((".reference.txt", ".safetensors", ".py")) for name in names)  # no data, no weights
+
+    reference = Path("runs/toy/serial/seed-1/scores/test.reference.txt").read_bytes()
+    shutil.rmtree("runs")
+    assert states(capsys)["serial/seed-1"] == f"kept in {results / 'toy/cells/serial.seed-1.zip'}"
+    for path in results.glob("toy/*.json"):
+        path.unlink()
+    main([str(toy)])
+    assert started(capsys.readouterr().out) == []  # nothing is trained again
+    assert {path: path.read_bytes() for path in sorted(results.rglob("*")) if path.is_file()} == before
+    assert Path("runs/toy/serial/seed-1/scores/test.reference.txt").read_bytes() == reference
+
+    main([str(toy), "--seeds", "3", "--rows", "serial"])  # one more seed beside those that were restored
+    assert read_json(results / "toy/serial.json")["seed"] == [1, 2, 3]
+    together = {**everything["rows"], "both": {"label": "both", "ensemble": {"of": "serial"}}}
+    write("toy", {**everything, "rows": together})
+    with pytest.raises(SystemExit, match=r"both/seeds-1-2: runs/toy/serial/seed-1 was restored without its weights"):
+        main([str(toy)])
+
+
+def test_kept_cells_of_other_settings_or_data_are_not_used(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("toy", ONE_ROW)
+    main([str(toy)])
+    capsys.readouterr()
+    archive = Path("docs/results/toy/cells/joined.seed-1.zip")
+    shutil.rmtree("runs")
+    write("toy", {**ONE_ROW, "score": {"num_beams": 1, "max_new_tokens": 6}})
+    main([str(toy)])
+    said = capsys.readouterr().out
+    assert f"{archive}: not used, the settings are other ones" in said and started(said) == ["joined/seed-1"]
+    shutil.rmtree("runs")
+    shutil.rmtree("words")
+    write_words(Path("words"), ("north", "south", "old"), seed=1)
+    main([str(toy)])
+    said = capsys.readouterr().out
+    assert f"{archive.parent}: not used, these cells read other data" in said and started(said) == ["joined/seed-1"]
+    shutil.rmtree("runs")
+    archive.write_bytes(archive.read_bytes()[:-30])
+    with pytest.raises(SystemExit, match=r"joined\.seed-1\.zip is damaged .*: remove it, and the cell"):
+        main([str(toy)])
 
 
 def test_a_failed_cell_is_reported_and_the_others_go_on(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
