@@ -369,7 +369,11 @@ class Run:
                     self.say(f"{source}: no model of this source alone; it is absent in all of the train or dev split")
         self.write_experiment()
         self.restore()
-        for row in {cell.row.name: cell.row for cell in self.find_done() if cell.folder in self._done}.values():
+        done = [cell for cell in self.find_done() if cell.folder in self._done]
+        for cell in done:
+            if not self.archive_of(cell).exists():  # it was removed, or another --results was given before
+                self.keep(cell)
+        for row in {cell.row.name: cell.row for cell in done}.values():
             if row.shown and not (self.table / f"{row.name}.json").exists():  # it was removed
                 self.write_row(row)
         while self.next_cell(failed):

@@ -205,6 +205,9 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
     main([str(toy)])
     results = Path("docs/results")
     before = {path: path.read_bytes() for path in sorted(results.rglob("*")) if path.is_file()}
+    shutil.rmtree(results)
+    main([str(toy)])  # the other way round: the results are made again from the runs
+    assert {path: path.read_bytes() for path in sorted(results.rglob("*")) if path.is_file()} == before
     kept = sorted(path.name for path in (results / "toy/cells").glob("*.zip"))
     assert kept == [f"{row}.seed-{seed}.zip" for row in ("joined", "serial") for seed in (1, 2)]
     with zipfile.ZipFile(results / "toy/cells/serial.seed-1.zip") as archive:
@@ -214,6 +217,7 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
 
     reference = Path("runs/toy/serial/seed-1/scores/test.reference.txt").read_bytes()
     shutil.rmtree("runs")
+    capsys.readouterr()
     assert states(capsys)["serial/seed-1"] == f"kept in {results / 'toy/cells/serial.seed-1.zip'}"
     for path in results.glob("toy/*.json"):
         path.unlink()
