@@ -15,6 +15,7 @@ from hf_multisource.cli import (
     degrade,
     plot,
     precompute,
+    prepare,
     push,
     recipes,
     reproduce,
@@ -42,6 +43,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     precompute.NAME: (precompute.precompute, {}),
     attach.NAME: (attach.attach, {}),
     degrade.NAME: (degrade.degrade, {}),
+    prepare.NAME: (prepare.prepare, {}),
 }
 
 

@@ -85,9 +85,52 @@ def read_text(path: str | Path, *, pipes: bool = False) -> str:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        byte = error.start - content.rfind(b"\n", 0, error.start)
-        found = f"byte {byte} of the line is 0x{content[error.start]:02x} ({error.reason})"
-        raise ValueError(f"{name}, line {line}: not UTF-8: {found}") from error
+        place = error.start - content.rfind(b"\n", 0, error.start)
+        raise ValueError(_not_utf8(name, line, place, content[error.start], error.reason)) from error
+
+
+def stream_lines(path: str | Path) -> Iterator[str]:
+    r"""Read UTF-8 text, plain or gzipped, line by line, without keeping more than a chunk of it in memory.
+
+    Lines, line ends and bounds are those of [`read_lines`].
+
+    Args:
+        path: A regular file, gzipped if its name ends in `.gz`.
+
+    Yields:
+        The lines without their ends.
+
+    Raises:
+        OSError: If the file cannot be opened, or is not a regular file.
+        ValueError: As [`read_text`] has it.
+    """
+    name, number, rest = str(path), 0, bytearray()
+    with open_regular(path) as file:
+        for chunk in _gunzipped(file, name) if name.endswith(".gz") else _chunks(file):
+            first, *others = chunk.split(b"\n")
+            rest += first
+            if len(rest) > MAX_LINE:
+                raise ValueError(f"{name}, line {number + 1}: longer than {MAX_LINE:,} bytes")
+            if others:
+                for number, line in enumerate([bytes(rest), *others[:-1]], number + 1):
+                    yield _decoded(line, name, number)
+                rest = bytearray(others[-1])
+    if rest:
+        yield _decoded(bytes(rest), name, number + 1)
+
+
+def _decoded(line: bytes, name: str, number: int) -> str:
+    """The text of a line of a file."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(_not_utf8(name, number, error.start + 1, line[error.start], error.reason)) from error
+    return (text.removeprefix("\ufeff") if number == 1 else text).removesuffix("\r")
+
+
+def _not_utf8(name: str, line: int, place: int, byte: int, reason: str) -> str:
+    """Say where a file is not UTF-8."""
+    return f"{name}, line {line}: not UTF-8: byte {place} of the line is 0x{byte:02x} ({reason})"
 
 
 def parse_lines(lines: Iterable[str], place: str | Path) -> Iterator[object]:

@@ -18,7 +18,7 @@ An empty or white line or cell, a null and a missing key all mean the same: that
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -64,6 +64,7 @@ def read_split(
     keep_all: bool = False,
     limit: int | None = None,
     forms: Mapping[str, str] | None = None,
+    optional: Collection[str] = (),
 ) -> Split:
     """Read the sources and the target of one split.
 
@@ -78,6 +79,7 @@ def read_split(
         keep_all: Drop nothing; `rows[i]` is line i.
         limit: Look at no more than the first so many lines.
         forms: Of the sources that are no text, see `media`.
+        optional: Names of text sources whose column the split may lack as a whole: absent in every row then.
 
     Returns:
         The rows, their lines and the counts.
@@ -96,16 +98,20 @@ def read_split(
         raise ValueError(f"limit is {limit}, but must be at least 1 (or None for all lines)")
     forms = {name: (forms or {}).get(name, "text") for name in names}
     if Path(data).is_dir():
-        columns = _read_folder(Path(data), split, forms)
+        columns = _read_folder(Path(data), split, forms, optional)
     elif HUB_ID.fullmatch(data):
-        columns = _read_hub(data, split, forms)
+        columns = _read_hub(data, split, forms, optional)
     else:
         raise FileNotFoundError(f"no folder {data}, and that is no id of a Hub dataset (org/name or org/name:config)")
 
+    if all(name not in columns for name in sources):
+        raise ValueError(f"split {split!r} of {data} has no column of the sources {', '.join(sources)}")
+    length = len(next(iter(columns.values())))
+    columns = {name: columns.get(name, [None] * length) for name in names}
     rows: list[Row] = []
     kept: list[int] = []
     report = dict.fromkeys(("lines", "rows", "dropped_empty_target", "dropped_no_source"), 0)
-    for line, values in enumerate(islice(zip(*(columns[name] for name in names), strict=True), limit)):
+    for line, values in enumerate(islice(zip(*columns.values(), strict=True), limit)):
         row = {name: None if is_absent(value) else value for name, value in zip(names, values, strict=True)}
         report["lines"] += 1
         if not keep_all and target is not None and row[target] is None:
@@ -208,13 +214,15 @@ def check_files(
     return (take_away(split, lines, sources) if lines else split), lines
 
 
-def _read_folder(folder: Path, split: str, forms: Mapping[str, str]) -> Columns:
+def _read_folder(folder: Path, split: str, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
     """Read a split, its features from files of their own."""
     features = {
         name: find_features(folder, split, name) for name, form in forms.items() if FORMS[form].column == "arrays"
     }
     others = [name for name in forms if name not in features]
-    columns, places = _read_texts(folder, split, {name: forms[name] for name in others}) if others else ({}, {})
+    columns, places = (
+        _read_texts(folder, split, {name: forms[name] for name in others}, optional) if others else ({}, {})
+    )
     columns |= {name: read_features(path) for name, path in features.items()}
     places |= {name: path.name for name, path in features.items()}
     lengths = {places[name]: len(column) for name, column in columns.items()}
@@ -229,9 +237,22 @@ def _read_folder(folder: Path, split: str, forms: Mapping[str, str]) -> Columns:
     return columns
 
 
-def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
-    """Find out in which form the texts (and paths) lie in the folder; read them, and say which file each is from."""
-    names = list(forms)
+def find_texts(folder: Path, split: str, names: Sequence[str], optional: Collection[str] = ()) -> Path | dict[str, Path]:
+    """Find the files that hold the texts of a split.
+
+    Args:
+        folder: The data.
+        split: Name of the split.
+        names: Names of the columns.
+        optional: Those of the names that may be missing.
+
+    Returns:
+        The table of all columns, or the file of each column that is there.
+
+    Raises:
+        FileNotFoundError: If there is no such split.
+        ValueError: If a column is missing, or the split lies there in more than one form.
+    """
     files = sorted(path for path in folder.iterdir() if path.is_file())
     plain = {name: [path for path in files if path.name.removesuffix(".gz") == f"{split}.{name}"] for name in names}
     tables = [path for path in files if path.name in {split + end for end in TABLES}]
@@ -240,18 +261,10 @@ def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Col
         twice = ", ".join(path.name for path in text + tables)
         raise ValueError(f"split {split!r} lies in {folder} in more than one form ({twice}): keep one")
     if tables:
-        path = tables[0]
-        columns: Columns
-        if find_delimiter(path):
-            columns = {**read_table(path, names)}
-        elif path.suffix == ".parquet":
-            columns = _read_parquet(path, forms)
-        else:
-            columns = _columns(parse_lines(read_lines(path), path), forms, f"{path}, line")
-        return _within(folder, columns, forms), dict.fromkeys(names, path.name)
-
-    stems = [path.name.removesuffix(".gz") for path in files]
-    if missing := [name for name in names if not plain[name]]:
+        return tables[0]
+    missing = [name for name in names if not plain[name] and (name not in optional or not text)]
+    if missing:
+        stems = [path.name.removesuffix(".gz") for path in files]
         if found := sorted({stem.removeprefix(f"{split}.") for stem in stems if stem.startswith(f"{split}.")}):
             raise ValueError(
                 f"unknown source or target {missing[0]!r}: no {split}.{missing[0]}[.gz] in {folder}; "
@@ -263,9 +276,27 @@ def _read_texts(folder: Path, split: str, forms: Mapping[str, str]) -> tuple[Col
         splits = {stem.rpartition(".")[0] for stem in stems if stem.rpartition(".")[2] in known}
         found_splits = ", ".join(sorted(splits)) or "none"
         raise FileNotFoundError(f"no split {split!r} in {folder}: looked for {looked}; splits found: {found_splits}")
+    return {name: paths[0] for name, paths in plain.items() if paths}
 
-    columns = {name: read_lines(plain[name][0]) for name in names}
-    return _within(folder, columns, forms), {name: paths[0].name for name, paths in plain.items()}
+
+def _read_texts(
+    folder: Path, split: str, forms: Mapping[str, str], optional: Collection[str] = ()
+) -> tuple[Columns, dict[str, str]]:
+    """Read the texts (and paths) of a split in a folder, and say which file each column is from."""
+    found = find_texts(folder, split, list(forms), optional)
+    columns: Columns
+    if isinstance(found, dict):
+        columns = {name: read_lines(path) for name, path in found.items()}
+        places = {name: path.name for name, path in found.items()}
+    else:
+        if find_delimiter(found):
+            columns = {**read_table(found, list(forms), optional)}
+        elif found.suffix == ".parquet":
+            columns = _read_parquet(found, forms, optional)
+        else:
+            columns = _columns(parse_lines(read_lines(found), found), forms, f"{found}, line", optional=optional)
+        places = dict.fromkeys(columns, found.name)
+    return _within(folder, columns, forms), places
 
 
 def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns:
@@ -284,8 +315,26 @@ def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns
     }
 
 
-def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
+def _read_parquet(path: Path, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
     """Read the columns that are wanted from a Parquet file."""
+    there, rows = stream_parquet(path, list(forms))
+    return _columns(rows, forms, f"{path}, row", there, optional)
+
+
+def stream_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterator[object]]:
+    """Read columns of a Parquet file in batches of rows.
+
+    Args:
+        path: The file.
+        names: The columns to read, those that there are.
+
+    Returns:
+        The names of all columns of the file, and its rows.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+        ValueError: If the file is damaged.
+    """
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -295,11 +344,11 @@ def _read_parquet(path: Path, forms: Mapping[str, str]) -> Columns:
     except ValueError as error:  # pyarrow.ArrowInvalid
         raise ValueError(f"{path}: damaged Parquet file: {error}") from error
     there = table.schema_arrow.names
-    batches = table.iter_batches(columns=[name for name in (*forms, "translation") if name in there])
-    return _columns((row for batch in batches for row in batch.to_pylist()), forms, f"{path}, row", there)
+    batches = table.iter_batches(columns=[name for name in (*names, "translation") if name in there])
+    return there, (row for batch in batches for row in batch.to_pylist())
 
 
-def _read_hub(data: str, split: str, forms: Mapping[str, str]) -> Columns:
+def _read_hub(data: str, split: str, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
     """Read the columns that are wanted from a dataset of the Hub."""
     try:
         import datasets
@@ -315,32 +364,70 @@ def _read_hub(data: str, split: str, forms: Mapping[str, str]) -> Columns:
     for name, feature in dataset.features.items():
         if isinstance(feature, datasets.Image | datasets.Audio):  # as they are stored: bytes, or a path
             dataset = dataset.cast_column(name, replace(feature, decode=False))
-    return _columns(dataset, forms, f"{data}, split {split!r}, row", there)
+    return _columns(dataset, forms, f"{data}, split {split!r}, row", there, optional)
 
 
-def _columns(rows: Iterable[object], forms: Mapping[str, str], place: str, there: Iterable[str] = ()) -> Columns:
+def _columns(
+    rows: Iterable[object],
+    forms: Mapping[str, str],
+    place: str,
+    there: Iterable[str] = (),
+    optional: Collection[str] = (),
+) -> Columns:
     """Turn rows of named values into columns; `place` and a number say where a row is, `there` which names exist."""
     columns: dict[str, list[Any]] = {name: [] for name in forms}
     found = dict.fromkeys(there)
     number = 0
     for number, row in enumerate(rows, 1):
-        if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
-            row = row["translation"]
-        if not isinstance(row, Mapping):
-            raise ValueError(f"{place} {number}: must be an object of named text, but is {shown(row)}")
-        found.update(dict.fromkeys(row))
+        found.update(dict.fromkeys(values := named_values(row, f"{place} {number}")))
         for name, column in columns.items():
-            value = row.get(name)
-            kind, cell = FORMS[forms[name]], f"{place} {number}: {name!r}"
-            if value is not None and not isinstance(value, kind.row_types):
-                raise ValueError(f"{cell} must be {kind.row_types_named} or null, but is {shown(value)}")
-            if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-                raise ValueError(f"{cell} holds half a surrogate pair, which is no character")
-            absent = is_absent(value) and not isinstance(value, str)  # an empty text stays: it may be a target
-            column.append(None if absent else kind.parse_row(value, cell))
+            column.append(parse_cell(values.get(name), forms[name], f"{place} {number}: {name!r}"))
     if number == 0:
         raise ValueError(f"{place.rpartition(',')[0]} is empty")
-    if unknown := [name for name in forms if name not in found]:
+    if unknown := [name for name in forms if name not in found and name not in optional]:
         has = ", ".join(found)
         raise ValueError(f"unknown source or target {unknown[0]!r}: {place}s 1 to {number} have only {has}")
-    return dict(columns)
+    return {name: column for name, column in columns.items() if name in found}
+
+
+def named_values(row: object, place: str) -> Mapping[str, Any]:
+    """Return the columns of a row of JSON, Parquet or a data set of the Hub.
+
+    Args:
+        row: The row, or one that holds its columns in `translation`.
+        place: What to call it in errors.
+
+    Returns:
+        The values by name.
+
+    Raises:
+        ValueError: If it is no mapping.
+    """
+    if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
+        row = row["translation"]
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{place}: must be an object of named text, but is {shown(row)}")
+    return row
+
+
+def parse_cell(value: Any, form: str, place: str) -> Any:
+    """Check a value of a row and read it.
+
+    Args:
+        value: The value.
+        form: A name of `source_kinds.FORMS`.
+        place: What to call it in errors.
+
+    Returns:
+        The value; None: absent.
+
+    Raises:
+        ValueError: If the value has another type than its form allows, or is a text that cannot be UTF-8.
+    """
+    kind = FORMS[form]
+    if value is not None and not isinstance(value, kind.row_types):
+        raise ValueError(f"{place} must be {kind.row_types_named} or null, but is {shown(value)}")
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+        raise ValueError(f"{place} holds half a surrogate pair, which is no character")
+    absent = is_absent(value) and not isinstance(value, str)  # an empty text stays: it may be a target
+    return None if absent else kind.parse_row(value, place)

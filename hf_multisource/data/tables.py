@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from hf_multisource.data.files import read_text
@@ -59,36 +59,69 @@ def read_cells(path: str | Path, *, pipes: bool = False) -> Iterator[tuple[int, 
         yield line, cells or [""]
 
 
-def read_table(path: str | Path, names: Sequence[str], *, pipes: bool = False) -> dict[str, list[str]]:
+def read_table(
+    path: str | Path, names: Sequence[str], optional: Collection[str] = (), *, pipes: bool = False
+) -> dict[str, list[str]]:
     """Read columns of a table whose first row is a header with the names of its columns.
 
     Args:
         path: As `read_cells` has it.
         names: The columns to read; the table may have others.
+        optional: Those of the names that the table may lack.
         pipes: As `read_text` has it.
 
     Returns:
-        By name in the order of `names`, the cells from the first row to the last.
+        By name in the order of `names`, the cells from the first row to the last; no entry for a column that the table
+        lacks.
 
     Raises:
         ValueError: If the file is empty, a column is missing or stands in the header twice, or a row has more or fewer
             cells than the header; the message gives file and line. As `read_cells` has it, too.
     """
+    names, rows = stream_table(path, names, optional, pipes=pipes)
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for cells in rows:
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    return columns
+
+
+def stream_table(
+    path: str | Path, names: Sequence[str], optional: Collection[str] = (), *, pipes: bool = False
+) -> tuple[list[str], Iterator[list[str]]]:
+    """Read columns of a table row by row.
+
+    Args:
+        path: As `read_table` has it.
+        names: As `read_table` has it.
+        optional: As `read_table` has it.
+        pipes: As `read_table` has it.
+
+    Returns:
+        The names of the columns that the table has, in the order of `names`; and the cells of each row in that order.
+
+    Raises:
+        ValueError: As `read_table` has it.
+    """
     rows = read_cells(path, pipes=pipes)
     _, header = next(rows, (1, None))
     if header is None:
         raise ValueError(f"{path} is empty: a table begins with the names of its columns")
-    for name in names:
+    there = [name for name in names if name in header or name not in optional]
+    for name in there:
         if (count := header.count(name)) != 1:
             found = f"column {name!r} stands there {count} times" if count else f"no column {name!r}"
             raise ValueError(f"{path}, line 1: {found}; its columns are {', '.join(header)}")
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    places = [(header.index(name), column) for name, column in columns.items()]
+    return there, _chosen_cells(path, rows, header, [header.index(name) for name in there])
+
+
+def _chosen_cells(
+    path: str | Path, rows: Iterator[tuple[int, list[str]]], header: Sequence[str], places: Sequence[int]
+) -> Iterator[list[str]]:
+    """The cells of each row at some places; rows have as many cells as the header."""
     for line, cells in rows:
         if len(cells) != len(header):
             raise ValueError(
                 f"{path}, line {line}: a row of {len(cells)} cells; the header has {len(header)} ({', '.join(header)})"
             )
-        for place, column in places:
-            column.append(cells[place])
-    return columns
+        yield [cells[place] for place in places]

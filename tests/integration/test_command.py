@@ -16,6 +16,7 @@ COMMANDS = [
     "degrade",
     "plot",
     "precompute",
+    "prepare",
     "push",
     "recipes",
     "reproduce",

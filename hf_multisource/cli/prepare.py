@@ -1,0 +1,98 @@
+"""`hf-multisource prepare`: normalise and filter parallel text, and remove what overlaps with held-out sets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli.command import make_main
+from hf_multisource.data.prepare import prepare_corpus
+from hf_multisource.data.rules import NONE, ROW, Rules
+
+NAME = "prepare"
+
+
+def prepare(
+    data: Annotated[str, typer.Argument(help="Folder or Hub id of the corpus.")],
+    languages: Annotated[list[str], typer.Option("--languages", help="Columns of the corpus, which hold text.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to, new or empty.")],
+    split: Annotated[str, typer.Option("--split", help="Name of the split.")] = "train",
+    keep_punctuation: Annotated[
+        bool, typer.Option("--keep_punctuation", help="Leave quotation marks, dashes and ellipses as they are.")
+    ] = False,
+    require: Annotated[list[str] | None, typer.Option("--require", help="Languages that no row may lack.")] = None,
+    min_words: Annotated[int, typer.Option("--min_words", help="Fewest words of a text.")] = 1,
+    max_words: Annotated[int | None, typer.Option("--max_words", help="Most words of a text.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option("--max_ratio", help="Largest ratio between the words of two texts of a row.")
+    ] = None,
+    scripts: Annotated[
+        list[str] | None,
+        typer.Option("--scripts", metavar="LANGUAGE=SCRIPT ...", help="Unicode script of a language: kk=Cyrillic."),
+    ] = None,
+    min_script: Annotated[float, typer.Option("--min_script", help="Smallest share of letters of the script.")] = 0.5,
+    duplicates: Annotated[
+        str, typer.Option("--duplicates", help=f"Compare whole rows ({ROW}), one language, or do not ({NONE}).")
+    ] = ROW,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option("--held_out", metavar="FOLDER:SPLIT ...", help="Sets that the corpus must share nothing with."),
+    ] = None,
+    ngram: Annotated[int, typer.Option("--ngram", help="Words in a row that count as shared.")] = 6,
+) -> None:
+    """Prepare parallel text for training: rules change texts or drop rows, and each prints its count.
+
+    \b
+        hf-multisource prepare my_folder --languages kk ru en --out clean --held_out my_folder:dev my_folder:test
+        hf-multisource prepare web --languages kk en --out clean --max_words 60 --max_ratio 3 \
+            --scripts kk=Cyrillic en=Latin
+
+    The rules, in this order: Unicode NFC, control characters and spaces, punctuation, --require, length, ratio, script,
+    duplicates, held-out sets. OUT receives `<split>.<language>` for each language, and `counts.json`.
+    """
+    rules = Rules(
+        keep_punctuation=keep_punctuation,
+        require=require or (),
+        min_words=min_words,
+        max_words=max_words,
+        max_ratio=max_ratio,
+        scripts=parse_scripts(scripts or ()),
+        min_script=min_script,
+        duplicates=duplicates,
+        ngram=ngram,
+    )
+    start = time.perf_counter()
+    counts = prepare_corpus(data, out, languages, rules, split=split, held_out=held_out or ())
+    print(counts.describe())
+    print(f"{counts.read / (time.perf_counter() - start):,.0f} rows/s; {out} is written")
+
+
+def parse_scripts(given: Sequence[str]) -> dict[str, str]:
+    """Read `kk=Cyrillic en=Latin`.
+
+    Args:
+        given: The values of the option.
+
+    Returns:
+        Script by language.
+
+    Raises:
+        ValueError: If a value is not LANGUAGE=SCRIPT, or a language is given twice.
+    """
+    scripts: dict[str, str] = {}
+    for value in given:
+        language, equals, script = value.partition("=")
+        if not (language and equals and script) or language in scripts:
+            raise ValueError(f"--scripts {value}: write LANGUAGE=SCRIPT, such as kk=Cyrillic, once for each language")
+        scripts[language] = script
+    return scripts
+
+
+main = make_main(NAME, prepare)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Normalise text: Unicode, control characters, punctuation.
+
+The table of punctuation is the same for every language, so that all languages of a row are treated alike, and what it
+returns it leaves as it is. The normaliser of Moses (`sacremoses.MosesPunctNormalizer`) has rules of single languages (it
+moves English quotation marks behind commas), inserts and removes spaces around brackets and colons, which a later
+detokenisation must undo, and knows no rules for most languages.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+QUOTATION_MARKS = {
+    "\"": "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02",  # double: “ ” „ ‟ « » and full width
+    "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u00b4\u0060\uff07",  # single, and accents that stand alone
+}
+DASHES = {"-": "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"}  # hyphens, dashes of all lengths, the minus sign
+OTHERS = {"\u2026": "...", "\uff0c": ",", "\uff1a": ":", "\uff1b": ";", "\uff01": "!", "\uff1f": "?"}
+PUNCTUATION = str.maketrans(
+    {mark: plain for table in (QUOTATION_MARKS, DASHES) for plain, marks in table.items() for mark in marks} | OTHERS
+)
+# Zero-width joiners (U+200C, U+200D) are letters' business in several scripts and stay.
+CONTROLS = re.compile(
+    "[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\xad"
+    "\\u200b\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"
+)
+SPACES = re.compile(r"\s+")
+
+
+def compose(text: str) -> str:
+    """Return a text in Unicode's composed form (NFC).
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text, in which a letter and its combining marks are one character where Unicode has it.
+    """
+    return unicodedata.normalize("NFC", text)
+
+
+def remove_controls(text: str) -> str:
+    """Remove characters that show nothing, and make all white space single blanks.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text without control characters, soft hyphens, zero-width spaces and marks of direction; without white space
+        at its ends, and with one blank for every other run of white space, such as a tab or a no-break space.
+    """
+    return SPACES.sub(" ", CONTROLS.sub("", text)).strip()
+
+
+def plain_punctuation(text: str) -> str:
+    """Replace typographic punctuation by that of ASCII.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text with straight quotation marks, hyphens in place of dashes, three points in place of an ellipsis, and no
+        full-width punctuation.
+    """
+    return text.translate(PUNCTUATION)

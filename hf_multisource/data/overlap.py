@@ -1,0 +1,62 @@
+"""Find texts that share a sequence of words with held-out texts, so that no model is trained on what it is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hf_multisource.data.checks import check_at_least
+
+Words = tuple[str, ...]
+
+
+def word_sequences(words: Sequence[str], n: int) -> Iterator[Words]:
+    """Return the sequences of n words in a text.
+
+    Args:
+        words: Its words.
+        n: Number of words in a sequence.
+
+    Returns:
+        The sequences, one behind the other; none of a text with fewer words.
+    """
+    return zip(*(words[i:] for i in range(n)), strict=False)
+
+
+class Overlap:
+    """The word sequences of held-out texts in one language.
+
+    Words are what white space separates, compared as they are. A text with fewer than n words is compared as a whole.
+
+    Args:
+        texts: The held-out texts.
+        n: Number of words that two texts must share in a row.
+
+    Raises:
+        ValueError: If `n` is below 1.
+    """
+
+    def __init__(self, texts: Iterable[str], n: int) -> None:
+        check_at_least(1, n=n)
+        self.n = n
+        self.sequences: set[Words] = set()
+        self.short: set[Words] = set()
+        for text in texts:
+            words = text.split()
+            if len(words) < n:
+                self.short.add(tuple(words))
+            else:
+                self.sequences.update(word_sequences(words, n))
+
+    def find(self, text: str) -> str | None:
+        """Say what a text shares with the held-out texts.
+
+        Args:
+            text: The text.
+
+        Returns:
+            "sequence": n words in a row; "whole": all its words, which are fewer than n; None: nothing.
+        """
+        words = text.split()
+        if len(words) < self.n:
+            return "whole" if tuple(words) in self.short else None
+        return None if self.sequences.isdisjoint(word_sequences(words, self.n)) else "sequence"
