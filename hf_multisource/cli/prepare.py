@@ -51,7 +51,7 @@ def prepare(
         hf-multisource prepare web --languages kk en --out clean --max_words 60 --max_ratio 3 \
             --scripts kk=Cyrillic en=Latin
 
-    The rules, in this order: Unicode NFC, control characters and spaces, punctuation, --require, length, ratio, script,
+    The rules, in this order: control characters and spaces, Unicode NFC, punctuation, --require, length, ratio, script,
     duplicates, held-out sets. OUT receives `<split>.<language>` for each language, and `counts.json`.
     """
     rules = Rules(

@@ -18,8 +18,8 @@ from hf_multisource.data.normalization import compose, plain_punctuation, remove
 from hf_multisource.data.overlap import Overlap
 from hf_multisource.data.streams import TextRow
 
-RULES = ("nfc", "controls", "punctuation", "required", "length", "ratio", "script", "duplicates", "held_out")
-CHANGES = ("nfc", "controls", "punctuation")  # these change texts; the others drop rows
+RULES = ("controls", "nfc", "punctuation", "required", "length", "ratio", "script", "duplicates", "held_out")
+CHANGES = ("controls", "nfc", "punctuation")  # these change texts; the others drop rows
 ROW, NONE = "row", "none"  # values of `Rules.duplicates` that are no language
 
 Finder = Callable[[TextRow], list[str]]  # returns why a row is dropped: mostly languages; nothing: it stays
@@ -94,7 +94,7 @@ class Rules:
 
     def _changes(self) -> dict[str, Callable[[str], str]]:
         """The functions of the rules that change texts."""
-        changes = {"nfc": compose, "controls": remove_controls, "punctuation": plain_punctuation}
+        changes = {"controls": remove_controls, "nfc": compose, "punctuation": plain_punctuation}
         return {name: change for name, change in changes.items() if name != "punctuation" or not self.keep_punctuation}
 
     def _filters(self, overlaps: Mapping[str, Overlap]) -> dict[str, Finder]:
