@@ -24,6 +24,7 @@ from hf_multisource.cli import (
     tokenizer,
     train,
 )
+from hf_multisource.cli import filter as filter_
 from hf_multisource.cli import translate as translate_
 from hf_multisource.cli.command import PROGRAM, add_command, new_app, run
 
@@ -44,6 +45,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     attach.NAME: (attach.attach, {}),
     degrade.NAME: (degrade.degrade, {}),
     prepare.NAME: (prepare.prepare, {}),
+    filter_.NAME: (filter_.filter_, {}),
 }
 
 

@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 QUOTATION_MARKS = {
-    "\"": "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02",  # double: “ ” „ ‟ « » and full width
+    '"': "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02",  # double: “ ” „ ‟ « » and full width
     "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u00b4\u0060\uff07",  # single, and accents that stand alone
 }
 DASHES = {"-": "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"}  # hyphens, dashes of all lengths, the minus sign

@@ -56,11 +56,11 @@ def prepare_corpus(
     with new_folder(out) as folder:
         write_columns(folder, split, languages, kept)
         if not counts.kept:
-            raise ValueError(f"no row of split {split!r} of {data} is left: {'; '.join(counts.describe().splitlines())}")
+            raise ValueError(
+                f"no row of split {split!r} of {data} is left: {'; '.join(counts.describe().splitlines())}"
+            )
         settings = {"data": data, "split": split, "languages": [*languages], "held_out": [*held_out], **asdict(rules)}
-        write_json(
-            folder / COUNTS, {**settings, "read": counts.read, "rules": counts.rules, "kept": counts.kept}
-        )
+        write_json(folder / COUNTS, {**settings, "read": counts.read, "rules": counts.rules, "kept": counts.kept})
     return counts
 
 

@@ -237,7 +237,9 @@ def _read_folder(folder: Path, split: str, forms: Mapping[str, str], optional: C
     return columns
 
 
-def find_texts(folder: Path, split: str, names: Sequence[str], optional: Collection[str] = ()) -> Path | dict[str, Path]:
+def find_texts(
+    folder: Path, split: str, names: Sequence[str], optional: Collection[str] = ()
+) -> Path | dict[str, Path]:
     """Find the files that hold the texts of a split.
 
     Args:

@@ -70,7 +70,9 @@ class Rules:
         named = {"require": self.require, "scripts": [*self.scripts]}
         for setting, names in named.items():
             if unknown := [name for name in names if name not in languages]:
-                raise ValueError(f"{setting}: unknown language {unknown[0]!r}; the languages are {', '.join(languages)}")
+                raise ValueError(
+                    f"{setting}: unknown language {unknown[0]!r}; the languages are {', '.join(languages)}"
+                )
         if self.duplicates not in (ROW, NONE, *languages):
             allowed = ", ".join((ROW, NONE, *languages))
             raise ValueError(f"duplicates is {self.duplicates!r}; allowed are {allowed}")

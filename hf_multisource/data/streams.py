@@ -78,7 +78,9 @@ def _aligned(paths: dict[str, Path]) -> Iterator[dict[str, str]]:
 def _objects(path: Path, names: Sequence[str], optional: Collection[str]) -> Iterator[dict[str, Any]]:
     """The rows of JSON Lines or Parquet."""
     rows: Iterable[object]
-    there, rows = stream_parquet(path, names) if path.suffix == ".parquet" else ([], parse_lines(stream_lines(path), path))
+    there, rows = (
+        stream_parquet(path, names) if path.suffix == ".parquet" else ([], parse_lines(stream_lines(path), path))
+    )
     found = dict.fromkeys(there)
     for number, values in enumerate(rows, 1):
         row = named_values(values, f"{path}, row {number}")

@@ -14,6 +14,7 @@ COMMANDS = [
     "average",
     "card",
     "degrade",
+    "filter",
     "plot",
     "precompute",
     "prepare",

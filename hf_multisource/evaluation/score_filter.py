@@ -1,0 +1,251 @@
+"""Filter parallel text by dual conditional cross-entropy: keep the rows whose two sides two models find likely.
+
+Junczys-Dowmunt 2018, https://doi.org/10.18653/v1/W18-6478, Eq. 1 and 2. Model A translates x into y, model B back:
+
+    H_A = -log P_A(y | x) / |y|,   H_B = -log P_B(x | y) / |x|,   score = |H_A - H_B| + (H_A + H_B) / 2
+
+The lower the score, the better the row. |y| is the number of words, and one for the end of the sentence, so that scores
+do not depend on the vocabularies. Differs from the paper: it takes exp(-score), and multiplies it by a score of the
+domain. Littell et al. 2019 filter by YiSi-2 in this place, which needs word vectors of both languages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.files import check_new_folder, write_json
+from hf_multisource.data.interfaces import Model
+from hf_multisource.data.prepare import COUNTS, check_languages, new_folder, write_columns
+from hf_multisource.data.streams import TextRow, stream_rows
+from hf_multisource.evaluation.decoding import digest_weights, load_model
+from hf_multisource.evaluation.likelihood import log_probabilities
+from hf_multisource.json_files import JsonObject
+from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import RECIPE
+from hf_multisource.recipes.schema import DataRecipe
+
+SCORE = "score"  # name of the column of scores
+WINDOW = 2048  # rows that are in memory while they are scored
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One of the two models.
+
+    Args:
+        run: Its run folder.
+        data: The `data` section of its recipe.
+        model: The model, in evaluation mode.
+        processor: Its processor.
+    """
+
+    run: str
+    data: DataRecipe
+    model: Model
+    processor: MultiSourceProcessor
+
+    def can_score(self, row: TextRow) -> bool:
+        """Return whether a row has the target and a source.
+
+        Args:
+            row: The row.
+
+        Returns:
+            The answer.
+        """
+        return bool(row[self.data.target]) and any(row[name] for name in self.data.sources)
+
+    def cross_entropies(self, rows: Sequence[TextRow], batch_size: int) -> list[float]:
+        """Score rows.
+
+        Args:
+            rows: Rows with the target and a source.
+            batch_size: Rows scored at once.
+
+        Returns:
+            The cross-entropy of each target given its sources, in nats a word.
+        """
+        names = [*self.data.sources, self.data.target]
+        read = self.data.model_rows([{name: row[name] for name in names} for row in rows])
+        found = log_probabilities(self.model, self.processor, read, self.data.target, self.data.max_length, batch_size)
+        words = [len((row[self.data.target] or "").split()) + 1 for row in rows]
+        return [-log / count for log, count in zip(found, words, strict=True)]
+
+
+def dual_cross_entropy(forward: float, backward: float) -> float:
+    """Combine two cross-entropies to a score.
+
+    Args:
+        forward: H_A, in nats a word.
+        backward: H_B, in nats a word.
+
+    Returns:
+        Their distance and their mean, added.
+    """
+    return abs(forward - backward) + (forward + backward) / 2
+
+
+def load_directions(forward: str, backward: str, device: str | None = None) -> tuple[Direction, Direction]:
+    """Load a model and one of the opposite direction.
+
+    Args:
+        forward: Run folder of model A.
+        backward: Run folder of model B, which reads the target of A and writes one of its sources.
+        device: Torch device; None: the GPU if there is one.
+
+    Returns:
+        The two.
+
+    Raises:
+        ValueError: If one is no run, or a reverse run, or B does not translate back.
+    """
+    recipes = {}
+    for option, run in {"forward": forward, "backward": backward}.items():
+        path = Path(run) / RECIPE
+        if not path.is_file():
+            raise ValueError(f"{option} is {run!r}, which is no run folder: it has no {RECIPE}")
+        recipes[option] = load_recipe(path).data
+        if recipes[option].reverse:
+            raise ValueError(f"{option} is {run!r}, a run with data.reverse: give one that is not reversed")
+    for one, other in (("forward", "backward"), ("backward", "forward")):
+        if recipes[one].target not in recipes[other].sources:
+            raise ValueError(
+                f"{other} is {(forward, backward)[one == 'forward']!r}, which does not read "
+                f"{recipes[one].target!r}, the target of {one}; its sources are {', '.join(recipes[other].sources)}"
+            )
+    loaded = [
+        Direction(run, data, *load_model(run, device))
+        for run, data in zip((forward, backward), recipes.values(), strict=True)
+    ]
+    return loaded[0], loaded[1]
+
+
+def score_rows(
+    rows: Iterable[TextRow], directions: tuple[Direction, Direction], batch_size: int = 64
+) -> Iterator[float | None]:
+    """Score rows.
+
+    Args:
+        rows: The rows.
+        directions: The two models.
+        batch_size: Rows scored at once.
+
+    Yields:
+        The score of each row; None: it lacks what one of the models reads or writes.
+
+    Raises:
+        ValueError: If a score is not a finite number.
+    """
+    rest = iter(rows)
+    number = 0
+    while window := list(islice(rest, WINDOW)):
+        places = [i for i, row in enumerate(window) if all(one.can_score(row) for one in directions)]
+        pairs = zip(*(one.cross_entropies([window[i] for i in places], batch_size) for one in directions), strict=True)
+        scores = dict(zip(places, (dual_cross_entropy(*pair) for pair in pairs), strict=True))
+        if wrong := [i for i, score in scores.items() if not math.isfinite(score)]:
+            raise ValueError(f"row {number + wrong[0] + 1}: its score is {scores[wrong[0]]}; are the models damaged?")
+        yield from (scores.get(i) for i in range(len(window)))
+        number += len(window)
+
+
+def choose_rows(scores: Sequence[float | None], keep: float | None, threshold: float | None) -> list[bool]:
+    """Choose the rows with the lowest scores.
+
+    Args:
+        scores: A score a row; None: the row is not kept.
+        keep: Share of the rows with a score that is kept; of equal scores, earlier rows come first.
+        threshold: Highest score that is kept.
+
+    Returns:
+        Whether each row is kept.
+
+    Raises:
+        ValueError: If not exactly one of the two is given, or a value is not allowed.
+    """
+    if (keep is None) == (threshold is None):
+        raise ValueError("give either keep, the share of rows, or threshold, the highest score")
+    if keep is not None and not 0 < keep <= 1:
+        raise ValueError(f"keep is {keep}; it must be a share above 0 and at most 1")
+    if threshold is not None:
+        if not 0 < threshold < math.inf:
+            raise ValueError(f"threshold is {threshold}; it must be a finite number above 0")
+        return [score is not None and score <= threshold for score in scores]
+    known = sorted((score, i) for i, score in enumerate(scores) if score is not None)
+    best = {i for _, i in known[: round((keep or 0) * len(known))]}
+    return [i in best for i in range(len(scores))]
+
+
+def filter_corpus(
+    data: str,
+    out: Path,
+    forward: str,
+    backward: str,
+    *,
+    keep: float | None = None,
+    threshold: float | None = None,
+    languages: Sequence[str] = (),
+    split: str = "train",
+    batch_size: int = 64,
+    device: str | None = None,
+) -> JsonObject:
+    """Write the rows of a split whose scores are low, their scores as a column of their own, and `counts.json`.
+
+    Args:
+        data: A folder or the id of a Hub dataset.
+        out: Folder to write to, new or empty: `<split>.<language>` for each language, and `<split>.score`.
+        forward: As `load_directions` has it.
+        backward: As `load_directions` has it.
+        keep: As `choose_rows` has it.
+        threshold: As `choose_rows` has it.
+        languages: The columns to write; none: those that the two models read or write.
+        split: Name of the split.
+        batch_size: Rows scored at once.
+        device: Torch device; None: the GPU if there is one.
+
+    Returns:
+        What `counts.json` holds: the settings, digests of both models, and the rows that were read, that had no score,
+        and that were kept, with the highest score of these.
+
+    Raises:
+        FileExistsError: If `out` is not empty.
+        ValueError: If a setting is not allowed, or no row is left. Nothing is written then.
+    """
+    choose_rows([], keep, threshold)
+    check_new_folder(out)
+    directions = load_directions(forward, backward, device)
+    needed = list(dict.fromkeys(name for one in directions for name in (*one.data.sources, one.data.target)))
+    columns = list(languages) or needed
+    check_languages(columns)
+    if SCORE in columns:
+        raise ValueError(f"languages: {SCORE!r} is the column of the scores; rename the language")
+    names = list(dict.fromkeys((*columns, *needed)))
+    scores = list(score_rows(stream_rows(data, split, names), directions, batch_size))
+    chosen = choose_rows(scores, keep, threshold)
+    if not any(chosen):
+        raise ValueError(f"no row of split {split!r} of {data} is left of {len(scores)}: keep more of them")
+    counts = {
+        "data": data,
+        "split": split,
+        "languages": columns,
+        "keep": keep,
+        "threshold": threshold,
+        **{
+            option: {"run": one.run, "weights_sha256": digest_weights(one.model)}
+            for option, one in zip(("forward", "backward"), directions, strict=True)
+        },
+        "read": len(scores),
+        "unscored": scores.count(None),
+        "kept": sum(chosen),
+        "highest_score": max(score for score, stays in zip(scores, chosen, strict=True) if stays and score is not None),
+    }
+    with new_folder(out) as folder:
+        rows = zip(stream_rows(data, split, names), scores, chosen, strict=True)
+        kept = ({**row, SCORE: f"{score:.6f}"} for row, score, stays in rows if stays)
+        write_columns(folder, split, [*columns, SCORE], kept)
+        write_json(folder / COUNTS, counts)
+    return counts
