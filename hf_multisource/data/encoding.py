@@ -103,7 +103,7 @@ def encode_rows(
 
 
 def encode_batch(
-    processor: Processor, rows: Sequence[Row], target: str | None, max_length: int
+    processor: Processor, rows: Sequence[Row], target: str | None, max_length: int, *, drop: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Encode the texts of a few rows by one call of each tokenizer.
 
@@ -115,10 +115,12 @@ def encode_batch(
         rows: As `encode_rows` has it.
         target: As `encode_rows` has it.
         max_length: As `encode_rows` has it.
+        drop: Whether rows with a longer text are left out instead.
 
     Returns:
         One dict per row with the ids and masks of its texts, None where one is absent, and its labels. And the counts,
-        as `encode_rows` has them.
+        as `encode_rows` has them; with `drop`, `dropped_too_long` rows, and `too_long.<name>` in place of
+        `truncated.<name>`.
 
     Raises:
         ValueError: If `max_length` leaves no room for a token and the end of the sentence.
@@ -140,6 +142,8 @@ def encode_batch(
         labels = processor.tokenizer(text_target=[row[target] for row in rows])["input_ids"]
         for example, values in zip(examples, labels, strict=True):
             example["labels"] = list(values)
+    if drop:
+        return _without_long(examples, key_names, max_length)
     report = {f"truncated.{name}": 0 for name in key_names.values()}
     for example in examples:
         for key, values in example.items():
@@ -148,6 +152,22 @@ def encode_batch(
                 if key in key_names:
                     report[f"truncated.{key_names[key]}"] += 1
     return examples, report
+
+
+def _without_long(
+    examples: Sequence[Example], key_names: Mapping[str, str], max_length: int
+) -> tuple[list[Example], dict[str, int]]:
+    """The examples without too long a text, and the counts of the others."""
+    report = {"dropped_too_long": 0, **{f"too_long.{name}": 0 for name in key_names.values()}}
+    kept = []
+    for example in examples:
+        long = [name for key, name in key_names.items() if len(example[key] or ()) > max_length]
+        for name in long:
+            report[f"too_long.{name}"] += 1
+        report["dropped_too_long"] += bool(long)
+        if not long:
+            kept.append(example)
+    return kept, report
 
 
 def text_keys(processor: Processor) -> dict[str, tuple[str, str]]:

@@ -112,7 +112,8 @@ def stream_lines(path: str | Path) -> Iterator[str]:
             if len(rest) > MAX_LINE:
                 raise ValueError(f"{name}, line {number + 1}: longer than {MAX_LINE:,} bytes")
             if others:
-                for number, line in enumerate([bytes(rest), *others[:-1]], number + 1):
+                for line in (bytes(rest), *others[:-1]):
+                    number += 1
                     yield _decoded(line, name, number)
                 rest = bytearray(others[-1])
     if rest:

@@ -1,9 +1,9 @@
 """Normalise text: Unicode, control characters, punctuation.
 
-The table of punctuation is the same for every language, so that all languages of a row are treated alike, and what it
-returns it leaves as it is. The normaliser of Moses (`sacremoses.MosesPunctNormalizer`) has rules of single languages (it
-moves English quotation marks behind commas), inserts and removes spaces around brackets and colons, which a later
-detokenisation must undo, and knows no rules for most languages.
+The table of punctuation is the same for every language, so that all languages of a row are treated alike, and applying
+it twice is applying it once. The normaliser of Moses (`sacremoses.MosesPunctNormalizer`) has rules of single languages
+(it moves English quotation marks behind commas), none for most languages, and inserts and removes spaces around
+brackets and colons.
 """
 
 from __future__ import annotations

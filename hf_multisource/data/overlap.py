@@ -1,4 +1,4 @@
-"""Find texts that share a sequence of words with held-out texts, so that no model is trained on what it is tested on."""
+"""Find texts that share a sequence of words with held-out texts, on which no model should be trained."""
 
 from __future__ import annotations
 

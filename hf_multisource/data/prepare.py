@@ -6,6 +6,7 @@ complete. The same corpus and the same settings give the same files.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,8 +48,8 @@ def prepare_corpus(
     rules.check(languages)
     check_new_folder(out)
     sets = [parse_place(place) for place in held_out]
-    for place, (folder, name) in zip(held_out, sets, strict=True):
-        if is_same_split((folder, name), (data, split)):
+    for place, one in zip(held_out, sets, strict=True):
+        if is_same_split(one, (data, split)):
             raise ValueError(f"held_out: {place} is the corpus itself: give sets that are not prepared")
     rows = stream_rows(data, split, languages)
     overlaps = read_overlaps(sets, languages, rules)
@@ -159,8 +160,6 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def _umask() -> int:
     """The permissions that new files of this process lack."""
-    import os
-
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -212,7 +212,7 @@ def apply_rules(
 
 
 def _changed(row: TextRow, change: Callable[[str], str]) -> tuple[TextRow, list[str]]:
-    """A row with changed texts, and the languages of those that did change; a text of which nothing is left is absent."""
+    """A row with changed texts, and the languages of those that differ; a text of which nothing is left is absent."""
     new = {name: text and (change(text) or None) for name, text in row.items()}
     return new, [name for name, text in row.items() if text != new[name]]
 

@@ -99,7 +99,9 @@ def place_of(identity: object) -> Path:
     return Path(datasets.config.HF_DATASETS_CACHE) / "hf_multisource" / f"{digest[:32]}.arrow"
 
 
-def store_rows(path: Path, processor: Processor, rows: Sequence[Row], target: str | None, max_length: int) -> None:
+def store_rows(
+    path: Path, processor: Processor, rows: Sequence[Row], target: str | None, max_length: int, *, drop: bool = False
+) -> None:
     """Encode the texts of rows into a file, unless it exists.
 
     Args:
@@ -109,6 +111,7 @@ def store_rows(path: Path, processor: Processor, rows: Sequence[Row], target: st
         rows: As `encode_rows` has it.
         target: As `encode_rows` has it.
         max_length: As `encode_rows` has it.
+        drop: As `encode_batch` has it.
     """
     import pyarrow
 
@@ -124,7 +127,8 @@ def store_rows(path: Path, processor: Processor, rows: Sequence[Row], target: st
     try:
         with pyarrow.OSFile(str(partial), "wb") as file, pyarrow.ipc.new_stream(file, schema) as writer:
             for start in range(0, max(len(rows), 1), ROWS_PER_CALL):
-                examples, counts = encode_batch(processor, rows[start : start + ROWS_PER_CALL], target, max_length)
+                part = rows[start : start + ROWS_PER_CALL]
+                examples, counts = encode_batch(processor, part, target, max_length, drop=drop)
                 report = {name: report.get(name, 0) + count for name, count in counts.items()}
                 columns = [pyarrow.array(_column(examples, key), schema.field(key).type) for key in kinds]
                 writer.write_batch(pyarrow.record_batch(columns, schema=schema))
@@ -145,7 +149,7 @@ def read_report(path: Path) -> dict[str, int] | None:
         path: The file.
 
     Returns:
-        `truncated.<name>` for every text source and the target; None if the file is not there, or not whole.
+        As `encode_batch` has them; None if the file is not there, or not whole.
     """
     try:
         report: dict[str, int] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ from hf_multisource.recipes.schema import (
     FAMILIES,
     Key,
     common_keys,
+    corpus_keys,
     data_keys,
     entry_keys,
     family_keys,
@@ -55,7 +56,7 @@ def describe_keys(section: str | None = None) -> str:
     """
     families = {name: family_keys(family) for name, family in FAMILIES.items()}
     blocks = {
-        "data": [("data: the text", data_keys())],
+        "data": [("data: the text", data_keys()), ("data.train, each entry", corpus_keys())],
         "tokenizer": [("tokenizer: how text becomes tokens", tokenizer_keys())],
         "model": [
             ("model: the network", common_keys()),

@@ -57,17 +57,28 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
-        The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers.
+        The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers;
+        that of a source with synthetic text knows its tags.
+
+    Raises:
+        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder.
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
-    markers = recipe.data.markers
+    written = {name: recipe.data.tokens_of(name) for name in recipe.data.model_sources}
+    markers = {token for tokens in written.values() for token in tokens}
     settings, forms = recipe.tokenizer, recipe.forms()
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
-        # Not special: special tokens are not read as such in texts.
-        marked = (own | texts).get(recipe.data.model_sources[0], tokenizer)
-        marked.add_tokens([AddedToken(one, normalized=False) for one in markers])
+        for name, tokens in written.items():
+            marked = (own | texts).get(name, tokenizer)
+            new = [token for token in tokens if token not in marked.get_vocab()]
+            if new and name in texts:
+                raise ValueError(
+                    f"the tokenizer of source {name!r}, a wrapped encoder, lacks {new[0]!r}, and cannot learn it"
+                )
+            # Not special: special tokens are not read as such in texts.
+            marked.add_tokens([AddedToken(token, normalized=False) for token in new])
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,

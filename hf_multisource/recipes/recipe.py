@@ -29,12 +29,14 @@ from hf_multisource import MultiSourceConfig, MultiSourceTrainingArguments
 from hf_multisource.configuration_multisource import owner_of
 from hf_multisource.data.files import write_text
 from hf_multisource.data.interfaces import Config
+from hf_multisource.data.prepare import is_same_split
 from hf_multisource.data.privacy import refuse_secret_key, refuse_secrets
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
 from hf_multisource.recipes.schema import (
+    DROP,
     FAMILIES,
     LOSS,
     NOT_OF_TRAINING,
@@ -45,14 +47,16 @@ from hf_multisource.recipes.schema import (
     Key,
     TokenizerRecipe,
     common_keys,
+    corpus_keys,
     data_keys,
     entry_keys,
     family_keys,
     known_keys,
+    source_marker,
     tokenizer_keys,
     training_keys,
 )
-from hf_multisource.recipes.tokenization import SUBWORDS
+from hf_multisource.recipes.tokenization import SPECIAL_TOKENS, SUBWORDS
 from hf_multisource.recipes.values import check_value, show
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
@@ -146,7 +150,7 @@ class Recipe:
             A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated or turned round.
+            ValueError: If sources other than texts would be concatenated, turned round, mixed or dropped by length.
         """
         origins = self.encoder_entries()
         forms = {}
@@ -157,6 +161,10 @@ class Recipe:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
         if self.data.reverse and set(forms.values()) != {"text"}:
             raise ValueError("data.reverse turns texts round; the sources must all be texts")
+        if isinstance(self.data.train, list) and set(forms.values()) != {"text"}:
+            raise ValueError("data.train mixes corpora of texts; the sources must all be texts")
+        if self.data.too_long == DROP and set(forms.values()) != {"text"}:
+            raise ValueError("data.too_long drops rows by the length of texts; the sources must all be texts")
         return forms
 
     def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Config:
@@ -385,6 +393,58 @@ def _checked_sources(entries: object) -> list[Any]:
     return checked
 
 
+def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The `data` section, every value of its key's type."""
+    checked = _checked(data, data_keys(), "data")
+    if isinstance(checked.get("train"), list):
+        checked["train"] = _checked_corpora(checked["train"])
+    return checked
+
+
+def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of `data.train`, every value of its key's type."""
+    keys = corpus_keys()
+    if not entries:
+        raise ValueError("data.train is an empty list; give the name of a split, or one corpus or more")
+    checked = []
+    for i, entry in enumerate(entries):
+        place = f"data.train[{i}]"
+        for name in entry:
+            if name not in keys:
+                near = difflib.get_close_matches(str(name), keys, n=3)
+                hint = f"; did you mean {', '.join(near)}?" if near else f"; the keys are {', '.join(keys)}"
+                raise ValueError(f"{place}: unknown key {name!r}{hint}")
+        if "path" not in entry:
+            raise ValueError(f"{place}.path is missing; got {show(entry)}")
+        checked.append(_checked(entry, keys, place))
+    return checked
+
+
+def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
+    """Refuse corpora that are what training is evaluated on, and tags that cannot be tokens."""
+    if isinstance(data.train, str):
+        return
+    markers = [source_marker(name) for name in data.sources] if data.mark_sources else []
+    for i, corpus in enumerate(data.corpora):
+        for role in ("dev", "test"):
+            if is_same_split((corpus.path, corpus.split), (data.path, getattr(data, role))):
+                raise ValueError(
+                    f"data.train[{i}] is {corpus.path}:{corpus.split}, which is data.{role}: a held-out set cannot be "
+                    "trained on"
+                )
+        tags = corpus.tags(data.sources)
+        if tags and data.reverse:
+            raise ValueError(f"data.train[{i}].tag: with data.reverse, sources are targets, which cannot be tagged")
+        for name, tag in tags.items():
+            if name not in data.sources:
+                allowed = ", ".join(data.sources)
+                raise ValueError(f"data.train[{i}].tag: unknown source {name!r}; the sources are {allowed}")
+            if len(tag.split()) != 1 or tag != tag.strip() or tag in (*SPECIAL_TOKENS, *markers, null_token):
+                raise ValueError(
+                    f"data.train[{i}].tag must be a token of its own without blanks, such as <BT>; got {show(tag)}"
+                )
+
+
 def _checked_model(model: Mapping[str, Any]) -> dict[str, Any]:
     """The `model` section, every value of its key's type, without keys of another kind of model."""
     common = common_keys()
@@ -536,13 +596,14 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         if missing := [name for name in names if name not in sections[section]]:
             raise ValueError(f"{path}: {section}.{missing[0]} is missing")
     recipe = Recipe(
-        data=DataRecipe(**_checked(sections["data"], data_keys(), "data")),
+        data=DataRecipe(**_checked_data(sections["data"])),
         tokenizer=TokenizerRecipe(**_checked(sections["tokenizer"], tokenizer_keys(), "tokenizer")),
         model=_checked_model(sections["model"]),
         training=_checked(sections["training"], training_keys(), "training"),
     )
     _check_names(recipe.data.model_sources)
     _check_tokenizer(recipe)
+    _check_corpora(recipe.data, recipe.tokenizer.null_token)
     _check_training(path, recipe.training, recipe.data.metrics)
     tokens, longest = recipe.training.get("max_tokens_per_batch"), recipe.data.max_length
     if tokens is not None and tokens < longest:

@@ -104,7 +104,8 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
             names the keys.
     """
     saved = folder / RECIPE
-    if folder.resolve() == Path(recipe.data.path).resolve():
+    places = [recipe.data.path, *(corpus.path for corpus in recipe.data.corpora)]
+    if folder.resolve() in [Path(place).resolve() for place in places]:
         raise ValueError(f"training.output_dir is {folder}, the folder of the data: give another --output_dir")
     if not saved.exists():
         if found := [path.name for pattern in MODEL_FILES for path in sorted(folder.glob(pattern))]:
@@ -170,14 +171,25 @@ def changed_keys(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping
         new: The sections of the other one.
 
     Returns:
-        Such as "training.seed".
+        Such as "training.seed". Of corpora in `data.train` that differ only in their paths, "data.path".
     """
-    return [
+    changed = [
         f"{section}.{key}"
         for section in new
         for key in {**old[section], **new[section]}
         if old[section].get(key) != new[section].get(key)
     ]
+    if "data.train" in changed and _without_paths(old) == _without_paths(new):
+        changed[changed.index("data.train")] = "data.path"
+    return list(dict.fromkeys(changed))
+
+
+def _without_paths(sections: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The training data of a recipe, of corpora all but the paths."""
+    train = sections.get("data", {}).get("train")
+    if not isinstance(train, list):
+        return train
+    return [{key: value for key, value in corpus.items() if key != "path"} for corpus in train]
 
 
 def is_finished(folder: Path, recipe: Recipe) -> bool:

@@ -34,12 +34,48 @@ from hf_multisource.recipes.values import one_of, show
 FAMILIES: dict[str, Family] = {kind.model_type: kind for kind in (MultiSourceConfig, MultiSourceRNNConfig)}
 PRESETS = ("default", "paper")
 UNREADABLE = ("error", "absent")
+CUT, DROP = "cut", "drop"  # values of `data.too_long`
 LOSS = "loss"
 SEPARATOR = " | "
 # Names of the source and the target of reverse runs.
 REVERSE_SOURCE, REVERSE_TARGET = "target", "source"
 # Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
 HIGHEST_RATE = 100
+
+
+SOME_TEXT = Annotated[str, Field(min_length=1, description="text that is not empty")]
+ABOVE_ZERO = Annotated[float, Field(gt=0)]
+
+
+@dataclass
+class CorpusRecipe:
+    """An entry of `data.train`.
+
+    Args:
+        path: Folder of the corpus, or id of a dataset on the Hugging Face Hub. It needs the target and at least one of
+            the sources; the others are absent in all its rows.
+        split: Name of the split.
+        weight: How often each row is seen in an epoch; of a fraction, so many rows are drawn once for the whole
+            training, by training.seed.
+        tag: Token that begins every text of the sources that are synthetic in this corpus, such as "<BT>" (Caswell et
+            al. 2019); a text tags all sources, a mapping of names to tokens tags those. The tokenizer knows the token.
+    """
+
+    path: SOME_TEXT
+    split: SOME_TEXT = "train"
+    weight: ABOVE_ZERO = 1.0
+    tag: str | dict[str, str] | None = None
+
+    def tags(self, sources: Sequence[str]) -> dict[str, str]:
+        """Return the tag of each source that is synthetic.
+
+        Args:
+            sources: The sources of the recipe.
+
+        Returns:
+            Tokens by source.
+        """
+        return dict.fromkeys(sources, self.tag) if isinstance(self.tag, str) else dict(self.tag or {})
 
 
 @dataclass
@@ -51,17 +87,20 @@ class DataRecipe:
             Parquet file for each split), or id of a dataset on the Hugging Face Hub.
         sources: Names of the source columns, in order.
         target: Name of the target column.
-        train: Name of the training split.
+        train: Name of the training split; or a list of corpora that are mixed, each a mapping with some of the keys of
+            an entry, which are listed below.
         dev: Name of the split that is evaluated during training.
         test: Name of the split that `hf-multisource score` decodes.
         max_length: Largest length of a source (of all sources together, with `concatenate`) and of the target, in
-            tokens; longer texts are cut and counted.
+            tokens; too_long says what happens to longer texts.
+        too_long: What happens to texts that are longer than max_length: "cut" cuts them, "drop" leaves training rows
+            out in which a source or the target is longer, and cuts elsewhere. Both are counted.
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
         mark_sources: With `concatenate`: whether each text begins with a token of its source, such as `<de>`, in place
             of the separator; where sources can be absent, nothing else tells which ones are there.
         reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
             becomes one row for each source that is present.
-        limit: Number of training lines to read; null reads all lines.
+        limit: Number of training lines to read, of each corpus; null reads all lines.
         metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
             first one is compared in tables, and tells when training is flat.
         unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
@@ -73,10 +112,13 @@ class DataRecipe:
     path: Annotated[str, Field(min_length=1, description="text that is not empty")]
     sources: Annotated[list[str], Field(min_length=1, description="a list of names")]
     target: str
-    train: str = "train"
+    train: Annotated[str | list[dict[str, Any]], Field(description="the name of a split, or a list of mappings")] = (
+        "train"
+    )
     dev: str = "dev"
     test: str = "test"
     max_length: Annotated[int, Field(ge=2)] = 128
+    too_long: Annotated[str, one_of((CUT, DROP))] = CUT
     concatenate: bool = False
     mark_sources: bool = False
     reverse: bool = False
@@ -126,11 +168,44 @@ class DataRecipe:
         return set(self.sources) if self.concatenate else {name}
 
     @property
-    def markers(self) -> list[str]:
-        """Tokens that `model_rows` writes into texts."""
+    def corpora(self) -> list[CorpusRecipe]:
+        """The corpora that training reads; one, if `train` names a split."""
+        if isinstance(self.train, str):
+            return [CorpusRecipe(self.path, self.train)]
+        return [CorpusRecipe(**entry) for entry in self.train]
+
+    @property
+    def train_described(self) -> str:
+        """The training data in words: the name of the split, or the corpora with their weights and tags."""
+        if isinstance(self.train, str):
+            return self.train
+        parts = []
+        for corpus in self.corpora:
+            tags = [f"{name} tagged {tag}" for name, tag in corpus.tags(self.sources).items()]
+            parts.append(", ".join([f"{corpus.path}:{corpus.split} x {corpus.weight:g}", *tags]))
+        return "; ".join(parts)
+
+    def tokens_of(self, source: str) -> list[str]:
+        """Return the tokens that are written into the texts of a source: markers of sources, and tags.
+
+        Args:
+            source: Name of the source as the model sees it.
+
+        Returns:
+            The tokens, each once.
+        """
         if self.reverse:
             return [reverse_marker(name) for name in self.sources]
-        return [source_marker(name) for name in self.sources] if self.mark_sources else []
+        names = self.sources if self.concatenate else [source]
+        markers = [source_marker(name) for name in names] if self.mark_sources else []
+        tags = [
+            tags[name]
+            for corpus in self.corpora
+            for tags in [corpus.tags(self.sources)]
+            for name in names
+            if name in tags
+        ]
+        return list(dict.fromkeys([*markers, *tags]))
 
     def model_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Turn rows of columns into rows of the model's sources.
@@ -229,11 +304,9 @@ class TokenizerRecipe:
     balance: bool = False
 
 
-SOME_TEXT = Annotated[str, Field(min_length=1, description="text that is not empty")]
 WHOLE = Annotated[int, Field(ge=1)]
 COUNT = Annotated[int, Field(ge=0)]
 SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]  # as NumPy has it
-ABOVE_ZERO = Annotated[float, Field(gt=0)]
 ZERO_OR_MORE = Annotated[float, Field(ge=0)]
 SHARE = Annotated[float, Field(ge=0, lt=1)]
 
@@ -470,6 +543,16 @@ def data_keys() -> dict[str, Key]:
         The keys by name.
     """
     return {key.name: key for key in _of_dataclass(DataRecipe)}
+
+
+@cache
+def corpus_keys() -> dict[str, Key]:
+    """Return the keys of an entry of `data.train`.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_dataclass(CorpusRecipe)}
 
 
 @cache

@@ -11,8 +11,10 @@ from hf_multisource.data.interfaces import Preprocessor
 from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
 from hf_multisource.json_files import JsonObject, read_json
+from hf_multisource.recipes.mixture import read_mixture
 from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.run_folder import check_data, data_fingerprint
+from hf_multisource.recipes.schema import DROP
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
 from hf_multisource.source_kinds import FORMS
@@ -34,15 +36,17 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         fingerprints of the data.
     """
     forms, data = run.recipe.forms(), run.recipe.data
-    names = {"train": data.train, "dev": data.dev}
+    names = {"train": data.train_described, "dev": data.dev}
+    reports: dict[str, JsonObject] = {}  # of the corpora of a mixture
 
     def read() -> dict[str, Split]:
-        return {
-            role: read_split(
-                data.path, name, data.sources, data.target, limit=data.limit if role == "train" else None, forms=forms
-            )
-            for role, name in names.items()
-        }
+        dev = read_split(data.path, data.dev, data.sources, data.target, forms=forms)
+        if isinstance(data.train, str):
+            train = read_split(data.path, data.train, data.sources, data.target, limit=data.limit, forms=forms)
+        else:
+            train, found = read_mixture(data, run.args.seed)
+            reports.update(found)
+        return {"train": train, "dev": dev}
 
     needed = run.args.local_process_index == 0 or not all(FORMS[form].has_vocabulary for form in forms.values())
     splits = run.together(lambda: read() if needed else {}, everywhere=True)
@@ -57,8 +61,8 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         if not run.begun:
             run.together(lambda: note_unreadable(run, splits, parts))
         splits = run.together(lambda: without_unreadable(run, splits), everywhere=True)
-    for role, split in splits.items():
-        run.say(role, split.report)
+    for place, report in {**reports, **{role: split.report for role, split in splits.items()}}.items():
+        run.say(place, report)
     return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
 
 
@@ -110,7 +114,7 @@ def encode_data(
     fingerprints: Mapping[str, JsonObject],
     processor: MultiSourceProcessor,
 ) -> dict[str, Sequence[Example]]:
-    """Encode the texts of the rows, unless an earlier run has done it; print how many were truncated, what is unknown.
+    """Encode the texts of the rows, unless an earlier run has done it; print how many were too long, what is unknown.
 
     Args:
         run: The run.
@@ -120,18 +124,27 @@ def encode_data(
 
     Returns:
         By role, examples for the collator.
+
+    Raises:
+        ValueError: If all training rows would be dropped for their length.
     """
     data = run.recipe.data
     parts = contents_of(run.folder, processor)
     form = (data.concatenate, data.mark_sources, data.reverse)
+    drops = {role: role == "train" and data.too_long == DROP for role in fingerprints}
     places = {
-        role: place_of([now, parts, data.sources, data.target, *form, data.max_length])
+        role: place_of([now, parts, data.sources, data.target, *form, data.max_length, drops[role]])
         for role, now in fingerprints.items()
     }
 
     def encode() -> None:
         for role, place in places.items():
-            store_rows(place, processor, rows[role], data.model_target, data.max_length)
+            store_rows(place, processor, rows[role], data.model_target, data.max_length, drop=drops[role])
+            if (read_report(place) or {}).get("dropped_too_long") == len(rows[role]):
+                raise ValueError(
+                    f"data.too_long is drop, and all {len(rows[role])} training rows have a text of more than "
+                    f"data.max_length ({data.max_length}) tokens"
+                )
 
     run.together(lambda: encode() if run.args.local_process_index == 0 else None, everywhere=True)
     if run.args.process_index == 0:

@@ -96,7 +96,7 @@ def test_rows_are_dropped_by_the_share_of_letters_of_a_script() -> None:
 
 
 def test_the_first_of_alike_rows_stays() -> None:
-    rows = [["а", "x"], ["а", "x"], ["а", "y"], [None, "x"], [None, "z"]]
+    rows: list[list[str | None]] = [["а", "x"], ["а", "x"], ["а", "y"], [None, "x"], [None, "z"]]
     assert kept(rows)[0] == ["x", "y", "x", "z"]
     assert kept(rows, duplicates="kk")[0] == ["x", "x", "z"]
     assert kept(rows, duplicates="none")[0] == ["x", "x", "y", "x", "z"]
@@ -134,10 +134,8 @@ def test_the_command_writes_aligned_files_and_the_counts_that_it_prints(
     (far / "news.en.gz").write_bytes(gzip.compress(b"four\n"))  # a set that lacks Kazakh
     out = tmp_path / "new" / "clean"
     places = [f"{corpus}:test", f"{far}:news"]
-    main(
-        ["prepare", str(corpus), "--languages", *LANGUAGES, "--out", str(out), "--ngram", "3", "--max-words", "4"]
-        + ["--scripts", "kk=Cyrillic", "en=Latin", "--held_out", *places]
-    )
+    settings = ["--ngram", "3", "--max-words", "4", "--scripts", "kk=Cyrillic", "en=Latin", "--held_out", *places]
+    main(["prepare", str(corpus), "--languages", *LANGUAGES, "--out", str(out), *settings])
     printed = capsys.readouterr().out.splitlines()
     assert printed[:-1] == [
         "read: 7 rows",
@@ -173,8 +171,8 @@ def test_the_command_writes_aligned_files_and_the_counts_that_it_prints(
     assert sorted(path.name for path in out.parent.iterdir()) == ["clean"]
     again = tmp_path / "again"
     again.mkdir()
-    settings = Rules(ngram=3, max_words=4, scripts={"kk": "Cyrillic", "en": "Latin"})
-    prepare_corpus(str(corpus), again, LANGUAGES, settings, held_out=places)
+    rules = Rules(ngram=3, max_words=4, scripts={"kk": "Cyrillic", "en": "Latin"})
+    prepare_corpus(str(corpus), again, LANGUAGES, rules, held_out=places)
     assert files_of(again) == files_of(out)
 
 

@@ -62,7 +62,8 @@ def test_the_command_writes_the_best_rows_their_scores_and_the_counts(
     scores = [float(line) for line in (folder / "all/train.score").read_text().splitlines()]
     columns = {name: (folder / f"all/train.{name}").read_text("utf-8").splitlines() for name in ("en", "de", "cs")}
     assert columns["cs"] == ["dva psi", "pes", "dva psi běží"]
-    rows = [{name: text or None for name, text in zip(columns, texts, strict=True)} for texts in zip(*columns.values())]
+    lines = zip(*columns.values(), strict=True)
+    rows = [{name: text or None for name, text in zip(columns, texts, strict=True)} for texts in lines]
     expected = [
         dual_cross_entropy(nats_a_word(folder / "forward", row, "cs"), nats_a_word(folder / "backward", row, "de"))
         for row in rows

@@ -1,0 +1,79 @@
+"""Read the corpora of a training and mix them: weights repeat rows, tags mark synthetic text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from hf_multisource.data.rows import Row, Split, read_split
+from hf_multisource.json_files import JsonObject
+from hf_multisource.recipes.schema import DataRecipe
+
+
+def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObject]]:
+    """Read the corpora that `data.train` lists.
+
+    Args:
+        data: The `data` section of a recipe.
+        seed: Seed of the draw of rows where a weight is no whole number.
+
+    Returns:
+        The rows of all corpora, in order, each as often as the weight of its corpus says; their lines are counted
+        through the corpora. And by corpus, what was counted while reading it, its weight, and the rows that an epoch has of it.
+
+    Raises:
+        FileNotFoundError: If a corpus is not there.
+        ValueError: If a corpus lacks the target or all sources, its files differ in length, or its weight leaves no row.
+    """
+    rows: list[Row] = []
+    reports: dict[str, JsonObject] = {}
+    for number, corpus in enumerate(data.corpora):
+        place = f"data.train[{number}]"
+        try:
+            split = read_split(
+                corpus.path, corpus.split, data.sources, data.target, limit=data.limit, optional=data.sources
+            )
+        except (ValueError, OSError) as error:
+            raise type(error)(f"{place}: {error}") from error
+        seen = repeat_rows(tag_rows(split.rows, corpus.tags(data.sources)), corpus.weight, f"{seed} {number}")
+        if not seen:
+            raise ValueError(f"{place}.weight is {corpus.weight:g}, which leaves no row of {len(split.rows)}")
+        rows += seen
+        name = f"train[{number}], {corpus.path}:{corpus.split}"
+        reports[name] = {**split.report, "weight": corpus.weight, "rows_per_epoch": len(seen)}
+    absent = {f"absent.{name}": sum(row[name] is None for row in rows) for name in rows[0]}
+    return Split(rows, list(range(len(rows))), {"rows": len(rows), **absent}), reports
+
+
+def tag_rows(rows: Sequence[Row], tags: Mapping[str, str]) -> Sequence[Row]:
+    """Put a tag first in each text that is synthetic.
+
+    Args:
+        rows: The rows.
+        tags: The tag of each source that is synthetic.
+
+    Returns:
+        The rows; an absent text gets no tag.
+    """
+    if not tags:
+        return rows
+    return [
+        {name: f"{tags[name]} {text}" if text is not None and name in tags else text for name, text in row.items()}
+        for row in rows
+    ]
+
+
+def repeat_rows(rows: Sequence[Row], weight: float, seed: str) -> list[Row]:
+    """Repeat rows as often as a weight says.
+
+    Args:
+        rows: The rows.
+        weight: How often each row occurs; of a fraction, that share of the rows occurs once more.
+        seed: Seed of the draw of these rows.
+
+    Returns:
+        All rows in order, as often as the whole part of the weight says, then the rows drawn, in order.
+    """
+    whole = int(weight)
+    drawn = random.Random(seed).sample(range(len(rows)), round((weight - whole) * len(rows)))
+    return [*rows] * whole + [rows[i] for i in sorted(drawn)]
