@@ -144,6 +144,9 @@ class Rules:
 class RuleCounts:
     """Counts of what each rule did.
 
+    Args:
+        names: The rules, in order.
+
     Attributes:
         read: Rows that were read.
         kept: Rows that were kept.

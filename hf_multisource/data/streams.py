@@ -1,7 +1,7 @@
 """Read the texts of a split row by row, so that a corpus need not fit into memory.
 
-Plain text and JSON Lines are read in chunks, and Parquet in batches. The text of a CSV or TSV file, and a data set of the
-Hub, are kept in memory.
+Plain text and JSON Lines are read in chunks, and Parquet in batches. The text of a CSV or TSV file, and a data set of
+the Hub, are kept in memory.
 """
 
 from __future__ import annotations

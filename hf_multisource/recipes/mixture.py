@@ -19,11 +19,11 @@ def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObje
 
     Returns:
         The rows of all corpora, in order, each as often as the weight of its corpus says; their lines are counted
-        through the corpora. And by corpus, what was counted while reading it, its weight, and the rows that an epoch has of it.
+        through the corpora. And by corpus, what was counted while reading it, its weight, and its rows in an epoch.
 
     Raises:
         FileNotFoundError: If a corpus is not there.
-        ValueError: If a corpus lacks the target or all sources, its files differ in length, or its weight leaves no row.
+        ValueError: If a corpus lacks the target or all sources, files differ in length, or a weight leaves no row.
     """
     rows: list[Row] = []
     reports: dict[str, JsonObject] = {}

@@ -72,13 +72,12 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
         for name, tokens in written.items():
             marked = (own | texts).get(name, tokenizer)
-            new = [token for token in tokens if token not in marked.get_vocab()]
-            if new and name in texts:
+            if name in texts and (new := [token for token in tokens if token not in marked.get_vocab()]):
                 raise ValueError(
                     f"the tokenizer of source {name!r}, a wrapped encoder, lacks {new[0]!r}, and cannot learn it"
                 )
             # Not special: special tokens are not read as such in texts.
-            marked.add_tokens([AddedToken(token, normalized=False) for token in new])
+            marked.add_tokens([AddedToken(token, normalized=False) for token in tokens])
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import datasets
 import pyarrow as arrow
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from hf_multisource.data import encoding, files, rows
 from hf_multisource.data.encoding import encode_rows
-from hf_multisource.data.files import read_lines
+from hf_multisource.data.files import read_lines, stream_lines
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.json_files import read_json
 from hf_multisource.source_kinds import FORMS, SourceKind
@@ -501,3 +502,34 @@ def test_encoding_in_parts_keeps_the_order_of_the_rows(monkeypatch: pytest.Monke
 def test_a_max_length_without_room_for_a_token_is_an_error() -> None:
     with pytest.raises(ValueError, match="max_length is 1, but must be at least 2"):
         encode_rows(LetterProcessor(), [], "cs", 1)
+
+
+@given(
+    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r")), max_size=6),
+    end=st.sampled_from(["\n", "\r\n"]),
+    ended=st.booleans(),
+    chunk=st.integers(1, 7),
+)
+def test_streamed_lines_are_those_that_are_read_at_once(
+    lines: list[str], end: str, ended: bool, chunk: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "x.gz"
+    path.write_bytes(gzip.compress((end.join(lines) + end * ended).encode()))
+    with mock.patch.object(files, "CHUNK", chunk):
+        assert list(stream_lines(path)) == read_lines(path)
+
+
+@pytest.mark.parametrize("content", [b"one\ntw\xffo\n", b"one\n" + b"x" * 40, gzip.compress(b"one\n" * 9)[:-12]])
+def test_streamed_lines_are_refused_in_the_words_of_those_that_are_read_at_once(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE", 30)
+    monkeypatch.setattr(files, "CHUNK", 8)
+    path = tmp_path / ("x.gz" if content.startswith(b"\x1f") else "x")
+    path.write_bytes(content)
+    messages = []
+    for read in (read_lines, stream_lines):
+        with pytest.raises(ValueError) as error:
+            list(read(path))
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
