@@ -96,11 +96,11 @@ def test_rows_are_encoded_once_and_a_broken_attempt_leaves_nothing(
     rows = [{**dict.fromkeys(processor.source_names, "a"), "cs": "b"}] * 3
     calls: list[int] = []
 
-    def encode(*args: Any) -> Any:
+    def encode(*args: Any, **options: Any) -> Any:
         calls.append(len(args[1]))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return encode_batch(*args)
+        return encode_batch(*args, **options)
 
     monkeypatch.setattr(store, "ROWS_PER_CALL", 2)
     monkeypatch.setattr(store, "encode_batch", encode)

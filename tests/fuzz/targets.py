@@ -29,6 +29,7 @@ from hf_multisource import (
 )
 from hf_multisource.data.media import read_features
 from hf_multisource.data.rows import read_split
+from hf_multisource.data.streams import stream_rows
 from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.reading import parse_overrides
 from hf_multisource.recipes.recipe import load_recipe
@@ -432,6 +433,8 @@ def row_targets(folder: Path) -> list[Target]:
             (place / name).write_bytes(content)
         split = read_split(str(place), "train", ["en", "de"], "cs")
         assert all(value is None or isinstance(value, str) for found in split.rows for value in found.values())
+        streamed = list(stream_rows(str(place), "train", ["en", "de", "cs"]))
+        assert [streamed[line] for line in split.kept] == split.rows
 
     def encode(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")

@@ -19,7 +19,8 @@ from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import is_finished
 from hf_multisource.recipes.schema import DataRecipe
 from hf_multisource.recipes.training import train
-from runs import files_of, make_folder, read_json, recipe_of, train_at, write_lines
+from kills import kill_at, killed
+from runs import SAVED, files_of, make_folder, read_json, recipe_of, same, train_at, weights_of, write_lines
 
 SCARCE = {
     "en": ["two dogs", "", "green water"],
@@ -133,6 +134,15 @@ def test_a_mixture_is_trained_resumed_and_described(
     assert "scarce:train x 2; " in card
     assert "synthetic:train x 0.5, de tagged <BT>" in card or "moved:train x 0.5, de tagged <BT>" in card
     assert str(folder) not in card
+
+
+def test_a_killed_run_of_a_mixture_resumes_to_the_same_weights(folder: Path) -> None:
+    mixed = [*corpora(folder), {"path": str(folder / "text"), "weight": 0.5}]  # two batches an epoch
+    changes: dict[str, Any] = {"train": mixed, "too_long": "drop", "max_length": 24}
+    whole = train_at(folder, "whole", **changes)
+    killed(folder, lambda patch: kill_at(patch, "training_step", SAVED + 2, after=False), **changes)
+    train(recipe_of(folder, **changes), resume=True)
+    assert same(weights_of(folder / "run"), weights_of(whole))
 
 
 def test_joined_sources_keep_their_tags(folder: Path) -> None:
