@@ -15,9 +15,11 @@ from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.publishing.card import render, subject_of_run
 from hf_multisource.recipes.mixture import read_mixture, repeat_rows, tag_rows
+from hf_multisource.recipes.processor import make_processor
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import is_finished
 from hf_multisource.recipes.schema import DataRecipe
+from hf_multisource.recipes.tokenization import train_tokenizer
 from hf_multisource.recipes.training import train
 from kills import kill_at, killed
 from runs import SAVED, files_of, make_folder, read_json, recipe_of, same, train_at, weights_of, write_lines
@@ -143,6 +145,19 @@ def test_a_killed_run_of_a_mixture_resumes_to_the_same_weights(folder: Path) -> 
     killed(folder, lambda patch: kill_at(patch, "training_step", SAVED + 2, after=False), **changes)
     train(recipe_of(folder, **changes), resume=True)
     assert same(weights_of(folder / "run"), weights_of(whole))
+
+
+def test_a_tag_must_be_a_token_of_the_tokenizer_of_a_wrapped_encoder(folder: Path) -> None:
+    encoder = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sources = [{"name": "de", "kind": "pretrained", "encoder": encoder, "processor": "its tokenizer"}]
+    changes: dict[str, Any] = {"train": corpora(folder), "model.sources": sources}
+    recipe = recipe_of(folder, **changes)
+    rows = read_mixture(recipe.data, 0)[0].rows
+    tokenizer = train_tokenizer(["zwei Hunde"], "bpe", 270)
+    with pytest.raises(ValueError, match="the tokenizer of source 'de', a wrapped encoder, lacks '<BT>', and cannot"):
+        make_processor(recipe, rows, {"de": tokenizer})
+    tokenizer.add_tokens(["<BT>"])
+    assert len(make_processor(recipe, rows, {"de": tokenizer}).get_tokenizer("de")) == len(tokenizer)
 
 
 def test_joined_sources_keep_their_tags(folder: Path) -> None:
