@@ -25,6 +25,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
+from torch.utils.flop_counter import FlopCounterMode
 
 from common import (
     FIRST,
@@ -166,6 +167,14 @@ def whole_update(update: Update, plain: bool) -> Callable[[], None]:
     return run
 
 
+def gflop(update: Update, plain: bool) -> float:
+    """GFLOP of the matrix products of an update, forward and backward."""
+    run = whole_update(update, plain)
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops() / BATCHES / 1e9
+
+
 def dropout_of_torch(states: Tensor, p: float, training: bool) -> Tensor:
     """Dropout as torch draws it."""
     return torch.nn.functional.dropout(states, p, training) if p else states
@@ -289,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for times in (times for clocks in seconds.values() for times in clocks.values()):
                 times[:] = [time / BATCHES for time in times]
             shown = "bfloat16" if update.bf16 else "float32"
-            measured = {way: {"seconds": seconds[way]} for way in WAYS}
+            measured = {way: {"seconds": seconds[way], "gflop": gflop(update, way == WAYS[0])} for way in WAYS}
             save(args, "train_step", "update", name, update=name, batch=64, numbers=shown, runs=measured)
     if "padding" in args.parts:
         save(args, "train_step", "padding", "", **measure_padding(args.data))
