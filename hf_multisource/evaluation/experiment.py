@@ -576,7 +576,7 @@ class Run:
             for path in sorted(self.table.glob("*.json")) if row.name == self.experiment.baseline else ():
                 other = read_result(path)
                 own = self.folder_of(self.experiment.rows.get(other["name"]))
-                if own is not None and own != folder:
+                if own is not None and own != folder and own.exists():  # else the row is older than its archives
                     write_json(path, {**other, "baseline": self.comparison(own, other, baseline)})
             write_page(self.experiment.name, self.results)
 

@@ -234,6 +234,17 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
         main([str(toy)])
 
 
+def test_a_row_whose_runs_and_archives_are_gone_stays_as_it_is(toy: Path) -> None:
+    write("toy", {**TOY, "seeds": [1]})
+    main([str(toy)])
+    row = Path("docs/results/toy/serial.json")
+    before = row.read_bytes()
+    shutil.rmtree("runs")
+    shutil.rmtree("docs/results/toy/cells")
+    main([str(toy), "--rows", "joined"])  # the baseline, with which it cannot be compared any more
+    assert row.read_bytes() == before
+
+
 def test_kept_cells_of_other_settings_or_data_are_not_used(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("toy", ONE_ROW)
     main([str(toy)])
