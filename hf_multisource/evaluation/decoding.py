@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
+from hf_multisource.evaluation.line_sampling import line_sampling
 from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
 LENGTH_NORMALIZATION = "Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)**length_normalization"
 OPTIMIZATIONS = ("best", "int8")
+SAMPLING = ("temperature", "top_k", "top_p", "seed")  # fields of `Search` that only sampling reads
 WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
 
 
@@ -70,10 +72,15 @@ class Search:
         length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
         optimize: One of `OPTIMIZATIONS`, the arithmetic that `optimize_for_inference` chooses; None: that of the
             checkpoint.
+        do_sample: Whether each line is sampled, with `num_beams` 1, as [`LineSampling`] does it.
+        temperature: With `do_sample`: what logits are divided by.
+        top_k: With `do_sample`: number of tokens that may be drawn; 0: all.
+        top_p: With `do_sample`: probability of the smallest set of likeliest tokens that may be drawn; 1: all.
+        seed: With `do_sample`: seed of the random numbers; each line has its own.
 
     Raises:
-        ValueError: If a value is not allowed, `n_best` is more than the beam can give, or the rules of length do not
-            go together.
+        ValueError: If a value is not allowed, `n_best` is more than the beam can give, the rules of length do not
+            go together, or an option of sampling is given without `do_sample`.
     """
 
     num_beams: int = 10
@@ -83,6 +90,11 @@ class Search:
     n_best: int = 0
     length_normalization: float | None = None
     optimize: str | None = None
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, num_beams=self.num_beams, max_new_tokens=self.max_new_tokens)
@@ -100,12 +112,30 @@ class Search:
                 f"length_normalization is {self.length_normalization} with num_beams {self.num_beams} and "
                 f"length_penalty {self.length_penalty}; it needs a beam and stands in for the length penalty"
             )
+        self._check_sampling()
+
+    def _check_sampling(self) -> None:
+        check_at_least(0, top_k=self.top_k, seed=self.seed)
+        check_finite(temperature=self.temperature, top_p=self.top_p)
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed must be below 2**64, not {self.seed}")
+        if self.do_sample and self.num_beams != 1:
+            raise ValueError(f"num_beams is {self.num_beams} with do_sample; samples are drawn with num_beams 1")
+        unused = [f.name for f in fields(self) if f.name in SAMPLING and getattr(self, f.name) != f.default]
+        if unused and not self.do_sample:
+            raise ValueError(f"{unused[0]} is {getattr(self, unused[0])} without do_sample, which alone reads it")
 
     def settings(self) -> JsonObject:
         """All settings by name, and of the two rules of length the one that holds."""
         unused = {"length_penalty" if self.length_normalization is not None else "length_normalization"}
         if self.optimize is None:
             unused.add("optimize")
+        if not self.do_sample:
+            unused |= {"do_sample", *SAMPLING}
         return {key: setting for key, setting in asdict(self).items() if key not in unused}
 
     def described(self) -> JsonObject:
@@ -166,15 +196,29 @@ def load_model(name: str, device: str | None = None, optimize: str | None = None
 
 
 def decode_batch(
-    model: Model, processor: MultiSourceProcessor, batch: Mapping[str, torch.Tensor], search: Search
+    model: Model,
+    processor: MultiSourceProcessor,
+    batch: Mapping[str, torch.Tensor],
+    search: Search,
+    lines: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
-    """Search for the best hypotheses of every example of a padded batch."""
+    """Search for the best hypotheses of every example of a padded batch; sampling reads the numbers of their lines."""
     width = max(1, search.n_best)
     rule: JsonObject = {}
     if search.num_beams > 1:  # greedy search has no rule and warns
         rule["length_penalty"] = search.length_penalty
     if search.length_normalization is not None:
         rule.update(length_normalization=search.length_normalization, early_stopping=False)
+    if search.do_sample:
+        rule["logits_processor"] = line_sampling(
+            lines,
+            search.max_new_tokens,
+            model.device,
+            search.seed,
+            search.temperature,
+            search.top_k,
+            search.top_p,
+        )
     with torch.inference_mode():
         output = model.generate(
             **{key: tensor.to(model.device) for key, tensor in batch.items()},
@@ -193,6 +237,53 @@ def decode_batch(
     return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]
 
 
+def decode_window(
+    model: Model,
+    processor: MultiSourceProcessor,
+    rows: Sequence[Row],
+    search: Search,
+    *,
+    batch_size: int,
+    first: int = 0,
+    advance: Callable[[int], object] = int,
+) -> tuple[list[list[Hypothesis]], Counter[str]]:
+    """Decode one window of rows, sentences of like length in a batch.
+
+    Args:
+        model: Has `generate`, `state_dict`, `device`.
+        processor: Has `source_names`, `__call__`, `batch_decode`.
+        rows: The window.
+        search: The search and its limits.
+        batch_size: Sentences a batch.
+        first: Number of the first row of the window in the whole input.
+        advance: Called with the number of rows that were decoded, as they are.
+
+    Returns:
+        The hypotheses of every row, empty (score nan) for a row without any source; and counts: `silent`, rows without
+        any source, and `truncated.<source>`, rows in which the source was cut.
+    """
+    collate = DataCollatorForMultiSource(processor)
+    window = [{name: row.get(name) for name in processor.source_names} for row in rows]
+    spoken = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
+    encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
+    place = {i: k for k, i in enumerate(spoken)}
+    counts: Counter[str] = Counter(cut)
+    counts.update(silent=len(window) - len(spoken))
+    lengths = dict(zip(spoken, longest(encoded), strict=True))
+    spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
+    nothing = Hypothesis("", float("nan") if search.n_best else None)
+    results = [[nothing] * max(1, search.n_best) for _ in window]
+    advance(len(window) - len(spoken))
+    for start in range(0, len(spoken), batch_size):
+        batch = spoken[start : start + batch_size]
+        tensors = collate([encoded[place[i]] for i in batch])
+        decoded = decode_batch(model, processor, tensors, search, [first + i for i in batch])
+        for i, hypotheses in zip(batch, decoded, strict=True):
+            results[i] = hypotheses
+        advance(len(batch))
+    return results, counts
+
+
 def decode_windows(
     model: Model,
     processor: MultiSourceProcessor,
@@ -207,36 +298,26 @@ def decode_windows(
 
     Inside a window, sentences of like length share a batch. A row without any source gets empty hypotheses (score nan).
     """
-    collate = DataCollatorForMultiSource(processor)
     counts: Counter[str] = Counter()
     with tqdm(total=len(rows), initial=done, desc=title, unit="sent", dynamic_ncols=True) as bar:
         for start in range(done, len(rows), WINDOW * batch_size):
-            window = [
-                {name: row.get(name) for name in processor.source_names}
-                for row in rows[start : start + WINDOW * batch_size]
-            ]
-            spoken = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
-            encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
-            place = {i: k for k, i in enumerate(spoken)}
-            counts.update(cut, silent=len(window) - len(spoken))
-            lengths = dict(zip(spoken, longest(encoded), strict=True))
-            spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
-            nothing = Hypothesis("", float("nan") if search.n_best else None)
-            results = [[nothing] * max(1, search.n_best) for _ in window]
-            bar.update(len(window) - len(spoken))
-            for first in range(0, len(spoken), batch_size):
-                batch = spoken[first : first + batch_size]
-                decoded = decode_batch(model, processor, collate([encoded[place[i]] for i in batch]), search)
-                for i, hypotheses in zip(batch, decoded, strict=True):
-                    results[i] = hypotheses
-                bar.update(len(batch))
+            window = rows[start : start + WINDOW * batch_size]
+            results, found = decode_window(
+                model, processor, window, search, batch_size=batch_size, first=start, advance=bar.update
+            )
+            counts.update(found)
             yield results
-    cut_rows = {name: counts[f"truncated.{name}"] for name in processor.source_names if counts[f"truncated.{name}"]}
+    report_counts(counts, processor.source_names, search.max_length, title)
+
+
+def report_counts(counts: Mapping[str, int], sources: Sequence[str], max_length: int | None, title: str) -> None:
+    """Log what [`decode_window`] has counted, as warnings; nothing if no row was cut and every row has a source."""
+    cut_rows = {name: count for name in sources if (count := counts.get(f"truncated.{name}", 0))}
     if cut_rows:
         listed = ", ".join(f"{name} in {count} rows" for name, count in cut_rows.items())
-        logger.warning("%s: sources longer than %d tokens were cut (max_length): %s", title, search.max_length, listed)
-    if counts["silent"]:
-        logger.warning("%s: %d rows have no source at all; their translation is empty", title, counts["silent"])
+        logger.warning("%s: sources longer than %d tokens were cut (max_length): %s", title, max_length, listed)
+    if silent := counts.get("silent", 0):
+        logger.warning("%s: %d rows have no source at all; their translation is empty", title, silent)
 
 
 def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
