@@ -26,11 +26,29 @@ def translate(
     out: Annotated[
         str | None, typer.Option("--out", help="File to write, or to continue; default: standard output.")
     ] = None,
-    num_beams: options.NumBeams = 10,
+    num_beams: Annotated[
+        int | None,
+        typer.Option("--num_beams", help="Beam width; 1 is greedy search; default: 10, and 1 with --do_sample."),
+    ] = None,
     length_penalty: options.LengthPenalty = 1.0,
     length_normalization: options.LengthNormalization = None,
     optimize: options.Optimize = None,
     n_best: Annotated[int, typer.Option("--n_best", help="Write so many translations with their scores.")] = 0,
+    do_sample: Annotated[
+        bool,
+        typer.Option("--do_sample", help="Sample each line, as for back-translation, with random numbers of its own."),
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="With --do_sample: what the logits are divided by.")
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option("--top_k", help="With --do_sample: number of likeliest tokens to draw from; 0: all.")
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option("--top_p", help="With --do_sample: draw from the likeliest tokens with this probability; 1: all."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="With --do_sample: seed of the random numbers.")] = 0,
     max_new_tokens: Annotated[int, typer.Option("--max_new_tokens", help="Longest translation, in tokens.")] = 128,
     max_length: Annotated[
         int | None,
@@ -50,22 +68,30 @@ def translate(
         hf-multisource translate runs/mine --en new.en --de new.de.gz --out new.cs
         hf-multisource translate runs/mine --jsonl < table.jsonl
         hf-multisource translate runs/seed1 --ensemble runs/seed2 runs/seed3 --en new.en --out new.cs
+        hf-multisource translate runs/mine --en mono.en --out mono.cs --do_sample --seed 1
+        accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.translate runs/mine --en x.en --out x.cs
 
     Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table that is
     a .csv or .tsv file has a header with the names of the sources; any other one has one column per source between
     tabs, in the model's order; with --jsonl it has one JSON object a line, source name -> text or null. Of pictures and
     sound, a text is the path of a file; features come from an array, `--image FILE.npy`.
     With --n_best K, each sentence has K lines: sentence number (from 0), score and text between tabs.
-    With --out, the same command continues an interrupted run; FILE.json beside the output remembers the settings.
+    With --out, the same command continues an interrupted run and writes the same file; FILE.json beside the output
+    says what made it, and FILE.parts holds what is done until then. Several processes share the sentences.
     """
     search = Search(
-        num_beams=num_beams,
+        num_beams=num_beams if num_beams is not None else 1 if do_sample else 10,
         length_penalty=length_penalty,
         length_normalization=length_normalization,
         max_new_tokens=max_new_tokens,
         max_length=max_length,
         n_best=n_best,
         optimize=optimize,
+        do_sample=do_sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
     )
     if model.startswith("-"):
         raise ValueError(f"the model comes first, before {model}")

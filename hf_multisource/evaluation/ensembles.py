@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from hf_multisource import MultiSourceEnsemble, MultiSourceProcessor
 from hf_multisource.data.interfaces import Model
 from hf_multisource.evaluation.decoding import load_weights
 from hf_multisource.recipes.pretrained import load_config, load_processor
-from hf_multisource.recipes.processor import digests_of
+from hf_multisource.recipes.processor import digest_of_part
 from hf_multisource.recipes.recipe import load_recipe
 
 
@@ -65,9 +64,11 @@ def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None
         if name not in processor.source_names:
             allowed = ", ".join(processor.source_names)
             raise ValueError(f"{member} reads the source {name!r}; {run}, which encodes the data, has {allowed}")
-        if own.kind_of(name) is not processor.kind_of(name) or _digest(own, name) != _digest(processor, name):
+        if own.kind_of(name) is not processor.kind_of(name) or digest_of_part(own, name) != digest_of_part(
+            processor, name
+        ):
             raise ValueError(f"{member} encodes the source {name!r} in another way than {run}: they cannot be combined")
-    if _digest(own, None) != _digest(processor, None):
+    if digest_of_part(own, None) != digest_of_part(processor, None):
         raise ValueError(f"{member} has another tokenizer of the target than {run}: they cannot be combined")
     if own.null_token != processor.null_token:
         raise ValueError(f"{member} has null_token {own.null_token!r}, {run} {processor.null_token!r}")
@@ -85,13 +86,3 @@ def _form_of_rows(model: str) -> dict[str, Any]:
     data = load_recipe(recipe).data
     order = {"sources": data.sources} if data.concatenate else {}
     return {"mark_sources": data.mark_sources, "reverse": data.reverse, **order}
-
-
-def _digest(processor: MultiSourceProcessor, source: str | None) -> dict[str, str]:
-    """Digests of the files of a source's tokenizer or preprocessing; None: of the target's tokenizer."""
-    part: Any = processor.tokenizer if source is None else processor.part_of(source)
-    if part is None:
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        part.save_pretrained(folder)
-        return digests_of(Path(folder), [path.name for path in Path(folder).iterdir()])

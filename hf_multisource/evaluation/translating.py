@@ -11,11 +11,15 @@ the current one on standard input). Features come from an array in a file of the
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
@@ -26,14 +30,15 @@ from hf_multisource.data.tables import find_delimiter, read_table
 from hf_multisource.evaluation.decoding import (
     Search,
     check_output,
-    decode,
     decode_windows,
     format_lines,
 )
 from hf_multisource.evaluation.ensembles import load_members
+from hf_multisource.evaluation.shards import Share, decode_shards
+from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
-from hf_multisource.recipes.provenance import find_device
+from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 from hf_multisource.source_kinds import FORMS
 
@@ -251,19 +256,64 @@ def source_options(model: str) -> list[str]:
     return list(joined.sources if joined else load_config(model).source_names)
 
 
+def check_shared(job: Translation) -> None:
+    """Check that several processes can share a translation.
+
+    Args:
+        job: What to translate.
+
+    Raises:
+        ValueError: If the output or the input is a stream, of which each process would need its own.
+    """
+    if job.out is None:
+        raise ValueError("several processes cannot share standard output: give --out FILE")
+    for name, place in {**job.files, **({} if job.files else {"input": job.table or "-"})}.items():
+        if place == "-" or not Path(place).is_file():
+            raise ValueError(f"--{name} {place}: several processes each read the input, so it must be a regular file")
+
+
+def describe_job(job: Translation, search: Search, model: Any) -> JsonObject:
+    """Return what the file beside the output records about how it was made.
+
+    Args:
+        job: What was translated.
+        search: How it was decoded.
+        model: The model.
+
+    Returns:
+        JSON values by name.
+    """
+    return {
+        "model": job.model,
+        "ensemble": list(job.ensemble),
+        "inputs": dict(job.files) or {"table": job.table or "standard input"},
+        "options": {**search.described(), "batch_size": job.batch_size},
+        "hardware": hardware(model.device),
+        "versions": {name: version(name) for name in ("hf-multisource", "torch", "transformers")},
+    }
+
+
 def translate(job: Translation) -> None:
     """Translate, and write one line a sentence, or `search.n_best` lines with index, score and text between tabs.
 
     Args:
         job: What to translate, and how.
 
+    Several processes, as `accelerate launch` starts them, share the sentences; each writes its part of `out`.
+
     Raises:
         ValueError: If the sentences cannot be read; the message says where.
         KeyboardInterrupt: If the user or the system ends the translation; the message says how to continue.
     """
+    share = Share.of_this_process()
+    device = job.device
+    if share.count > 1:
+        check_shared(job)
+        if device is None and torch.cuda.is_available():
+            device = f"cuda:{os.environ.get('LOCAL_RANK', share.index)}"
     if job.out:
         check_output(Path(job.out))
-    find_device(job.device)
+    find_device(device)
     config, processor = load_config(job.model), load_processor(job.model)
     sources, joined = source_options(job.model), joined_sources(job.model)
     rows = read_rows(job, sources, {} if joined else forms_of(processor), processor.source_processors)
@@ -272,12 +322,19 @@ def translate(job: Translation) -> None:
     search = job.search
     if search.max_length is None:
         search = replace(search, max_length=source_limit(job.model, config, processor))
-    model = load_members(job.model, job.ensemble, processor, job.device, search.optimize)
+    model = load_members(job.model, job.ensemble, processor, device, search.optimize)
     if job.out:
+        facts = describe_job(job, search, model)
         try:
-            decode(model, processor, rows, job.out, search, batch_size=job.batch_size, title=job.out)
+            decode_shards(
+                model, processor, rows, Path(job.out), search, batch_size=job.batch_size, facts=facts, share=share
+            )
         except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
             raise type(error)(f"the same command continues {job.out}") from error
+        except (OSError, ValueError) as error:
+            if share.index > 0:  # of several processes, only the first one's errors are shown
+                print(f"process {share.index}: {error}", file=sys.stderr)
+            raise
         return
     index = 0
     for window in decode_windows(model, processor, rows, search, batch_size=job.batch_size):

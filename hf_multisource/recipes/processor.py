@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,24 @@ def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
             content = json.dumps({key: settings[key] for key in sorted(settings.keys() - ABOUT_THE_FILE)}).encode()
         digests[name] = digest(content)
     return digests
+
+
+def digest_of_part(processor: MultiSourceProcessor, source: str | None) -> dict[str, str]:
+    """Return digests of the files of a source's tokenizer or preprocessing.
+
+    Args:
+        processor: The processor.
+        source: Name of the source; None: the target, which has a tokenizer.
+
+    Returns:
+        By name of the file; nothing for a source that needs no preprocessing.
+    """
+    part: Any = processor.tokenizer if source is None else processor.part_of(source)
+    if part is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        part.save_pretrained(folder)
+        return digests_of(Path(folder), [path.name for path in Path(folder).iterdir()])
 
 
 def load_run_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:

@@ -24,7 +24,7 @@ def test_an_interrupted_translation_says_how_to_continue(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translating, "decode", interrupted)
+    monkeypatch.setattr(translating, "decode_shards", interrupted)
     out = tmp_path / "out.cs"
     with pytest.raises(SystemExit) as end:
         translate.main([str(run), "--en", str(tmp_path / "data" / "test.en"), "--out", str(out)])

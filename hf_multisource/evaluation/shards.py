@@ -1,0 +1,360 @@
+"""Decode rows into a text file in shards: several processes share the work, and a kill loses no line and doubles none.
+
+A shard is a window of rows. Its lines are written in one step into the folder `<out>.parts`; whichever process finds
+that all shards are there joins them into the file, in one step, too. The file therefore is there as a whole or not at
+all. Rows belong to the same windows and batches whatever the number of processes, so that the lines are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from hf_multisource import MultiSourceProcessor
+from hf_multisource.data.interfaces import Model
+from hf_multisource.data.rows import Row
+from hf_multisource.evaluation.decoding import (
+    WINDOW,
+    Search,
+    check_output,
+    decode_window,
+    fingerprint,
+    format_lines,
+    report_counts,
+)
+from hf_multisource.json_files import JsonObject, load_json, read_json
+from hf_multisource.recipes.processor import digest_of_part
+
+INPUT = ("rows", "rows_sha256")  # settings that depend on the input alone
+MODEL = ("weights_sha256", "config_sha256", "processor_sha256")  # on the models alone
+OF_THE_VERSION = {"transformers_version", "_name_or_path"}  # what configurations note about where they are from
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which shards a process decodes: every `count`-th one, beginning with shard number `index`.
+
+    Args:
+        index: Number of the process, from 0.
+        count: Number of processes.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def of_this_process(cls) -> Share:
+        """Return the share of this process, as `accelerate launch` or torchrun number it in its environment.
+
+        Returns:
+            The share; everything where neither has started the process.
+        """
+        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+@dataclass(frozen=True)
+class ShardedFile:
+    """A text file that is written in shards.
+
+    Args:
+        path: The file. `<path>.json` beside it says what it was made with, and `<path>.parts` holds shards.
+        settings: Everything that decides the lines.
+        rows: Number of rows.
+        lines_per_row: Lines of each row.
+    """
+
+    path: Path
+    settings: JsonObject = field(repr=False)
+    rows: int
+    lines_per_row: int
+
+    @property
+    def sidecar(self) -> Path:
+        """The file with the settings."""
+        return self.path.with_name(self.path.name + ".json")
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the shards."""
+        return self.path.with_name(self.path.name + ".parts")
+
+    def begin(self, shard_rows: int) -> int | None:
+        """Start the file or continue it.
+
+        Args:
+            shard_rows: Rows of a shard, if the file is new.
+
+        Returns:
+            Rows of a shard; None if the file is finished.
+
+        Raises:
+            FileExistsError: If the file is there but was not written by this class.
+            ValueError: If it was begun with other settings, or was changed afterwards; the message says so. Nothing is
+                overwritten.
+        """
+        check_output(self.path)
+        stored = read_json(self.sidecar) if self.sidecar.exists() else {}
+        if self.path.exists():
+            if not stored:
+                raise FileExistsError(
+                    f"{self.path} exists, but {self.sidecar.name} is missing, so it cannot be continued: give another "
+                    "--out"
+                )
+            self.check(stored)
+            if stored.get("sha256") != hashlib.sha256(self.path.read_bytes()).hexdigest():
+                raise ValueError(
+                    f"{self.path} is not the file that {self.sidecar.name} describes: it was changed or cut. It is "
+                    f"unchanged now; give another --out, or delete it and {self.sidecar.name}"
+                )
+            shutil.rmtree(self.parts, ignore_errors=True)
+            return None
+        if any(self.parts.glob("*.json")):
+            if not stored:
+                raise FileExistsError(
+                    f"{self.parts} exists, but {self.sidecar.name} is missing, so it cannot be continued: give another "
+                    "--out, or delete the folder"
+                )
+            self.check(stored)
+            rows: int = stored["shard_rows"]
+            return rows
+        if self.path.exists():  # another process has joined the shards since, and removed them
+            return self.begin(shard_rows)
+        self.parts.mkdir(parents=True, exist_ok=True)
+        begun = {"settings": self.settings, "lines_per_row": self.lines_per_row, "shard_rows": shard_rows}
+        self._write(self.sidecar, json.dumps(begun, indent=1, ensure_ascii=False) + "\n")
+        return shard_rows
+
+    def check(self, stored: Mapping[str, Any]) -> None:
+        """Compare the settings with stored ones.
+
+        Args:
+            stored: Content of the file with the settings.
+
+        Raises:
+            ValueError: If they differ; the message names each setting that does.
+        """
+        before = stored.get("settings", {})
+        if changed := [key for key in {**before, **self.settings} if before.get(key) != self.settings.get(key)]:
+            differences = "; ".join(f"{key} was {before.get(key)!r}, is {self.settings.get(key)!r}" for key in changed)
+            what = [("the input", INPUT), ("the model", MODEL)]
+            causes = [name for name, keys in what if set(keys) & set(changed)]
+            hint = f" ({' and '.join(causes)} changed)" if causes else ""
+            raise ValueError(
+                f"{self.path} was begun with other settings: {differences}{hint}. It is unchanged; go back to those "
+                f"settings, give another --out, or delete {self.path.name}, {self.sidecar.name} and {self.parts.name}"
+            )
+
+    def starts(self, shard_rows: int) -> range:
+        """Return the numbers of the first rows of all shards; a file without rows has one shard.
+
+        Args:
+            shard_rows: Rows of a shard.
+
+        Returns:
+            The numbers.
+        """
+        return range(0, max(self.rows, 1), shard_rows)
+
+    def shard(self, first: int) -> Path:
+        """Return the file of a shard.
+
+        Args:
+            first: Number of its first row.
+
+        Returns:
+            The file.
+        """
+        return self.parts / f"{first:010d}.json"
+
+    def read_shard(self, first: int, rows: int) -> JsonObject | None:
+        """Read a shard.
+
+        Args:
+            first: Number of its first row.
+            rows: Number of its rows.
+
+        Returns:
+            What [`write_shard`] was given; None if the shard is missing or damaged.
+        """
+        try:
+            content = load_json(self.shard(first))
+        except (FileNotFoundError, ValueError):
+            return None
+        whole = isinstance(content, dict) and len(content.get("lines", ())) == rows
+        return content if whole else None
+
+    def write_shard(self, first: int, content: JsonObject) -> None:
+        """Write a shard in one step.
+
+        Args:
+            first: Number of its first row.
+            content: `lines`, of each row one text with its line ends; `seconds`; `counts`.
+
+        Raises:
+            ValueError: If another process has begun the file with other settings meanwhile.
+        """
+        try:
+            self.check(read_json(self.sidecar))
+            self._write(self.shard(first), json.dumps(content, ensure_ascii=False))
+        except FileNotFoundError:  # other processes were done with all shards, this one's too, and have joined them
+            if not self.path.exists():
+                raise
+
+    def join(self, shard_rows: int, facts: JsonObject) -> JsonObject | None:
+        """Join the shards into the file if all of them are there.
+
+        Several processes may do this at once: they write the same content.
+
+        Args:
+            shard_rows: Rows of a shard.
+            facts: What the file with the settings shall say besides.
+
+        Returns:
+            The content of the file with the settings; None if shards are missing.
+        """
+        shards = []
+        for first in self.starts(shard_rows):
+            content = self.read_shard(first, min(shard_rows, self.rows - first))
+            if content is None:
+                return None
+            shards.append(content)
+        text = "".join(line for content in shards for line in content["lines"])
+        counts: Counter[str] = Counter()
+        for content in shards:
+            counts.update(content["counts"])
+        empty = sum(line == "\n" for content in shards for line in content["lines"])
+        record = {
+            "synthetic": True,
+            "settings": self.settings,
+            "lines_per_row": self.lines_per_row,
+            "shard_rows": shard_rows,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            **facts,
+            "counts": {"rows": self.rows, "empty": empty, **{name: n for name, n in sorted(counts.items()) if n}},
+            "seconds": round(sum(content["seconds"] for content in shards), 3),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        try:
+            # The record first: a kill between the two leaves shards, and they are joined again.
+            self._write(self.sidecar, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+            self._write(self.path, text)
+        except FileNotFoundError:  # another process has joined them, and removed the folder
+            if not self.path.exists():
+                raise
+        shutil.rmtree(self.parts, ignore_errors=True)
+        return record
+
+    def _write(self, path: Path, content: str) -> None:
+        """Write a file in one step, by way of the folder of shards, where a kill may leave an unfinished one."""
+        partial = self.parts / f"{path.name}.{os.getpid()}.partial"
+        partial.write_text(content, encoding="utf-8", newline="\n")
+        os.replace(partial, path)
+
+
+def describe_settings(model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], search: Search) -> JsonObject:
+    """Return everything that decides the hypotheses: search, rows, weights, configuration and processor.
+
+    Args:
+        model: The model, or an ensemble.
+        processor: The processor.
+        rows: The rows.
+        search: The search.
+
+    Returns:
+        Settings and digests by name. The batch size is not among them: it may change between two starts.
+    """
+    members = getattr(model, "members", None) or [model]
+    config: Any = [member.config.to_dict() for member in members]
+    stored: Any = [generation.to_dict() for one in members if (generation := getattr(one, "generation_config", None))]
+    kept = [{key: value for key, value in one.items() if key not in OF_THE_VERSION} for one in (*config, *stored)]
+    return {
+        **fingerprint(model, processor, rows, search),
+        "config_sha256": hash_json(kept),
+        "processor_sha256": hash_json([digest_of_part(processor, name) for name in (None, *processor.source_names)]),
+    }
+
+
+def hash_json(value: object) -> str:
+    """Return a digest of a JSON value.
+
+    Args:
+        value: The value; what JSON does not know counts as its text.
+
+    Returns:
+        The SHA-256 in hexadecimal digits; the order of keys does not matter.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def decode_shards(
+    model: Model,
+    processor: MultiSourceProcessor,
+    rows: Sequence[Row],
+    out: Path,
+    search: Search,
+    *,
+    batch_size: int,
+    facts: JsonObject,
+    share: Share | None = None,
+) -> bool:
+    """Decode this process's shards of a text file, and join all shards if no other process still decodes.
+
+    Args:
+        model: Has `generate`, `state_dict`, `device`, `config`.
+        processor: Has `source_names`, `__call__`, `batch_decode`.
+        rows: One dict a sentence; None, "" or left out = absent.
+        out: The file.
+        search: The search and its limits.
+        batch_size: Sentences a batch; may change between starts.
+        facts: What `<out>.json` shall say besides.
+        share: The shards of this process; None: as the environment says.
+
+    Returns:
+        Whether the file is there as a whole.
+
+    Raises:
+        FileExistsError: As [`ShardedFile.begin`].
+        ValueError: As [`ShardedFile.begin`].
+    """
+    share = share or Share.of_this_process()
+    file = ShardedFile(out, describe_settings(model, processor, rows, search), len(rows), max(1, search.n_best))
+    shard_rows = file.begin(WINDOW * batch_size)
+    if shard_rows is None:
+        return True
+    starts = file.starts(shard_rows)[share.index :: share.count]
+    sizes = {first: min(shard_rows, len(rows) - first) for first in starts}
+    missing = [first for first in starts if file.read_shard(first, sizes[first]) is None]
+    done = sum(sizes.values()) - sum(sizes[first] for first in missing)
+    bar = tqdm(
+        total=sum(sizes.values()),
+        initial=done,
+        desc=str(out),
+        unit="sent",
+        dynamic_ncols=True,
+        disable=share.index > 0,
+    )
+    with bar:
+        for first in missing:
+            began = time.perf_counter()
+            window = rows[first : first + shard_rows]
+            results, counts = decode_window(
+                model, processor, window, search, batch_size=batch_size, first=first, advance=bar.update
+            )
+            lines = [format_lines(first + i, hypotheses) for i, hypotheses in enumerate(results)]
+            seconds = time.perf_counter() - began
+            file.write_shard(first, {"lines": lines, "seconds": seconds, "counts": counts})
+    record = file.join(shard_rows, {**facts, "processes": share.count})
+    if record is not None:
+        report_counts(record["counts"], processor.source_names, search.max_length, str(out))
+    return record is not None
