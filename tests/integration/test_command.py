@@ -15,6 +15,7 @@ COMMANDS = [
     "card",
     "degrade",
     "filter",
+    "graph",
     "plot",
     "precompute",
     "prepare",

@@ -1,0 +1,257 @@
+"""Run the stages of a graph with DVC, which compares the content of files and knows what is done.
+
+The folder `work` of the graph is a DVC repository without version control. `dvc.yaml` in it has a stage for each step;
+`dvc.lock` holds, of each finished stage, its command lines and the digests of all that it read and wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from hf_multisource.data.files import check_folder, write_text
+from hf_multisource.evaluation.graph_stages import Stage
+from hf_multisource.recipes.reading import parse_yaml
+
+PIPELINE, LOCK, BUSY = "dvc.yaml", "dvc.lock", ".graph.lock"
+IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n"
+DONE, CHANGED, BEGUN, OPEN = "done", "changed", "begun", "to do"
+
+
+class Engine:
+    """The DVC repository of a graph.
+
+    Args:
+        work: Its folder.
+        stages: The stages by name.
+    """
+
+    def __init__(self, work: Path, stages: Mapping[str, Stage]) -> None:
+        self.work = work
+        self.stages = stages
+
+    def relative(self, path: str) -> str:
+        """Return a path as DVC has it: relative to the folder of the repository.
+
+        Args:
+            path: A path relative to the current folder.
+
+        Returns:
+            The path with slashes.
+        """
+        return Path(os.path.relpath(path, self.work)).as_posix()
+
+    def command_lines(self, stage: Stage) -> list[str]:
+        """Return the command lines of a stage, which DVC runs in its repository.
+
+        Args:
+            stage: The stage.
+
+        Returns:
+            Each begins with a change to the current folder.
+        """
+        return [f"cd {shlex.quote(self.relative('.'))} && {shlex.join(words)}" for words in stage.commands]
+
+    def pipeline(self) -> dict[str, Any]:
+        """Return the content of `dvc.yaml`.
+
+        Returns:
+            The stages.
+        """
+        return {
+            "stages": {
+                name: {
+                    "cmd": self.command_lines(stage),
+                    "deps": [self.relative(path) for path in stage.reads],
+                    "outs": [{self.relative(stage.folder): {"cache": False, "persist": stage.keeps}}],
+                }
+                for name, stage in self.stages.items()
+            }
+        }
+
+    def finished(self) -> dict[str, Any]:
+        """Return what `dvc.lock` records.
+
+        Returns:
+            By name of a finished stage, its command lines and digests.
+        """
+        path = self.work / LOCK
+        content = parse_yaml(path.read_text(encoding="utf-8")) if path.exists() else None
+        recorded: dict[str, Any] = (content or {}).get("stages", {})
+        return recorded
+
+    def states(self) -> dict[str, str]:
+        """Return how far every stage is, by its command lines and its folder; no file is compared.
+
+        Returns:
+            One of "done", "changed", "begun" and "to do" by name.
+        """
+        finished, states = self.finished(), {}
+        for name, stage in self.stages.items():
+            there = Path(stage.folder).exists()
+            if name in finished and there:
+                states[name] = DONE if _lines(finished[name]) == self.command_lines(stage) else CHANGED
+            else:
+                states[name] = BEGUN if there else OPEN
+        return states
+
+    def run(self, until: str | None = None) -> None:
+        """Run the stages that are not done, in the order of what they read.
+
+        Args:
+            until: Name of the last stage; None: all are run.
+
+        Raises:
+            ImportError: If DVC is not installed.
+            BlockingIOError: If another process runs the graph.
+            FileExistsError: If a folder that a stage is to write is there, and no stage has made it.
+            ValueError: If a finished step has changed, of which the message says what; nothing is overwritten. Or if a
+                step failed.
+        """
+        check_folder(self.work)
+        self.check_foreign()
+        self.check_commands()
+        self.work.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.work / BUSY)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise BlockingIOError(f"another process runs the graph in {self.work}") from error
+        with lock:
+            if not (self.work / ".dvc" / "config").exists():
+                self.dvc("init", "--no-scm", "--quiet", "--force")
+                write_text(self.work / ".dvcignore", IGNORED)
+            write_text(self.work / PIPELINE, yaml.safe_dump(self.pipeline(), sort_keys=False, allow_unicode=True))
+            self.check_files()
+            if self.dvc("repro", *([until] if until else []), output=None).returncode:
+                raise ValueError("a step failed: its message stands above; the same command continues the graph")
+
+    def dvc(self, *words: str, output: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+        """Call DVC.
+
+        Args:
+            *words: Its arguments.
+            output: Where its output goes; None: to that of this process.
+
+        Returns:
+            The finished process.
+
+        Raises:
+            ImportError: If DVC is not installed.
+            ValueError: If DVC fails to do anything but to run stages.
+        """
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        program = shutil.which("dvc", path=path)
+        if program is None:
+            raise ImportError("graphs are run by DVC, which is not installed: pip install 'hf-multisource[graph]'")
+        own = {
+            "DVC_NO_ANALYTICS": "1",
+            "DVC_SITE_CACHE_DIR": str((self.work / ".dvc" / "site").absolute()),
+            "PATH": path,  # of the commands of the stages
+        }
+        done = subprocess.run(
+            [program, *words], cwd=self.work, env={**os.environ, **own}, stdout=output, stderr=output, text=True
+        )
+        if done.returncode and words[0] != "repro":
+            raise ValueError(f"dvc {words[0]} failed: {' '.join(done.stderr.split())}")
+        return done
+
+    def check_foreign(self) -> None:
+        """Refuse folders that are there though no stage has made them.
+
+        Raises:
+            FileExistsError: If there is one; the message names it.
+        """
+        finished = self.finished()
+        for name, stage in self.stages.items():
+            folder = Path(stage.folder)
+            if name in finished or not folder.exists() or stage.keeps:  # the commands of the others refuse them
+                continue
+            if any(folder.iterdir()) and not (folder / "counts.json").exists():
+                raise FileExistsError(f"steps.{name}: {folder} exists, but was not written by this step; move it")
+
+    def check_commands(self) -> None:
+        """Refuse settings that are not those with which a step was finished.
+
+        Raises:
+            ValueError: If a step has changed; the message names what was and what is.
+        """
+        finished = self.finished()
+        for name, stage in self.stages.items():
+            if name in finished and Path(stage.folder).exists():
+                before, now = _lines(finished[name]), self.command_lines(stage)
+                if before != now:
+                    raise ValueError(
+                        f"steps.{name} has changed since it was finished: {_difference(before, now)}. "
+                        f"{self.remedy(name)}"
+                    )
+
+    def check_files(self) -> None:
+        """Refuse files that are not those with which a step was finished.
+
+        Raises:
+            ValueError: If what a finished step has read or written has changed; the message names the files.
+        """
+        finished = self.finished()
+        status = json.loads(self.dvc("status", "--json").stdout or "{}")
+        for name, entries in status.items():
+            if name not in finished or not Path(self.stages[name].folder).exists():
+                continue
+            for entry in entries if name in self.stages else ():
+                if not isinstance(entry, dict):
+                    continue
+                for kind, what in (("changed deps", "its input"), ("changed outs", "its output")):
+                    if changed := entry.get(kind):
+                        listed = ", ".join(f"{path} ({state})" for path, state in changed.items())
+                        raise ValueError(
+                            f"steps.{name}: {what} has changed since it was finished: {listed}. {self.remedy(name)}"
+                        )
+
+    def remedy(self, name: str) -> str:
+        """Return what to do about a finished step that has changed.
+
+        Args:
+            name: Name of the step.
+
+        Returns:
+            A sentence.
+        """
+        return (
+            "Nothing was overwritten: go back, name another folder in `work`, or delete "
+            f"{self.stages[name].folder} and the folders of the steps that read it"
+        )
+
+
+def _lines(recorded: Mapping[str, Any]) -> list[str]:
+    """The command lines that `dvc.lock` has of a stage."""
+    lines = recorded.get("cmd", [])
+    return [lines] if isinstance(lines, str) else list(lines)
+
+
+def _difference(before: list[str], now: list[str]) -> str:
+    """What differs between two lists of command lines, by option."""
+    old, new = (_by_option(lines) for lines in (before, now))
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return "; ".join(f"{key} was {old.get(key, 'not given')}, is {new.get(key, 'not given')}" for key in changed)
+
+
+def _by_option(lines: list[str]) -> dict[str, str]:
+    """The words behind every option of command lines; those in front of the first one under the command's name."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        key = "the command"
+        for word in shlex.split(line):
+            if word.startswith("--"):
+                key, _, word = word.partition("=")
+            found.setdefault(key, []).extend([word] if word else [])
+    return {key: " ".join(words) for key, words in found.items()}
