@@ -55,7 +55,12 @@ def toy_graph(steps: int = 4) -> dict[str, Any]:
                 "target": "rich",
                 "options": options,
             },
-            "crossed": {"translate": "clean", "by": "to_rich", "into": "rich", "options": {"do_sample": True, "seed": 3}},
+            "crossed": {
+                "translate": "clean",
+                "by": "to_rich",
+                "into": "rich",
+                "options": {"do_sample": True, "seed": 3},
+            },
             "crossed_dev": {"translate": "dev", "by": "to_rich", "into": "rich", "options": search},
             "crossed_test": {"translate": "test", "by": "to_rich", "into": "rich", "options": search},
             "all": {"mix": ["clean", {"corpus": "crossed", "weight": 2, "tag": {"rich": "<BT>"}}]},
