@@ -25,6 +25,7 @@ from hf_multisource.recipes.graph import load_graph
 from runs import files_of, read_json, write_lines
 from toy_graph import make_toy_graph, toy_graph, write_graph
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graph.md"
 COMMAND = "import sys; from hf_multisource.cli.app import main; main(sys.argv[1:])"
 
 
@@ -367,6 +368,29 @@ def test_launchers_stand_in_front_of_commands(tmp_path: Path, monkeypatch: pytes
     begin = ("accelerate", "launch", "--num_processes", "2", "-m", "hf_multisource.cli.translate", "work/to_rich")
     assert stages["crossed"].commands[-1][: len(begin)] == begin
     assert stages["both"].commands[-1][:4] == ("srun", "--gres=gpu:1", "hf-multisource", "train")
+
+
+def test_the_graph_of_the_page_is_whole_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```text\n(work:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert block.count("\n") < 100
+    make_toy_graph(tmp_path)
+    (tmp_path / "recipe.yaml").rename("my_recipe.yaml")
+    (tmp_path / "graph.yaml").write_text(block, encoding="utf-8")
+    for name, columns in {
+        "kk_en": "kk en",
+        "ru_en": "ru en",
+        "kk_ru": "kk ru",
+        "news": "en",
+        "sets": "kk ru en",
+    }.items():
+        for split in ("train", "dev", "test"):
+            for column in columns.split():
+                (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+                write_lines(tmp_path / "data" / name / f"{split}.{column}", [f"{name} {split} {column}"])
+    call(tmp_path, "--dry_run")
+    stages = stages_of(load_graph("graph.yaml"))
+    assert {"kk_ru-guarded", "scarce_both-guarded", "back_both-guarded"} <= stages.keys()
 
 
 def test_durations_in_words() -> None:

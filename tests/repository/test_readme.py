@@ -152,9 +152,10 @@ def test_commands_parse(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             parse(words[1:])
         elif words[:2] == ["accelerate", "launch"]:
             at = words.index("-m")
-            assert words[at + 1] == "hf_multisource.cli.train"
+            module, _, command = words[at + 1].rpartition(".")
+            assert module == "hf_multisource.cli" and command in ("train", "translate")
             assert all((ROOT / word).exists() for word in words[:at] if word.endswith(".yaml"))
-            parse(["train", *words[at + 2 :]])
+            parse([command, *words[at + 2 :]])
         elif words[0] == "make":
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
         else:
