@@ -93,8 +93,9 @@ def check_options(stage: Stage) -> None:
             raise ValueError(
                 f"steps.{step.name}.options: unknown option {key!r} of {step.kind}; allowed: {', '.join(allowed)}"
             )
-    words = list(stage.commands[-1])
-    names = [i for i, word in enumerate(words) if word in (step.kind, f"hf_multisource.cli.{step.kind}")]
+    called = (step.kind, f"hf_multisource.cli.{step.kind}")
+    words = next(list(words) for words in stage.commands if set(called) & set(words))
+    names = [i for i, word in enumerate(words) if word in called]
     message = io.StringIO()
     try:
         with redirect_stderr(message):

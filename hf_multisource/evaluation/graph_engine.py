@@ -175,9 +175,10 @@ class Engine:
         finished = self.finished()
         for name, stage in self.stages.items():
             folder = Path(stage.folder)
-            if name in finished or not folder.exists() or stage.keeps:  # the commands of the others refuse them
+            own = stage.step.kind in ("train", "score")  # whose commands refuse such folders
+            if name in finished or not folder.exists() or own:
                 continue
-            if any(folder.iterdir()) and not (folder / "counts.json").exists():
+            if any(folder.iterdir()) and not any(folder.glob("*.json")):  # counts, or the record of a translation
                 raise FileExistsError(f"steps.{name}: {folder} exists, but was not written by this step; move it")
 
     def check_commands(self) -> None:

@@ -165,7 +165,8 @@ def _translate(graph: Graph, step: Step) -> Made:
         words += [f"--{name}", files[name]] if name in files else []
     words += ["--out", f"{folder}/{corpus.split}.{into}"]
     copies = ("cp", *files.values(), folder)
-    return (("mkdir", "-p", folder), copies, tuple(words)), [*_inputs(graph, corpus), str(graph.work / model)]
+    # The copies last: a translation that is refused leaves the folder as it is.
+    return (tuple(words), copies), [*_inputs(graph, corpus), str(graph.work / model)]
 
 
 def _prepare(graph: Graph, step: Step) -> Made:
