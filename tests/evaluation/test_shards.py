@@ -114,7 +114,8 @@ def kill_two(folder: Path, out: Path, kills: int, seed: int, seconds: float) -> 
     return int(done.stdout.split()[-1])
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, 20])
 def test_two_processes_that_are_killed_at_random_moments_write_the_same_file(
     kills: int, folder: Path, tmp_path: Path
 ) -> None:

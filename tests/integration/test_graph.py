@@ -113,7 +113,8 @@ def test_a_finished_graph_runs_nothing_again(finished: tuple[Path, float, str]) 
     assert before == {path: one for path, one in files_of(folder / "work").items() if not path.startswith(".dvc")}
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 10])
 def test_a_graph_that_is_killed_at_random_moments_arrives_at_the_same_scores(
     kills: int, finished: tuple[Path, float, str], tmp_path: Path
 ) -> None:
