@@ -221,6 +221,20 @@ def test_training_stops_when_bleu_stays_below_its_best(folder: Path, monkeypatch
     assert (summary["updates"], summary["best_metric"]) == (4, 30.0)
 
 
+def test_the_learning_rate_falls_when_evaluations_stay_flat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the recipe of the NRC's system, where it falls at the eighth evaluation without a better one."""
+    nrc = load_recipe("nrc_kk_ru_en").training
+    assert (nrc["lr_scheduler_type"], nrc["lr_scheduler_kwargs"]["patience"]) == ("reduce_lr_on_plateau", 7)
+    fake_bleu(monkeypatch, 10.0, *[9.0] * 9)
+    changes: dict[str, Any] = {**EVALUATED, "eval_steps": 1, "save_steps": 1, "max_steps": 10, "logging_steps": 1}
+    kwargs = {**nrc["lr_scheduler_kwargs"], "mode": "max"}
+    schedule = {"lr_scheduler_type": nrc["lr_scheduler_type"], "lr_scheduler_kwargs": kwargs, "learning_rate": 1e-3, "noam_scale": None}
+    run = train_at(folder, **changes, **schedule)
+    history = read_json(run / "trainer_state.json")["log_history"]
+    rates = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
+    assert rates == pytest.approx([1e-3] * 9 + [0.7e-3])  # nine evaluations, the first of which is the best one
+
+
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_dev_bleu_compares_each_translation_with_its_own_reference(
     strategy: str, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,91 @@
+"""Cut Multi30k into disjoint corpora of two languages each: a scarce pair and a rich neighbour.
+
+    python training/prepare/disjoint_multi30k.py DATA OUT [--scarce 2000] [--seed 1]
+
+DATA holds `train`, `val` and `test_2016_flickr` in cs, de and en. Czech plays the scarce language and German the rich
+one. No training sentence is in two of the corpora, so no text is known in all three languages:
+
+    cs_en    --scarce pairs of Czech and English
+    cs_de    half of the other lines, in Czech and German
+    de_en    the other half, in German and English
+    en       the English side of the lines of cs_de: text without a translation
+    held     `dev` and `test`, in all three languages
+
+The lines are drawn by --seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_multisource.data.rows import Row, read_split
+
+LANGUAGES = ("cs", "de", "en")
+HELD_OUT = {"dev": "val", "test": "test_2016_flickr"}
+
+
+def cut(rows: Sequence[Row], scarce: int, seed: int) -> dict[str, tuple[list[Row], tuple[str, ...]]]:
+    """Draw the training corpora.
+
+    Args:
+        rows: The training lines.
+        scarce: Pairs of the scarce corpus.
+        seed: Of the random order.
+
+    Returns:
+        By name of a corpus: its rows, in the order of the data, and its languages.
+
+    Raises:
+        ValueError: If there are not enough lines.
+    """
+    if not 0 < scarce < len(rows) - 1:
+        raise ValueError(f"--scarce is {scarce}, but must be above 0 and less than {len(rows) - 1}")
+    order = random.Random(seed).sample(range(len(rows)), len(rows))
+    middle = scarce + (len(rows) - scarce) // 2
+    parts = {"cs_en": order[:scarce], "cs_de": order[scarce:middle], "de_en": order[middle:]}
+    corpora = {name: ([rows[i] for i in sorted(places)], tuple(name.split("_"))) for name, places in parts.items()}
+    return {**corpora, "en": (corpora["cs_de"][0], ("en",))}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the folders; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of Multi30k")
+    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("--scarce", type=int, default=2000, help="pairs of Czech and English (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random choice (default: %(default)s)")
+    args = parser.parse_args(argv)
+    try:
+        rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
+        for name, (lines, languages) in cut(rows, args.scarce, args.seed).items():
+            write(args.out / name, "train", lines, languages)
+            print(f"{name}: {len(lines)} lines")
+        for split, source in HELD_OUT.items():
+            lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
+            write(args.out / "held", split, lines, LANGUAGES)
+            print(f"held, {split}: {len(lines)} lines")
+    except (OSError, ValueError) as error:
+        sys.exit(f"disjoint_multi30k.py: {error}")
+
+
+def write(folder: Path, split: str, rows: Sequence[Row], languages: Sequence[str]) -> None:
+    """Write a split of a corpus, one file for each language.
+
+    Args:
+        folder: Folder of the corpus.
+        split: Name of the split.
+        rows: The rows.
+        languages: The languages.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for language in languages:
+        text = "".join(f"{row[language] or ''}\n" for row in rows)
+        (folder / f"{split}.{language}").write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()
