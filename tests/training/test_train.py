@@ -228,7 +228,8 @@ def test_the_learning_rate_falls_when_evaluations_stay_flat(folder: Path, monkey
     fake_bleu(monkeypatch, 10.0, *[9.0] * 9)
     changes: dict[str, Any] = {**EVALUATED, "eval_steps": 1, "save_steps": 1, "max_steps": 10, "logging_steps": 1}
     kwargs = {**nrc["lr_scheduler_kwargs"], "mode": "max"}
-    schedule = {"lr_scheduler_type": nrc["lr_scheduler_type"], "lr_scheduler_kwargs": kwargs, "learning_rate": 1e-3, "noam_scale": None}
+    rate = {"learning_rate": 1e-3, "noam_scale": None}
+    schedule = {"lr_scheduler_type": nrc["lr_scheduler_type"], "lr_scheduler_kwargs": kwargs, **rate}
     run = train_at(folder, **changes, **schedule)
     history = read_json(run / "trainer_state.json")["log_history"]
     rates = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
