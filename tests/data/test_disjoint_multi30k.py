@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_multisource.data.files import read_lines
+from hf_multisource.data.rows import read_split
 from prepare import disjoint_multi30k
 from runs import write_lines
 
@@ -28,14 +29,17 @@ def numbers(path: Path) -> list[int]:
 def test_no_line_is_in_two_corpora(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     disjoint_multi30k.main([str(data), str(out), "--scarce", "5"])
-    said = ["cs_en: 5 lines", "cs_de: 8 lines", "de_en: 8 lines", "en: 8 lines", "held, dev: 3 lines"]
-    assert capsys.readouterr().out.splitlines() == [*said, "held, test: 2 lines"]
+    said = ["cs_en: 5 lines", "cs_de: 8 lines", "de_en: 8 lines", "en: 8 lines", "all: 29 lines"]
+    assert capsys.readouterr().out.splitlines() == [*said, "held, dev: 3 lines", "held, test: 2 lines"]
     assert sorted(path.name for path in (out / "cs_de").iterdir()) == ["train.cs", "train.de"]
     parts = [numbers(out / name / f"train.{name[:2]}") for name in ("cs_en", "cs_de", "de_en")]
     assert sorted(chain(*parts)) == list(range(21)) and all(part == sorted(part) for part in parts)
     assert numbers(out / "cs_en" / "train.en") == parts[0] and numbers(out / "en" / "train.en") == parts[1]
     assert read_lines(out / "cs_de" / "train.de") == [f"de train {i}" for i in parts[1]]
     assert read_lines(out / "held" / "test.cs") == ["cs test_2016_flickr 0", "cs test_2016_flickr 1"]
+    joint = read_split(str(out / "all"), "train", ["cs", "de"], "en", keep_all=True).rows
+    present = [{name for name, text in row.items() if text} for row in joint]
+    assert present == [{"cs", "en"}] * 5 + [{"cs", "de"}] * 8 + [{"de", "en"}] * 8 + [{"en"}] * 8
     disjoint_multi30k.main([str(data), str(tmp_path / "other"), "--scarce", "5", "--seed", "2"])
     assert numbers(tmp_path / "other" / "cs_en" / "train.en") != parts[0]
 

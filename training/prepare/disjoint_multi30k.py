@@ -9,6 +9,7 @@ one. No training sentence is in two of the corpora, so no text is known in all t
     cs_de    half of the other lines, in Czech and German
     de_en    the other half, in German and English
     en       the English side of the lines of cs_de: text without a translation
+    all      the lines of these four, for a tokenizer; what a corpus lacks is empty
     held     `dev` and `test`, in all three languages
 
 The lines are drawn by --seed.
@@ -61,9 +62,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
+        joint: list[Row] = []
         for name, (lines, languages) in cut(rows, args.scarce, args.seed).items():
             write(args.out / name, "train", lines, languages)
             print(f"{name}: {len(lines)} lines")
+            joint += [{language: row[language] if language in languages else None for language in row} for row in lines]
+        write(args.out / "all", "train", joint, LANGUAGES)
+        print(f"all: {len(joint)} lines")
         for split, source in HELD_OUT.items():
             lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
             write(args.out / "held", split, lines, LANGUAGES)
