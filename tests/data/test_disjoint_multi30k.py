@@ -37,6 +37,8 @@ def test_no_line_is_in_two_corpora(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert numbers(out / "cs_en" / "train.en") == parts[0] and numbers(out / "en" / "train.en") == parts[1]
     assert read_lines(out / "cs_de" / "train.de") == [f"de train {i}" for i in parts[1]]
     assert read_lines(out / "held" / "test.cs") == ["cs test_2016_flickr 0", "cs test_2016_flickr 1"]
+    assert read_lines(out / "held_cs" / "test.de") == ["", ""]
+    assert read_lines(out / "held_cs" / "test.en") == read_lines(out / "held" / "test.en")
     joint = read_split(str(out / "all"), "train", ["cs", "de"], "en", keep_all=True).rows
     present = [{name for name, text in row.items() if text} for row in joint]
     assert present == [{"cs", "en"}] * 5 + [{"cs", "de"}] * 8 + [{"de", "en"}] * 8 + [{"en"}] * 8

@@ -11,6 +11,7 @@ one. No training sentence is in two of the corpora, so no text is known in all t
     en       the English side of the lines of cs_de: text without a translation
     all      the lines of these four, for a tokenizer; what a corpus lacks is empty
     held     `dev` and `test`, in all three languages
+    held_cs  the same without German (empty lines): what is known of a new Czech text
 
 The lines are drawn by --seed.
 """
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for split, source in HELD_OUT.items():
             lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
             write(args.out / "held", split, lines, LANGUAGES)
+            write(args.out / "held_cs", split, [{**row, "de": None} for row in lines], LANGUAGES)
             print(f"held, {split}: {len(lines)} lines")
     except (OSError, ValueError) as error:
         sys.exit(f"disjoint_multi30k.py: {error}")
