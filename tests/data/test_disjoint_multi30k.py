@@ -9,8 +9,11 @@ import pytest
 
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import read_split
+from hf_multisource.recipes.graph import load_graph
 from prepare import disjoint_multi30k
 from runs import write_lines
+
+GRAPH = Path(__file__).resolve().parents[2] / "training" / "graphs" / "nrc_multi30k.yaml"
 
 
 @pytest.fixture
@@ -44,6 +47,18 @@ def test_no_line_is_in_two_corpora(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert present == [{"cs", "en"}] * 5 + [{"cs", "de"}] * 8 + [{"de", "en"}] * 8 + [{"en"}] * 8
     disjoint_multi30k.main([str(data), str(tmp_path / "other"), "--scarce", "5", "--seed", "2"])
     assert numbers(tmp_path / "other" / "cs_en" / "train.en") != parts[0]
+
+
+def test_the_graph_of_the_nrcs_system_reads_them(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    disjoint_multi30k.main([str(data), "data/disjoint_multi30k", "--scarce", "5"])
+    graph = load_graph(GRAPH)
+    trained = [name for name, step in graph.steps.items() if step.kind == "train"]
+    assert [name for name in trained if name.startswith("row")] == [
+        *(f"row{i}" for i in (1, 2, 3, 4, 5)),
+        *("row5-parallel", "row5-hierarchical"),
+    ]
+    assert sum(line.strip() != "" for line in GRAPH.read_text(encoding="utf-8").splitlines()) < 100
 
 
 @pytest.mark.parametrize("scarce", ["0", "20"])
