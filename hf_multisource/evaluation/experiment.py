@@ -576,7 +576,7 @@ class Run:
             for path in sorted(self.table.glob("*.json")) if row.name == self.experiment.baseline else ():
                 other = read_result(path)
                 own = self.folder_of(self.experiment.rows.get(other["name"]))
-                if own is not None and own != folder and own.exists():  # else the row is older than its archives
+                if own is not None and own != folder and _is_scored(own):  # else the row is older than its archives
                     write_json(path, {**other, "baseline": self.comparison(own, other, baseline)})
             write_page(self.experiment.name, self.results)
 
@@ -605,7 +605,7 @@ class Run:
         """Return the folder of the baseline row, None if nothing of it was scored."""
         name = self.experiment.baseline
         folder = self.root / name if name else None
-        return folder if folder and any(scored_splits(seed) for seed in seed_folders(folder)) else None
+        return folder if folder and _is_scored(folder) else None
 
     def folder_of(self, row: ExperimentRow | None) -> Path | None:
         """Return the folder of a row: of the best source, of the ensemble of most seeds, or its own.
@@ -676,6 +676,11 @@ class Run:
         empty = METRICS[metric].measure([""] * len(lacking), lacking).score()
         share = len(lacking) / len(rows)
         return metric, (1 - share) * summary["best_metric"] + share * empty
+
+
+def _is_scored(folder: Path) -> bool:
+    """Whether a folder of seeds, or of scores that several runs have made together, holds any scores."""
+    return any(scored_splits(one) for one in (folder, *seed_folders(folder)))
 
 
 def _option(key: str, value: Any) -> list[str]:
