@@ -576,8 +576,9 @@ class Run:
             for path in sorted(self.table.glob("*.json")) if row.name == self.experiment.baseline else ():
                 other = read_result(path)
                 own = self.folder_of(self.experiment.rows.get(other["name"]))
-                if own is not None and own != folder and _is_scored(own):  # else the row is older than its archives
-                    write_json(path, {**other, "baseline": self.comparison(own, other, baseline)})
+                if own != folder:  # a row whose runs are gone cannot be compared with the new ones
+                    compared = self.comparison(own, other, baseline) if own is not None and _is_scored(own) else None
+                    write_json(path, {**other, "baseline": compared})
             write_page(self.experiment.name, self.results)
 
     def unknown(self, folder: Path, split: str) -> JsonObject:
