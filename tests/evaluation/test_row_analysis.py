@@ -92,7 +92,7 @@ def test_sources_are_left_out_on_the_rows_that_have_another_one(tmp_path: Path) 
     assert north["absent"]["exact_match"] == {"score": 25, **expected}
     page = source_sections({"label": "in turn", "left_out": found})
     line = next(cells for cells in cells_of(page) if cells[0] == "north")
-    assert line[:5] == ["north", "2", "75.0", "25.0", "-50.0"] and "exact match:" in page and "edit distance:" in page
+    assert line[:5] == ["north", "2", "75.0", "25.0", "-50.0"] and "Exact match:" in page and "Edit distance:" in page
 
 
 def test_seeds_that_were_not_scored_without_a_source_do_not_count(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_wrong_symbols_are_means_over_the_seeds(tmp_path: Path) -> None:
         {"errors": 1, "symbols": 4},
     ]
     tables = cells_of(symbol_section({"label": "in turn", "symbols": found}))
-    assert ["-", "(nothing)", "0.5", "50.0 %"] in tables and ["last third", "1.0", "25.0"] in tables
+    assert ["-", "(nothing)", "0.5", "50.0 %"] in tables and ["last third", "1", "25.0"] in tables
     order = [cells[0] for cells in tables if len(cells) == 3]
     assert order.index("-") < order.index("c") < order.index("a")  # the worst first
     assert symbol_section({"label": "x", "symbols": {**found, "errors": 0}}) == ""
