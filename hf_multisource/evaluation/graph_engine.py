@@ -185,7 +185,7 @@ class Engine:
         """Refuse settings that are not those with which a step was finished.
 
         Raises:
-            ValueError: If a step has changed; the message names what was and what is.
+            ValueError: If a step has changed; the message names the old and the new setting.
         """
         finished = self.finished()
         for name, stage in self.stages.items():

@@ -398,7 +398,7 @@ def load_graph(path: str | Path) -> Graph:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is no graph; the message names the file, the key and what is allowed.
+        ValueError: If the file is not a valid graph; the message names the file, the key and what is allowed.
     """
     return _Reader(Path(path), read_yaml(Path(path))).build()
 
