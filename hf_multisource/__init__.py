@@ -1,5 +1,8 @@
 """Transformers models that translate from several sources at once."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .environment import broken_torchvision, refuse
 
 try:
@@ -7,7 +10,6 @@ try:
     from transformers.pipelines import PIPELINE_REGISTRY
 
     from .analysis import TokenAttention, attention_to_tokens, returned_attentions, split_by_source
-    from .arguments import MultiSourceTrainingArguments
     from .collation import DataCollatorForMultiSource
     from .combinations import COMBINATIONS
     from .combiners import COMBINERS, Combiner
@@ -22,12 +24,15 @@ try:
     from .pipeline_multisource import TASK, MultiSourcePipeline
     from .processing_multisource import MultiSourceProcessor
     from .rnn_attention import RNNSourceAttention
-    from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
     from .source_kinds import SourceKind
 except (ImportError, RuntimeError) as _error:
     if (_message := broken_torchvision()) is None:
         raise
     refuse(_message, _error)
+
+if TYPE_CHECKING:
+    from .arguments import MultiSourceTrainingArguments
+    from .sampling import LengthBucketSampler, MultiSourceTrainer, TokenBatchSampler
 
 PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=MultiSourcePipeline, pt_model=AutoModelForSeq2SeqLM)
 
@@ -77,3 +82,22 @@ __all__ = [
     "returned_attentions",
     "split_by_source",
 ]
+
+# Imported when they are first asked for: Transformers' Trainer takes a third of the time of importing all of it, and
+# translating needs none of it.
+_FOR_TRAINING = {
+    "LengthBucketSampler": "sampling",
+    "MultiSourceTrainer": "sampling",
+    "MultiSourceTrainingArguments": "arguments",
+    "TokenBatchSampler": "sampling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOR_TRAINING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_FOR_TRAINING[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -31,6 +31,15 @@ Optimize = Annotated[
         "`--optimize int8` computes with 8-bit integers on a CPU, which is not exact.",
     ),
 ]
+Shortlist = Annotated[
+    str | None,
+    typer.Option(
+        "--shortlist",
+        metavar="FILE",
+        help="Generate only tokens that occur in this text of the target language, which a vocabulary shared by "
+        "several languages does not see to.",
+    ),
+]
 Unreadable = Annotated[
     str | None,
     typer.Option("--unreadable", help="Treat pictures and recordings that cannot be read as an `error` or `absent`."),

@@ -75,6 +75,7 @@ def score(
     length_penalty: options.LengthPenalty = 1.0,
     length_normalization: options.LengthNormalization = None,
     optimize: options.Optimize = None,
+    shortlist: options.Shortlist = None,
     max_length: Annotated[
         int | None, typer.Option("--max_length", help="Longest source, in tokens; default: the recipe's, or else 128.")
     ] = None,

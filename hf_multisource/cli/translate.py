@@ -33,6 +33,7 @@ def translate(
     length_penalty: options.LengthPenalty = 1.0,
     length_normalization: options.LengthNormalization = None,
     optimize: options.Optimize = None,
+    shortlist: options.Shortlist = None,
     n_best: Annotated[int, typer.Option("--n_best", help="Write so many translations with their scores.")] = 0,
     do_sample: Annotated[
         bool,
@@ -87,6 +88,7 @@ def translate(
         max_length=max_length,
         n_best=n_best,
         optimize=optimize,
+        shortlist=shortlist,
         do_sample=do_sample,
         temperature=temperature,
         top_k=top_k,

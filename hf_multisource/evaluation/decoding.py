@@ -24,6 +24,7 @@ from hf_multisource.data.interfaces import Model
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.line_sampling import line_sampling
+from hf_multisource.evaluation.target_tokens import target_tokens
 from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line
@@ -72,6 +73,7 @@ class Search:
         length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
         optimize: One of `OPTIMIZATIONS`, the arithmetic that `optimize_for_inference` chooses; None: that of the
             checkpoint.
+        shortlist: Text file in the target's language; only the tokens that occur in it are generated. None: all tokens.
         do_sample: Whether each line is sampled, with `num_beams` 1, as [`LineSampling`] does it.
         temperature: With `do_sample`: what logits are divided by.
         top_k: With `do_sample`: number of tokens that may be drawn; 0: all.
@@ -90,6 +92,7 @@ class Search:
     n_best: int = 0
     length_normalization: float | None = None
     optimize: str | None = None
+    shortlist: str | None = None
     do_sample: bool = False
     temperature: float = 1.0
     top_k: int = 0
@@ -132,8 +135,7 @@ class Search:
     def settings(self) -> JsonObject:
         """All settings by name, and of the two rules of length the one that holds."""
         unused = {"length_penalty" if self.length_normalization is not None else "length_normalization"}
-        if self.optimize is None:
-            unused.add("optimize")
+        unused |= {name for name in ("optimize", "shortlist") if getattr(self, name) is None}
         if not self.do_sample:
             unused |= {"do_sample", *SAMPLING}
         return {key: setting for key, setting in asdict(self).items() if key not in unused}
@@ -209,6 +211,8 @@ def decode_batch(
         rule["length_penalty"] = search.length_penalty
     if search.length_normalization is not None:
         rule.update(length_normalization=search.length_normalization, early_stopping=False)
+    if search.shortlist is not None:
+        rule["shortlist"] = target_tokens(processor, search.shortlist)
     if search.do_sample:
         rule["logits_processor"] = line_sampling(
             lines,
@@ -332,8 +336,12 @@ def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Ro
     names = list(processor.source_names)
     values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
     text = json.dumps(values, default=digest)  # of pictures in files: the paths
+    settings = search.settings()
+    if search.shortlist is not None:
+        tokens = target_tokens(processor, search.shortlist).numpy().tobytes()
+        settings["shortlist_sha256"] = hashlib.sha256(tokens).hexdigest()
     return {
-        **search.settings(),
+        **settings,
         "sources": names,
         "rows": len(rows),
         "rows_sha256": hashlib.sha256(text.encode()).hexdigest(),

@@ -93,6 +93,7 @@ class Scoring:
         length_penalty: As [`Search`].
         length_normalization: As [`Search`].
         optimize: As [`Search`].
+        shortlist: As [`Search`].
         max_length: Longest source, in tokens; None: the recipe's, or else 128.
         max_new_tokens: Longest hypothesis, in tokens; None: as `max_length`.
         batch_size: Sentences decoded at once.
@@ -124,6 +125,7 @@ class Scoring:
     length_penalty: float = 1.0
     length_normalization: float | None = None
     optimize: str | None = None
+    shortlist: str | None = None
     max_length: int | None = None
     max_new_tokens: int | None = None
     batch_size: int = 64
@@ -174,6 +176,7 @@ class Scoring:
             max_new_tokens=longest if self.max_new_tokens is None else self.max_new_tokens,
             max_length=longest,
             optimize=self.optimize,
+            shortlist=self.shortlist,
         )
 
     @property

@@ -519,7 +519,9 @@ def test_streamed_lines_are_those_that_are_read_at_once(
         assert list(stream_lines(path)) == read_lines(path)
 
 
-@pytest.mark.parametrize("content", [b"one\ntw\xffo\n", b"one\n" + b"x" * 40, gzip.compress(b"one\n" * 9, mtime=0)[:-12]])
+@pytest.mark.parametrize(
+    "content", [b"one\ntw\xffo\n", b"one\n" + b"x" * 40, gzip.compress(b"one\n" * 9, mtime=0)[:-12]]
+)
 def test_streamed_lines_are_refused_in_the_words_of_those_that_are_read_at_once(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from hf_multisource.cli import translate
 from hf_multisource.evaluation import decoding, shards
 from hf_multisource.evaluation.decoding import Search
 from hf_multisource.evaluation.line_sampling import LineSampling, draw_uniform
+from hf_multisource.evaluation.target_tokens import target_tokens
+from hf_multisource.recipes.pretrained import load_processor
 from kills import Killed, kill_in
 from runs import files_of, read_json, write_lines
 from scored import OPTIONS, make_run, sentences
@@ -303,3 +305,27 @@ def test_tokens_are_drawn_with_the_probabilities_that_are_left_by_the_filters() 
 def test_bad_options_of_sampling_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Search(**options)
+
+
+def test_only_tokens_of_the_shortlist_are_generated(folder: Path, whole: bytes, tmp_path: Path) -> None:
+    lines = sentences(9, seed=1)
+    write_lines(tmp_path / "target.cs", [*lines, ""])
+    text = run(folder, tmp_path / "out.cs", "--shortlist", str(tmp_path / "target.cs")).decode()
+    assert {*text} <= {*"".join(lines), "\n"} and not {*whole.decode()} <= {*"".join(lines), "\n"}
+    processor = load_processor(str(folder / "run"))
+    ids = {token for line in lines for token in processor.tokenizer(line)["input_ids"]}
+    assert target_tokens(processor, str(tmp_path / "target.cs")).tolist() == sorted(ids), "the end token is among them"
+
+    write_lines(tmp_path / "more.cs", lines[1:2])
+    before = files_of(tmp_path)
+    with pytest.raises(SystemExit, match=r"shortlist_sha256 was .*, is .*It is unchanged"):
+        run(folder, tmp_path / "out.cs", "--shortlist", str(tmp_path / "more.cs"))
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("lines", [[], ["", " "]], ids=["empty", "blank"])
+def test_a_shortlist_without_tokens_is_refused(lines: list[str], folder: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "target.cs", lines)
+    with pytest.raises(SystemExit, match=f"shortlist: .*target.cs has no tokens"):
+        run(folder, tmp_path / "out.cs", "--shortlist", str(tmp_path / "target.cs"))
+    assert not (tmp_path / "out.cs").exists()
