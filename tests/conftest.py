@@ -22,6 +22,7 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from features import Features  # noqa: E402
+from pairs import mark_others_slow  # noqa: E402
 
 if find_spec("torchvision") is not None:  # in the environment of the tests of timm
     import cure.sitecustomize
@@ -49,3 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     page = config.getoption("--compatibility")
     if page is not None:
         config.pluginmanager.register(Features(None if hasattr(config, "workerinput") else page))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_others_slow(items)

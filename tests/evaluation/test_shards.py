@@ -326,6 +326,6 @@ def test_only_tokens_of_the_shortlist_are_generated(folder: Path, whole: bytes, 
 @pytest.mark.parametrize("lines", [[], ["", " "]], ids=["empty", "blank"])
 def test_a_shortlist_without_tokens_is_refused(lines: list[str], folder: Path, tmp_path: Path) -> None:
     write_lines(tmp_path / "target.cs", lines)
-    with pytest.raises(SystemExit, match="shortlist: .*target.cs has no tokens"):
+    with pytest.raises(SystemExit, match=r"shortlist: .*target.cs has no tokens"):
         run(folder, tmp_path / "out.cs", "--shortlist", str(tmp_path / "target.cs"))
     assert not (tmp_path / "out.cs").exists()

@@ -17,6 +17,8 @@ from hf_multisource import MultiSourceEnsemble
 from reference import beam_search, mean_distribution, normalised_beam
 from searches import START, NextScores, generate, same
 
+pytestmark = pytest.mark.pairs
+
 feature = pytest.mark.feature("Generation", "Ensembles (MultiSourceEnsemble)")
 
 SEARCHES: dict[str, dict[str, Any]] = {

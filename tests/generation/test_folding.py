@@ -17,6 +17,8 @@ from builders import three_source_model as make
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 from searches import SEARCHES, generate, same
 
+pytestmark = pytest.mark.pairs
+
 each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
 slowly_each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)  # what hardly depends on it
 each_search = pytest.mark.parametrize("search", SEARCHES)

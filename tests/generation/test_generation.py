@@ -17,6 +17,8 @@ from hf_multisource import COMBINERS, returned_attentions
 from reference import beam_search
 from searches import generate, log_probabilities, next_scores, same, shared_model
 
+pytestmark = pytest.mark.pairs
+
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"num_beams": 4},

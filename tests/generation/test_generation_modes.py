@@ -22,6 +22,8 @@ from builders import three_source_batch as batch
 from reference import beam_search
 from searches import START, generate, log_probabilities, next_scores, same, shared_model, texts_of
 
+pytestmark = pytest.mark.pairs
+
 Change = Callable[[tuple[int, ...], list[float]], list[float]]
 """From a text and the log-probabilities of what may follow to those that an option makes of them."""
 LONGEST = 6

@@ -18,6 +18,8 @@ from builders import END, EVERY_COMBINER, LSTM, PAPER_COMBINERS, three_source_ba
 from reference import normalised_beam, normaliser
 from searches import generate, log_probabilities, next_scores, same, shared_model, texts_of
 
+pytestmark = pytest.mark.pairs
+
 feature = pytest.mark.feature("Generation", "Length normalisation of Wu et al. 2016 in the beam (length_normalization)")
 each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 each_alpha = pytest.mark.parametrize("alpha", [0, 0.6, 1.0])

@@ -14,6 +14,8 @@ from builders import three_source_model as make
 from hf_multisource import attention
 from hf_multisource.attention import SourceMemory
 
+pytestmark = pytest.mark.pairs
+
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "no cache": {"use_cache": False},

@@ -19,6 +19,8 @@ from builders import EVERY_COMBINER, LSTM, NAMES, TEXTS, three_source_model, thr
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
 from kinds import mixed_processor, mixed_rows, picture
 
+pytestmark = pytest.mark.pairs
+
 TASK: Any = "multisource-to-text"  # Any, since Transformers' types know no tasks but its own
 
 

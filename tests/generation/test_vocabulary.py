@@ -18,6 +18,8 @@ from hf_multisource import inference, vocabulary
 from hf_multisource.generation import TAKES_THE_BEST
 from hf_multisource.vocabulary import best_tokens, block_maxima, highest
 
+pytestmark = pytest.mark.pairs
+
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},

@@ -23,6 +23,8 @@ from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import COMBINERS, Combiner, ParallelCombiner, build_combiner
 from reference import REFERENCES, Answer, Setting, attention, combine, heads_over_sources, layer_norm
 
+pytestmark = pytest.mark.pairs
+
 NORM_POSITIONS = ["pre", "post"]
 each_norm_position = pytest.mark.parametrize("norm_position", NORM_POSITIONS)
 each_attention = pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -53,6 +53,8 @@ from stock_models import (
     wav2vec2,
 )
 
+pytestmark = pytest.mark.pairs
+
 # Those with which one source is attended to as in an ordinary decoder; projection's matrix is the identity at first.
 EXACT = [name for name, kind in COMBINERS.items() if kind.exact_for_one_source or name == "projection"]
 each_exact_combiner = pytest.mark.parametrize("combiner", EXACT)

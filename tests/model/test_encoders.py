@@ -29,6 +29,8 @@ from builders import SMALL, randomise, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
 from hf_multisource.encoders import flatten_map, output_width
 
+pytestmark = pytest.mark.pairs
+
 HALF: dict[str, Any] = {
     "d_model": 12,
     "encoder_layers": 1,

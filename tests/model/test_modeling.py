@@ -33,6 +33,8 @@ from hf_multisource import (
     MultiSourceModel,
 )
 
+pytestmark = pytest.mark.pairs
+
 FROZEN = Path(__file__).resolve().parents[1] / "oracles" / "frozen" / "parameters.json"
 LABELS = torch.tensor([[5, 9, 1], [6, 1, -100], [7, 1, -100], [8, 8, 1], [9, 1, -100]])
 

@@ -38,6 +38,8 @@ from hf_multisource.modeling_multisource_rnn import SteppingLSTM
 from hf_multisource.rnn_cache import MultiSourceRNNCache
 from reference_rnn import Setting, decode
 
+pytestmark = pytest.mark.pairs
+
 NAMES = ("en", "de", "fr")
 ROWS = {
     "en": [[4, 5, 6, 1], [7, 1], [], [8, 9, 1], [4, 10, 1]],

@@ -21,6 +21,8 @@ from hf_multisource.attention import eager_attention_forward
 from hf_multisource.dropout import LEVELS, dropout
 from hf_multisource.packing import Packing, examples_with, indices_of, pack_if_padded, packing_pays
 
+pytestmark = pytest.mark.pairs
+
 LENGTHS = {"": (5, 1, 2, 3, 0, 4), "de_": (7, 4, 0, 2, 6, 1), "fr_": (0, 0, 1, 0, 3, 0)}
 
 

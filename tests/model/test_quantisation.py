@@ -10,6 +10,8 @@ from transformers.quantizers import quantizer_bnb_4bit, quantizer_bnb_8bit
 from builders import EVERY_COMBINER, three_source_batch, three_source_model, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 
+pytestmark = pytest.mark.pairs
+
 DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])
 SIZES: dict[str, Any] = {
     "d_model": 64,

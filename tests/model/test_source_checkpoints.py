@@ -53,6 +53,8 @@ from hf_multisource.recipes.pretrained import load_encoder
 from hf_multisource.recipes.tokenization import train_tokenizer
 from stock_models import T5, batch, bert, convert, drawn, logits, same, stock
 
+pytestmark = pytest.mark.pairs
+
 LAYER: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 VISION: dict[str, Any] = {**LAYER, "hidden_size": 8, "image_size": 8, "patch_size": 4}
 TEXT: dict[str, Any] = {**LAYER, "hidden_size": 16, "vocab_size": 30, "max_position_embeddings": 20}

@@ -20,6 +20,8 @@ from builders import LSTM, NAMES, Case, cases, three_source_batch, three_source_
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceRNNConfig
 from hf_multisource.encoders import drop_sources, keep_subsets
 
+pytestmark = pytest.mark.pairs
+
 LABELS = torch.tensor([[5, 9, 1], [6, 1, -100], [7, 1, -100], [8, 8, 1], [9, 1, -100]])
 MASKS = {"en": "attention_mask", "de": "de_attention_mask", "fr": "fr_attention_mask"}
 
