@@ -31,8 +31,8 @@ PARALLEL ?= -n auto --maxprocesses 8 --dist worksteal
 TESTED := PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist"
 
 test: lint $(WHEEL) $(VISION)/.installed $(USER)/.installed  ## lint, types, then the tests against the built wheel
-	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m vision
-	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest $(PARALLEL) -m 'not (slow or gpu or vision)'
+	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m '(vision or quantised) and not (slow or gpu)'
+	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest $(PARALLEL) -m 'not (slow or gpu or vision or quantised)'
 
 # The oldest supported Transformers and the newest there is, each in an environment of its own.
 TEST_MATRIX ?= 5.17 newest
@@ -100,12 +100,13 @@ $(INSTALLED): $(DEMO)
 	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,graph,plots,train]"
 	touch $@
 
-# The environment of the tests of timm: .venv with torchvision and timm on top.
+# .venv, and on top what few tests need: timm and torchvision; and what makes every process start a second later.
 $(VISION)/.installed: $(INSTALLED)
 	rm -rf $(VISION) && $(SYSTEM_PYTHON) -m venv $(VISION)
 	$(PYTHON) -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> "$$($(VISION)/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
-	$(VISION)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --no-deps timm torchvision
+	$(VISION)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --no-deps \
+		timm torchvision bitsandbytes torchao
 	touch $@
 
 # The environment of a user: the wheel with its extra `train`, and nothing else.

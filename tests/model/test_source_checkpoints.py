@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchao.quantization import Int8WeightOnlyConfig
 from transformers import (
     AutoConfig,
     AutoModel,
     BertConfig,
     BertModel,
+    BitsAndBytesConfig,
     CLIPConfig,
     CLIPModel,
     CLIPTextConfig,
@@ -36,7 +36,6 @@ from transformers import (
     T5Config,
     T5EncoderModel,
     T5ForConditionalGeneration,
-    TorchAoConfig,
     UMT5Config,
     UMT5EncoderModel,
     WhisperConfig,
@@ -213,7 +212,7 @@ class TestRefusedBeforeAnythingIsLoaded:
             convert({"en": tmp_path})
 
     @pytest.mark.parametrize(
-        ("option", "value"), [("device_map", "auto"), ("quantization_config", TorchAoConfig(Int8WeightOnlyConfig()))]
+        ("option", "value"), [("device_map", "auto"), ("quantization_config", BitsAndBytesConfig(load_in_8bit=True))]
     )
     def test_what_can_be_done_to_a_saved_model_only(self, option: str, value: Any, good: Path) -> None:
         with pytest.raises(ValueError, match=rf"{option} .*save_pretrained.*from_pretrained\(folder, {option}="):
@@ -375,11 +374,12 @@ def test_options_left_at_their_defaults_change_nothing(tmp_path: Path) -> None:
     same(logits(ours, batch(ours)), logits(stock("bart"), batch(ours)))
 
 
+@pytest.mark.quantised
 def test_what_cannot_be_passed_on_can_be_asked_of_the_saved_model(tmp_path: Path) -> None:
     ours = convert({"en": stock("bart"), "cs": bert()})
     ours.save_pretrained(tmp_path)
     loaded = MultiSourceForConditionalGeneration.from_pretrained(
-        tmp_path, device_map="cpu", quantization_config=TorchAoConfig(Int8WeightOnlyConfig())
+        tmp_path, device_map="cpu", quantization_config=BitsAndBytesConfig(load_in_8bit=True)
     )
     assert loaded.is_quantized
 

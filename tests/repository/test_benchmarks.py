@@ -38,6 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for script in (inference, train_step):
         monkeypatch.setattr(script, "in_child", here)
     monkeypatch.setattr(inference, "FEW", {"texts": (1, 2), "length": (3,), "beams": (1,), "batch": (2,)})
+    monkeypatch.setattr(train_step, "BATCHES", 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     inference.load.cache_clear()
 
