@@ -16,6 +16,8 @@ from transformers.utils.logging import warning_once as warn_once
 from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 
+pytestmark = pytest.mark.pairs
+
 LABELS = torch.tensor([[4, 5, 1], [6, 1, -100], [7, 8, 1], [9, 1, -100], [5, 4, 1]])
 TARGETS: dict[str, Any] = {
     "attention": ["q_proj", "v_proj"],  # of encoders, self-attention and combiners alike

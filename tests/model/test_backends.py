@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AttentionInterface, CompileConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
-from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
+from builders import EVERY_COMBINER, LSTM, one_by_default, three_source_batch, three_source_model
 from hf_multisource.attention import MultiHeadAttention, eager_attention_forward
 from hf_multisource.modeling_sources import MultiSourceEncoderOutput
 
@@ -85,7 +85,7 @@ def test_flash_attention_fails_for_its_package_only(combiner: str) -> None:
 
 
 @pytest.mark.feature("Model", "torch.compile, whole graph")
-@each_combiner
+@pytest.mark.parametrize("combiner", one_by_default("flat"))
 def test_forward_compiles_into_one_graph(combiner: str) -> None:
     model = three_source_model(combiner, decoder_layers=1)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_forward_compiles_into_one_graph(combiner: str) -> None:
 
 
 @pytest.mark.feature("Model", "torch.compile, whole graph")
-@each_combiner
+@pytest.mark.parametrize("combiner", one_by_default("hierarchical"))
 def test_a_training_step_compiles_into_one_graph(combiner: str) -> None:
     model = three_source_model(combiner, decoder_layers=1, label_smoothing=0.1).train()
     given = {**inputs(), "labels": TARGET.masked_fill(TARGET == 0, -100), "skip_logits": True}
@@ -109,7 +109,7 @@ def test_a_training_step_compiles_into_one_graph(combiner: str) -> None:
 
 
 @pytest.mark.feature("Generation", "torch.compile, whole graph, with a static cache")
-@each_combiner
+@pytest.mark.parametrize("combiner", one_by_default("parallel"))
 def test_a_step_of_generate_compiles_into_one_graph(combiner: str) -> None:
     model = three_source_model(combiner, decoder_layers=1)
     assert model._can_compile_fullgraph
@@ -148,7 +148,7 @@ class Step(torch.nn.Module):
 
 
 @pytest.mark.feature("Model", "torch.export of the encoder and of a decoder step")
-@each_combiner
+@pytest.mark.parametrize("combiner", one_by_default("serial"))
 def test_encoder_and_decoder_export_and_take_any_batch_and_length(combiner: str) -> None:
     model = three_source_model(combiner, decoder_layers=1)
     batch, others = three_source_batch(examples=range(3)), three_source_batch(examples=[1, 2, 3, 4])

@@ -19,6 +19,8 @@ from hf_multisource import (
 )
 from hf_multisource.recipes.tokenization import train_tokenizer
 
+pytestmark = pytest.mark.pairs
+
 every_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 both_trainers = pytest.mark.parametrize("kind", [Seq2SeqTrainer, MultiSourceTrainer])
 
