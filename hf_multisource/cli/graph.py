@@ -34,6 +34,12 @@ def graph(
         bool, typer.Option("--dry_run", help="Only check the graph, and list the steps with rows and times.")
     ] = False,
     until: Annotated[str | None, typer.Option("--until", help="Run this step and those that it needs.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", min=0, help="Seed of all trainings; everything is written in the folder seed-N of `work`."
+        ),
+    ] = None,
     draw: Annotated[
         Path | None,
         typer.Option("--draw", help="Only check the graph, and draw it into this file: Graphviz (.dot) or Mermaid."),
@@ -46,12 +52,13 @@ def graph(
         hf-multisource graph my_graph.yaml --draw graph.mmd
         hf-multisource graph my_graph.yaml --until first_model
         hf-multisource graph my_graph.yaml
+        hf-multisource graph my_graph.yaml --seed 2
 
     Each step writes a folder in `work`. Finished steps are skipped; after a kill at any moment, the same command goes
     on. A finished step whose settings, inputs or outputs have changed is named, and nothing is overwritten. The text of
     the held-out sets is removed from every corpus that a training reads.
     """
-    loaded = load_graph(file)
+    loaded = load_graph(file, seed)
     counts = count_rows(loaded)
     stages = stages_of(loaded)
     for stage in stages.values():

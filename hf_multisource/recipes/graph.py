@@ -159,10 +159,12 @@ class _Reader:
     Args:
         path: The file.
         content: What the file holds.
+        seed: Seed of all trainings.
     """
 
-    def __init__(self, path: Path, content: Any) -> None:
+    def __init__(self, path: Path, content: Any, seed: int | None) -> None:
         self.path = path
+        self.seed = seed
         self.content = self.mapping(content, "the file", SECTIONS, required=("work", "languages", "corpora", "steps"))
         self.languages = tuple(self.names(self.content["languages"], "languages"))
         self.corpora: dict[str, Corpus] = {}
@@ -244,6 +246,10 @@ class _Reader:
             options = self.mapping(keys.get("options", {}), f"{place}.options", ())
             if given := [key for key in options if key.rpartition(".")[2] in GIVEN.get(kind, ())]:
                 raise self.fail(f"{place}.options: {given[0]!r} is set by the graph; leave it out")
+            if kind == "train" and self.seed is not None:
+                if own := [key for key in options if key.rpartition(".")[2] == "seed"]:
+                    raise self.fail(f"{place}.options: {own[0]!r} is set, so --seed {self.seed} cannot be given")
+                options = {**options, "seed": self.seed}
             settings: dict[str, Any] = {
                 key: self.text(keys[key], f"{place}.{key}") for key in KINDS[kind] if key != "sources"
             }
@@ -283,6 +289,8 @@ class _Reader:
         self.read_corpora()
         self.read_steps()
         work = Path(self.text(self.content["work"], "work"))
+        if self.seed is not None:
+            work = work / f"seed-{self.seed}"
         graph = Graph(work, self.languages, self.corpora, {})
         for name in self.order():
             self.check_step(graph, self.steps[name])
@@ -387,20 +395,23 @@ class _Reader:
             raise self.fail(f"{place}.on: {corpus.name!r} lacks {lacking[0]!r}, which {model.name!r} needs")
 
 
-def load_graph(path: str | Path) -> Graph:
+def load_graph(path: str | Path, seed: int | None = None) -> Graph:
     """Read and check a graph; no text is read.
 
     Args:
         path: The YAML file.
+        seed: Seed of all trainings; `work` is then the folder `seed-N` in the one that the file names. None: the seeds
+            and the folder are those of the file.
 
     Returns:
         The graph.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If the file is not a valid graph; the message names the file, the key and what is allowed.
+        ValueError: If the file is not a valid graph, or a step has a seed of its own beside `seed`; the message names
+            the file, the key and what is allowed.
     """
-    return _Reader(Path(path), read_yaml(Path(path))).build()
+    return _Reader(Path(path), read_yaml(Path(path)), seed).build()
 
 
 def shared_sets(graph: Graph, languages: Collection[str]) -> list[Corpus]:

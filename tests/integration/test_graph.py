@@ -356,6 +356,30 @@ def test_times_come_from_the_rates_of_finished_steps(tmp_path: Path, capsys: pyt
     assert "| 2 min " in rows["both"] and "| 4 s " in rows["crossed_test"], "150 s, and 8 rows at 2 rows a second"
 
 
+def test_all_trainings_of_a_graph_have_the_given_seed_and_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_toy_graph(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    plain, seeded = stages_of(load_graph("graph.yaml")), stages_of(load_graph("graph.yaml", seed=7))
+    assert list(plain) == list(seeded)
+    for name, stage in seeded.items():
+        assert stage.folder == str(Path("work/seed-7") / name) and plain[name].folder == str(Path("work") / name)
+        words = [*stage.commands[-1]]
+        if stage.step.kind == "train":
+            assert words[words.index("--seed") + 1] == "7" and "--seed" not in plain[name].commands[-1]
+        else:
+            assert words == [word.replace("work", "work/seed-7") for word in plain[name].commands[-1]]
+
+    graph = toy_graph()
+    graph["steps"]["both"]["options"] = {"training.seed": 1}
+    write_graph(tmp_path, graph)
+    with pytest.raises(SystemExit, match=r"steps\.both\.options: 'training.seed' is set, so --seed 7 cannot be given"):
+        call(tmp_path, "--dry_run", "--seed", "7")
+    with pytest.raises(SystemExit, match="--seed"):
+        call(tmp_path, "--dry_run", "--seed", "-1")
+
+
 def test_a_graph_is_drawn_for_mermaid_and_for_graphviz(tmp_path: Path) -> None:
     make_toy_graph(tmp_path)
     call(tmp_path, "--draw", "graph.mmd")
