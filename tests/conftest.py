@@ -1,5 +1,6 @@
 """What every test runs under: no network, one thread, a cache of its own, the same random draws each time."""
 
+import gc
 import os
 import tempfile
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
-from features import Features  # noqa: E402
+from features import Features, keep_collected  # noqa: E402
 from pairs import mark_others_slow  # noqa: E402
 
 if find_spec("torchvision") is not None:  # in the environment of the tests of timm
@@ -53,5 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep_collected(config, items)
     mark_others_slow(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what all imports have made stays: collections need not look at it, those of each Trainer among them

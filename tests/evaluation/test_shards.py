@@ -83,6 +83,7 @@ def test_processes_share_the_lines_and_the_last_one_joins_them(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.cs", "out.cs.json"]
 
 
+@pytest.mark.slow
 def test_two_processes_of_accelerate_write_the_same_file(folder: Path, whole: bytes, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "accelerate.commands.launch", f"--config_file={CONFIG}", "--main_process_port=0"]
     command += ["--dynamo_backend=no", "-m", "hf_multisource.cli.translate"]

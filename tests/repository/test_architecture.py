@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -131,8 +132,9 @@ SHIPPABLE = [path for path in FLAT if path.stem not in STAYS_HOME]
 REQUIRED_AT_LOAD = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors"}
 
 
-def imports(source: str) -> Iterator[ast.Import | ast.ImportFrom]:
-    return (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+@cache
+def imports(source: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def relative_imports(source: str) -> list[ast.ImportFrom]:

@@ -112,7 +112,14 @@ def test_the_readme_is_short() -> None:
     assert len(TEXT["README.md"].splitlines()) <= MOST_LINES
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page) and page not in TUTORIALS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.quantised] if "bitsandbytes" in TEXT[page] else [])
+        for page in PAGES
+        if examples(page) and page not in TUTORIALS
+    ],
+)
 def test_python_examples_run(page: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     names: dict[str, Any] = {}

@@ -9,13 +9,13 @@ tests may prove one feature; it is supported if all their cases passed, and a sk
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
 
 HEAD = """<!-- Made by `{command}`. Do not edit. -->
 # What works
@@ -44,6 +44,26 @@ class Case:
     features: list[list[str]]
     combiner: str | None
     num_beams: str | None
+
+
+COLLECTED = pytest.StashKey[dict[str, "Case"]]()
+"""Of the configuration: all cases that were collected and are on the page, if the whole of the tests was collected."""
+
+
+def keep_collected(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Keep all cases, before `-m` chooses, for the test of the page.
+
+    Args:
+        config: The configuration.
+        items: All that was collected.
+    """
+    everything = [config.rootpath / path for path in config.getini("testpaths")]
+    if [config.invocation_params.dir / arg for arg in config.args] == everything:
+        marks = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
+        chosen = [
+            item for item in items if "feature" in marks[item.nodeid] and not marks[item.nodeid] & {"gpu", "extra"}
+        ]
+        config.stash[COLLECTED] = {item.nodeid: case_of(item) for item in chosen}
 
 
 def case_of(item: pytest.Item) -> Case:
@@ -87,21 +107,28 @@ class Features:
             self.outcomes[report.nodeid].append(report.outcome)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.page is None:
-            return
+        if self.page is not None:
+            self.write(self.page)
+
+    def write(self, page: Path) -> None:
+        """Write the page.
+
+        Args:
+            page: The file.
+        """
         table: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for nodeid in sorted(self.cases):
             for area, name in self.cases[nodeid].features:
                 table[area][name].append(nodeid)
-        versions = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
-        command = f"pytest -m '{SELECTED}' --compatibility={self.page}"
+        versions = {"transformers": version("transformers"), "torch": version("torch").split("+")[0]}
+        command = f"pytest -m '{SELECTED}' --compatibility={page}"
         text = HEAD.format(command=command, **versions)
         for area in sorted(table):
             text += f"## {area}\n\n| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
             for name in sorted(table[area], key=str.lower):
                 text += f"| {' | '.join((name, *self._cells(table[area][name])))} |\n"
             text += "\n"
-        self.page.write_text(text.rstrip() + "\n", encoding="utf-8")
+        page.write_text(text.rstrip() + "\n", encoding="utf-8")
 
     def _cells(self, nodeids: list[str]) -> list[str]:
         outcomes = [set(self.outcomes[nodeid]) for nodeid in nodeids]

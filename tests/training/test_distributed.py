@@ -141,6 +141,7 @@ FSDP: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Training", "FSDP2: two processes train as one")
 @each_combiner
 def test_two_processes_that_divide_the_model_train_as_one(combiner: str, folder: Path) -> None:
