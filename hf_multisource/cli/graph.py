@@ -36,9 +36,7 @@ def graph(
     until: Annotated[str | None, typer.Option("--until", help="Run this step and those that it needs.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed", min=0, help="Seed of all trainings; everything is written in the folder seed-N of `work`."
-        ),
+        typer.Option("--seed", help="Seed of all trainings; everything is written in the folder seed-N of `work`."),
     ] = None,
     draw: Annotated[
         Path | None,

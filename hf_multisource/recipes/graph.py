@@ -24,6 +24,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.prepare import is_same_split
 from hf_multisource.data.streams import stream_rows
 from hf_multisource.messages import shown
@@ -408,9 +409,10 @@ def load_graph(path: str | Path, seed: int | None = None) -> Graph:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If the file is not a valid graph, or a step has a seed of its own beside `seed`; the message names
-            the file, the key and what is allowed.
+        ValueError: If `seed` is negative, the file is not a valid graph, or a step has a seed of its own beside `seed`;
+            the message names the file, the key and what is allowed.
     """
+    check_at_least(0, seed=seed)
     return _Reader(Path(path), read_yaml(Path(path)), seed).build()
 
 

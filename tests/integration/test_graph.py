@@ -376,7 +376,7 @@ def test_all_trainings_of_a_graph_have_the_given_seed_and_a_folder_of_their_own(
     write_graph(tmp_path, graph)
     with pytest.raises(SystemExit, match=r"steps\.both\.options: 'training.seed' is set, so --seed 7 cannot be given"):
         call(tmp_path, "--dry_run", "--seed", "7")
-    with pytest.raises(SystemExit, match="--seed"):
+    with pytest.raises(SystemExit, match="seed is -1; it must be at least 0"):
         call(tmp_path, "--dry_run", "--seed", "-1")
 
 
