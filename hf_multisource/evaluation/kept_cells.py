@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hf_multisource.data.files import write_text
@@ -43,13 +43,22 @@ def keep_cell(folder: Path, archive: Path) -> None:
     chosen = [folder / name for name in FILES if (folder / name).is_file()]
     if (folder / SCORES).is_dir():
         chosen += [path for path in sorted((folder / SCORES).iterdir()) if _is_kept(path)]
+    write_archive(archive, {path.relative_to(folder).as_posix(): path.read_bytes() for path in chosen})
+
+
+def write_archive(archive: Path, files: Mapping[str, bytes]) -> None:
+    """Write a ZIP archive; the same files give the same archive.
+
+    Args:
+        archive: The archive, which is replaced in one step.
+        files: Content of each file by its name in the archive.
+    """
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".tmp", delete=False) as file:
         try:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as entries:
-                for path in chosen:
-                    name = path.relative_to(folder).as_posix()
-                    entries.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+                for name, content in files.items():
+                    entries.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
             file.close()
             Path(file.name).chmod(0o644)
             os.replace(file.name, archive)
