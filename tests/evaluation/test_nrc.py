@@ -142,7 +142,7 @@ def test_three_seeds_give_means_differences_and_an_answer(three: Path) -> None:
     assert rows["pivot"][2:4] == ["20.8", f"{fmean(scores):.1f} ± {stdev(scores):.1f} (3 seeds)"]
     assert rows["5"][2] == "24.2 (25.0 fully trained)" and rows["1"][2] == ""
     assert "upper bound" in rows["5, true German"][1]
-    assert "Does it hold here? **Yes**: row 5 minus pivot is +" in flowing(page) and "Still improving" not in page
+    assert "help? **Yes**: row 5 minus pivot is +" in flowing(page) and "Still improving" not in page
     assert "a gain of 3.4" in page and "from which 14.8 BLEU of the baseline are derived" in flowing(page)
     assert ["cs_en", "cs, en", "30", "7", "20"] in cells_of(page)
     assert ["back_cs", "cs, en", "41 / 42 / 50", "7", "20"] in cells_of(page)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import random
 import re
 from collections.abc import Iterator
@@ -13,14 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from command_lines import split_commands
-from hf_multisource.cli.app import main
 from hf_multisource.recipes.catalogue import shipped_recipes
 from hf_multisource.recipes.experiments import merge, read_experiment
+from tutorials import BLOCK, lacking, run_commands, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/tutorials/reconstruct_a_dead_language.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 # What the test changes in the commands of the page: the sizes, and nothing else.
 SMALL: dict[str, Any] = {
@@ -90,32 +86,6 @@ def write_small_experiment() -> None:
     Path("small/protoform.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
-def outline(text: str) -> list[str]:
-    """The lines of an output without its numbers, reconstructed words and widths of columns."""
-    lines = []
-    for line in text.splitlines():
-        line = re.sub(r"^(\d+\s+-\d+\.\d{4})\s.*", r"\1", line)  # number of a row, score, word
-        line = re.sub(r"-{2,}", "--", re.sub(r"-?\d+(\.\d+)?", "#", line))
-        lines.append(" ".join(line.split()))
-    return lines
-
-
-def run_commands(block: str) -> str:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        for words in split_commands(block):
-            if words[0] == "hf-multisource":
-                main(shrink(words[1:]))
-    return printed.getvalue()
-
-
-def run_python(code: str) -> str:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, PAGE.name, "exec"), {})
-    return printed.getvalue()
-
-
 def run_page(page: Path) -> Iterator[tuple[str, str]]:
     """Run the blocks in order; yield each output that the page shows, and what the last block before it printed."""
     printed = ""
@@ -126,8 +96,10 @@ def run_page(page: Path) -> Iterator[tuple[str, str]]:
             yield block, Path(printed.split()[-1]).read_text(encoding="utf-8")
         elif language == "csv":
             Path("new.csv").write_text(block, encoding="utf-8")
+        elif language == "bash":
+            printed = run_commands(block, shrink)
         else:
-            printed = {"bash": run_commands, "python": run_python}[language](block)
+            printed = run_python(block)
 
 
 def test_a_dead_language_is_reconstructed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +108,7 @@ def test_a_dead_language_is_reconstructed(tmp_path: Path, monkeypatch: pytest.Mo
     write_small_experiment()
     outputs = 0
     for shown, printed in run_page(PAGE):
-        lacking = [line for line in outline(shown) if line not in outline(printed)]
-        assert lacking == [], printed
+        assert lacking(shown, printed) == [], printed
         outputs += 1
     assert outputs == len(re.findall("^```(text|markdown)$", PAGE.read_text("utf-8"), re.MULTILINE))
     for file in ("runs/latin/scores/dev.all.txt", "runs/latin/scores/dev.reference.txt"):

@@ -13,7 +13,7 @@ from hf_multisource.cli.translate import parse_files
 from hf_multisource.recipes.reading import parse_overrides
 from hf_multisource.recipes.recipe import load_recipe
 
-SOURCES = ("en", "de", "fr", "image", "speech")  # that shown command lines may name
+SOURCES = ("en", "de", "fr", "kk", "ru", "image", "speech")  # that shown command lines may name
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

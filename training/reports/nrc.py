@@ -366,10 +366,10 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
     """Return the claim, the answer, and what restricts the answer, in words."""
     answer, reason = verdict(compared)
     text = (
-        f"The claim, as it was fixed before the first training: two-way cross-translation (row 5) is at least "
-        f"{OVER_PIVOT:.0f} BLEU better than the pivot, with p < {LEVEL} pooled over {SEEDS} seeds, and at least "
-        f"{OVER_ONE_WAY:.0f} BLEU better than one-way cross-translation (row 4). Does it hold here? "
-        f"**{answer.capitalize()}**: {reason}."
+        f"Does a second source that was made by a model help? **{answer.capitalize()}**: {reason}. The answer is yes "
+        f"if row 5 (two-way cross-translation) is at least {OVER_PIVOT:.0f} BLEU better than the pivot, with p < "
+        f"{LEVEL} pooled over {SEEDS} seeds, and at least {OVER_ONE_WAY:.0f} BLEU better than row 4 (one-way). These "
+        "limits were fixed before the first training."
     )
     needed = ("row4", "row5", "cs-de", "de-en")
     open_ = [f"{name} (seed {seed['seed']})" for seed in seeds for name in needed if not _is_flat(seed, name)]
@@ -476,7 +476,7 @@ def render_models(seeds: Sequence[JsonObject], graph: Mapping[str, Any]) -> str:
         )
         shown.append({"name": name, "curve": mean_curve(seeds, name)})
     if not lines:
-        return "## Learning curves\n\nNo training has finished yet.\n"
+        return "## Learning curves\n\nNo finished training has been kept yet.\n"
     header = ["model", "languages", "sources are combined by", "updates", "minutes", "parameters", "flat"]
     scored = [row for row in shown if row["name"].startswith("row")]
     writers = [row for row in shown if row not in scored]
