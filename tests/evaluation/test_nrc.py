@@ -205,7 +205,7 @@ def test_an_unfinished_graph_is_shown_with_its_gaps(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     gaps = re.search(r"^- seed 2: (.*)$", page, re.MULTILINE)
     assert gaps is not None and "seed 1:" not in page and "seed 3" not in page
-    assert gaps[1].startswith("row 2, row 3, row 4, row 5 with Czech wrong, row 5 with German absent")
+    assert gaps[1].startswith("row 2; row 3; row 4; row 5 with Czech wrong; row 5 with German absent")
     compared = read_json(tmp_path / "nrc" / "comparisons.json")
     assert compared["pivot"]["seeds"] == [1] and compared["absent-cs"]["seeds"] == [1, 2]
     shutil.rmtree(tmp_path / "run" / "seed-1" / "pivot")

@@ -331,7 +331,7 @@ def missing(seeds: Sequence[JsonObject]) -> list[str]:
             if condition not in seed["rows"].get(step, {})
         ]
         if lacking:
-            lines.append(f"- seed {seed['seed']}: {', '.join(lacking)}")
+            lines.append(f"- seed {seed['seed']}: {'; '.join(lacking)}")
     return lines
 
 
@@ -651,7 +651,7 @@ def bar_chart(seeds: Sequence[JsonObject]) -> Any:
         axes.annotate(HEAD.show(fmean(values)), (max(values), place), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), bar_labels(shown))
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * max(max(values) for values in shown.values()))
+    axes.set_xlim(0, 1.12 * max(1.0, *(max(values) for values in shown.values())))
     axes.set_xlabel(f"{HEAD.label} on the test set (bar: mean, point: a seed)")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
