@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hf_multisource.cli.command import make_main
+from hf_multisource.data.placeholders import SYNTAXES
 from hf_multisource.data.prepare import prepare_corpus
 from hf_multisource.data.rules import NONE, ROW, Rules
 
@@ -35,6 +36,14 @@ def prepare(
         typer.Option("--scripts", metavar="LANGUAGE=SCRIPT ...", help="Unicode script of a language: kk=Cyrillic."),
     ] = None,
     min_script: Annotated[float, typer.Option("--min_script", help="Smallest share of letters of the script.")] = 0.5,
+    placeholders: Annotated[
+        str | None,
+        typer.Option(
+            "--placeholders",
+            metavar="SYNTAX",
+            help=f"Drop rows whose texts have different placeholders: {', '.join(SYNTAXES)}.",
+        ),
+    ] = None,
     duplicates: Annotated[
         str, typer.Option("--duplicates", help=f"Compare whole rows ({ROW}), one language, or do not ({NONE}).")
     ] = ROW,
@@ -52,7 +61,7 @@ def prepare(
             --scripts kk=Cyrillic en=Latin
 
     The rules, in this order: control characters and spaces, Unicode NFC, punctuation, --require, length, ratio, script,
-    duplicates, held-out sets. OUT receives `<split>.<language>` for each language, and `counts.json`.
+    placeholders, duplicates, held-out sets. OUT receives `<split>.<language>` for each language, and `counts.json`.
     """
     rules = Rules(
         keep_punctuation=keep_punctuation,
@@ -62,6 +71,7 @@ def prepare(
         max_ratio=max_ratio,
         scripts=parse_scripts(scripts or ()),
         min_script=min_script,
+        placeholders=placeholders,
         duplicates=duplicates,
         ngram=ngram,
     )

@@ -13,12 +13,24 @@ from dataclasses import dataclass, field
 
 import regex
 
-from hf_multisource.data.checks import check_at_least
+from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.normalization import compose, plain_punctuation, remove_controls
 from hf_multisource.data.overlap import Overlap
+from hf_multisource.data.placeholders import SYNTAXES, differing_languages
 from hf_multisource.data.streams import TextRow
 
-RULES = ("controls", "nfc", "punctuation", "required", "length", "ratio", "script", "duplicates", "held_out")
+RULES = (
+    "controls",
+    "nfc",
+    "punctuation",
+    "required",
+    "length",
+    "ratio",
+    "script",
+    "placeholders",
+    "duplicates",
+    "held_out",
+)
 CHANGES = ("controls", "nfc", "punctuation")  # these change texts; the others drop rows
 ROW, NONE = "row", "none"  # values of `Rules.duplicates` that are no language
 
@@ -38,6 +50,8 @@ class Rules:
         max_ratio: Largest ratio between the words of the longest and of the shortest text of a row; None: any.
         scripts: Language -> name of the Unicode script that it is written in, such as Cyrillic.
         min_script: Smallest share of letters that are of the language's script. A text without letters passes.
+        placeholders: One of `hf_multisource.data.placeholders.SYNTAXES`: rows are dropped in which a text has other
+            placeholders or other markup than the first text, escape sequences aside; None: any.
         duplicates: "row": of rows that are alike in all languages, the first stays; a language: of rows that are alike
             in it, the first stays; "none": all stay.
         ngram: Number of words in a row that no text may share with a held-out text of its language. Texts with fewer
@@ -51,6 +65,7 @@ class Rules:
     max_ratio: float | None = None
     scripts: Mapping[str, str] = field(default_factory=dict)
     min_script: float = 0.5
+    placeholders: str | None = None
     duplicates: str = ROW
     ngram: int = 6
 
@@ -65,6 +80,7 @@ class Rules:
         """
         check_at_least(1, min_words=self.min_words, max_ratio=self.max_ratio, ngram=self.ngram)
         check_at_least(self.min_words, max_words=self.max_words)
+        check_choice(list(SYNTAXES), placeholders=self.placeholders)
         if not 0 <= self.min_script <= 1:
             raise ValueError(f"min_script is {self.min_script}; it must be a share from 0 to 1")
         named = {"require": self.require, "scripts": [*self.scripts]}
@@ -109,6 +125,8 @@ class Rules:
             filters["script"] = lambda row: [
                 name for name, pattern in patterns.items() if (text := row[name]) and not self._is_in(text, pattern)
             ]
+        if (syntax := self.placeholders) is not None:
+            filters["placeholders"] = lambda row: differing_languages(row, syntax)
         if self.duplicates != NONE:
             filters["duplicates"] = _Duplicates(None if self.duplicates == ROW else self.duplicates)
         if overlaps:

@@ -22,6 +22,7 @@ from hf_multisource import MultiSourceConfig, MultiSourceProcessor
 from hf_multisource.data.checks import check_choice
 from hf_multisource.data.encoding import text_keys
 from hf_multisource.data.files import check_new_folder
+from hf_multisource.data.placeholders import MASK_TOKENS, TOKEN, add_mask_tokens
 from hf_multisource.data.romanization import CYRILLIC, ROMANIZATION
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.source_kinds import is_absent
@@ -74,6 +75,7 @@ def train_tokenizer(
     null_token: str | None = None,
     romanize: bool = False,
     decode_cyrillic: bool = False,
+    mask_tokens: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on sentences.
 
@@ -92,33 +94,46 @@ def train_tokenizer(
             `hf_multisource.data.romanization`. Not for `symbols`.
         decode_cyrillic: Whether decoding writes Cyrillic letters again, also for what was Latin in the text; only with
             `romanize`.
+        mask_tokens: Whether to add the tokens of `hf_multisource.data.placeholders`, for texts that `mask_texts` has
+            masked; they count in `vocab_size`. White space is then kept exactly, also around these tokens, and a word
+            at the beginning of a text is encoded as it is behind a token, without a space. Not for `symbols`, and not
+            with `decode_cyrillic`.
 
     Returns:
         The tokenizer, which ends every sentence with `</s>` and does not read special tokens in text as such.
 
     Raises:
         ValueError: If the kind is unknown, `vocab_size` too small, `null_token` no new token, `lowercase` or `romanize`
-            set for symbols, `decode_cyrillic` without `romanize`, or there is no text.
+            set for symbols, `decode_cyrillic` without `romanize`, `mask_tokens` with symbols or `decode_cyrillic`, or
+            there is no text.
     """
     check_choice(KINDS, kind=kind)
-    for name, value in (("lowercase", lowercase), ("romanize", romanize)):
+    for name, value in (("lowercase", lowercase), ("romanize", romanize), ("mask_tokens", mask_tokens)):
         if value and kind not in SUBWORDS:
             raise ValueError(f"{name} is not allowed with kind {kind}: symbols are taken as they are")
     if decode_cyrillic and not romanize:
         raise ValueError("decode_cyrillic is True, but is only allowed with romanize=True")
+    if decode_cyrillic and mask_tokens:
+        raise ValueError("mask_tokens is not allowed with decode_cyrillic, which would change the tokens in the text")
     if null_token is not None and (not null_token.strip() or null_token in SPECIAL_TOKENS):
         raise ValueError(f"null_token is {null_token!r}, but must be a token of its own, such as '<NULL>'")
     special_tokens = SPECIAL_TOKENS if null_token is None else (*SPECIAL_TOKENS, null_token)
     letters = ALPHABET if kind in SUBWORDS else []
-    least = len(special_tokens) + len(letters) + 1
+    masks = MASK_TOKENS if mask_tokens else ()
+    least = len(special_tokens) + len(masks) + len(letters) + 1
     if vocab_size < least:
-        parts = f"{len(special_tokens)} special tokens{f', {len(letters)} bytes' if letters else ''} and one more"
+        counted = {"mask tokens": masks, "bytes": letters}
+        listed = "".join(f", {len(tokens)} {name}" for name, tokens in counted.items() if tokens)
+        parts = f"{len(special_tokens)} special tokens{listed} and one more"
         raise ValueError(f"vocab_size is {vocab_size}, but must be at least {least}: {parts}")
-    sentences = [text for text in texts if text and text.strip()]
+    given = (text for text in texts if text)
+    parts_of_texts = (part for text in given for part in (TOKEN.split(text) if mask_tokens else [text]))
+    sentences = [text for text in parts_of_texts if text.strip()]
     if not sentences:
         raise ValueError("there is no text to train the tokenizer on")
     if kind in SUBWORDS:
-        tokenizer = _learn_subwords(sentences, kind, vocab_size, special_tokens, lowercase, romanize)
+        size = vocab_size - len(masks)
+        tokenizer = _learn_subwords(sentences, kind, size, special_tokens, lowercase, romanize, mask_tokens)
         if decode_cyrillic:
             letters_back = (decoders.Replace(latin, cyrillic) for latin, cyrillic in CYRILLIC.items())
             tokenizer.decoder = decoders.Sequence([tokenizer.decoder, *letters_back])
@@ -127,7 +142,7 @@ def train_tokenizer(
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
     )
-    return PreTrainedTokenizerFast(
+    trained = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         eos_token="</s>",
@@ -137,10 +152,19 @@ def train_tokenizer(
         split_special_tokens=True,  # a sentence may well quote "</s>", and must not end there
         model_input_names=["input_ids", "attention_mask"],
     )
+    if mask_tokens:
+        add_mask_tokens(trained)
+    return trained
 
 
 def _learn_subwords(
-    sentences: Sequence[str], kind: str, vocab_size: int, special_tokens: Sequence[str], lowercase: bool, romanize: bool
+    sentences: Sequence[str],
+    kind: str,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    lowercase: bool,
+    romanize: bool,
+    keeps_blanks: bool,
 ) -> Tokenizer:
     """Train a tokenizer of bytes; the arguments are those of `train_tokenizer`, checked."""
     parts = [list(cut_long_words(text)) for text in sentences]
@@ -165,17 +189,18 @@ def _learn_subwords(
     tokenizer = Tokenizer(model)
     lower = [normalizers.Lowercase()] if lowercase else []
     latin = [normalizers.Replace(letter, spelling) for letter, spelling in ROMANIZATION.items()] if romanize else []
-    # The first word gets a space as well, or it would be another token than the same word later on.
-    tokenizer.normalizer = normalizers.Sequence(
-        [*lower, normalizers.NFC(), *latin, normalizers.Strip(), normalizers.Prepend(" ")]
-    )
+    # The first word gets a space as well, or it would be another token than the same word later on. Where blanks are
+    # kept it does not: each part between two mask tokens is normalised by itself, and would get a space.
+    first_space = [] if keeps_blanks else [normalizers.Strip(), normalizers.Prepend(" ")]
+    tokenizer.normalizer = normalizers.Sequence([*lower, normalizers.NFC(), *latin, *first_space])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORDS), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    no_first_space = [] if keeps_blanks else [decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *no_first_space])
     tokenizer.train_from_iterator((part for cut in parts for part in cut), trainer)
     if kind == "unigram":
         tokenizer.model = _settled(tokenizer, len(special_tokens))

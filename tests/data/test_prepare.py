@@ -95,6 +95,19 @@ def test_rows_are_dropped_by_the_share_of_letters_of_a_script() -> None:
     assert kept(rows, scripts={"kk": "Cyrillic"}, min_script=0.3)[0] == ["one", "two", "12 %", "үш"]
 
 
+def test_rows_are_dropped_whose_texts_have_different_placeholders() -> None:
+    rows: list[list[str | None]] = [
+        ["%S үш", "1 %S"],
+        ["%d бір", "2"],
+        [None, "3 <b>x</b>"],
+        ["а &amp; б", "4"],
+        ["{0}", "5 {0} %S"],
+    ]
+    assert kept(rows) == (["1 %S", "2", "3 <b>x</b>", "4", "5 {0} %S"], {})
+    assert kept(rows, placeholders="any") == (["1 %S", "3 <b>x</b>", "4"], {"placeholders": {"rows": 2, "en": 2}})
+    assert kept(rows, placeholders="fluent")[0] == ["1 %S", "2", "3 <b>x</b>", "4", "5 {0} %S"]
+
+
 def test_the_first_of_alike_rows_stays() -> None:
     rows: list[list[str | None]] = [["а", "x"], ["а", "x"], ["а", "y"], [None, "x"], [None, "z"]]
     assert kept(rows)[0] == ["x", "y", "x", "z"]
@@ -216,6 +229,7 @@ def test_every_form_of_data_gives_the_same(form: str, tmp_path: Path) -> None:
         (["--min_words", "0"], "min_words is 0; it must be at least 1"),
         (["--min_words", "3", "--max_words", "2"], "max_words is 2; it must be at least 3"),
         (["--max_ratio", "0.5"], "max_ratio is 0.5; it must be at least 1"),
+        (["--placeholders", "po"], "placeholders is 'po'; allowed are html, "),
         (["--min_script", "2"], "min_script is 2.0; it must be a share from 0 to 1"),
         (["--ngram", "0"], "ngram is 0; it must be at least 1"),
         (["--min_words", "9"], "no row of split 'train' of CORPUS is left: read: 4 rows"),

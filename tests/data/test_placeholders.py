@@ -1,0 +1,321 @@
+"""Placeholders and markup of user-interface strings: found, replaced by tokens, restored, and compared."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from builders import END
+from hf_multisource.data.placeholders import (
+    KINDS,
+    LIMIT,
+    MASK_TOKENS,
+    SYNTAXES,
+    PlaceholderTable,
+    add_mask_tokens,
+    broken_placeholders,
+    differing_languages,
+    find_placeholders,
+    mask_texts,
+    restore_text,
+)
+from hf_multisource.recipes.tokenization import MIN_VOCAB_SIZE, SUBWORDS, train_tokenizer
+
+each_syntax = pytest.mark.parametrize("syntax", SYNTAXES)
+PIECES = [
+    *("%S", "%1$S", "%2$s", "%(name)s", "%d", "%%", "% d", "%1", "%L1", "%n", "#1", "%@", "%5.*f", "%<PRIu64>"),
+    *("{ $name }", "{0}", "{name}", "{ -brand-short-name }", '{ -brand(case: "gen") }', "{{pages}}", "${x}", "{}"),
+    *('{ "" }', "{0, number}", "{n, plural, one {# file} other {# files}}", "{ $n ->", "{", "}", "'{'"),
+    *('<a data-l10n-name="x">', "</a>", "<a href='%s'>", "<b>", "</b>", "<br/>", "<br>", "<Enter>", "<x id=1/>"),
+    *("&brandShortName;", "&amp;", "&#160;", "&File", "_File", "E_xit", "&&", "__", "&", "_", "<", ">", "%"),
+    *(
+        "\\n",
+        "\\u00e9",
+        '\\"',
+        "\n",
+        "\r\n",
+        "\t",
+        " ",
+        "\u00a0",
+        "\u2028",
+        "https://a.b/c?d=1&e=2",
+        "a.b@c.org",
+        "www.a.b",
+    ),
+    *("<ph1>", "<open1>", "</open1>", "<close1>", "<char16>", "<ph99>", "<ph٣>", "<ph", "1>", "h1>", "word", "Ž"),
+]
+texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join)
+
+
+def found(text: str, syntax: str = "any") -> list[str]:
+    return [placeholder.text for placeholder in find_placeholders(text, syntax)]
+
+
+def kinds(text: str, syntax: str = "any") -> list[str]:
+    return [placeholder.kind for placeholder in find_placeholders(text, syntax)]
+
+
+def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
+    return [*mask_texts({str(i): text for i, text in enumerate(texts)}, syntax).texts.values()]
+
+
+# What is found
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "expected"),
+    [
+        ("fluent", '{ $name } { -brand(case: "gen") } { msg.title } {$x} %S', ["{ $name }", '{ -brand(case: "gen") }']),
+        ("fluent", '{ $name } { -brand(case: "gen") } { msg.title } {$x} %S', ["{ msg.title }", "{$x}"]),
+        (
+            "fluent",
+            '{ NUMBER($n, style: "percent") }{ "}" } {not this}',
+            ['{ NUMBER($n, style: "percent") }', '{ "}" }'],
+        ),
+        ("printf", "%s %-5.2f %1$s %% %lu %<PRIu64> % d", ["%s", "%-5.2f", "%1$s", "%%", "%lu", "%<PRIu64>", "% d"]),
+        ("python", "%(name)s %(n)5d %% {name}", ["%(name)s", "%(n)5d", "%%"]),
+        ("python-brace", "{} {0} {name!r:>5} {a.b[0]} {{x}}", ["{}", "{0}", "{name!r:>5}", "{a.b[0]}", "{{", "}}"]),
+        ("icu", "{name} {0, number, integer} '{x}' it''s # {a b}", ["{name}", "{0, number, integer}", "'{x}'"]),
+        ("icu-variant", "# of {total}", ["#", "{total}"]),
+        ("java", r"{0} %1$s %tY %n \u00e9", ["{0}", "%1$s", "%tY", "%n", r"\u00e9"]),
+        ("qt", "%1 %L2 %n &File && <b>x</b>", ["%1", "%L2", "%n", "&", "&&", "<b>", "</b>"]),
+        ("gtk", "E_xit __ %s", ["_", "__", "%s"]),
+        ("gtk", "file_name_x", []),
+        ("android", r"%1$s \n \' <xliff:g id=\"x\">%2$d</xliff:g> 100 % sure", ["%1$s", r"\n", r"\'"]),
+        ("properties", r"%S %1$S %% \n {{pages}} #1 {x}", ["%S", "%1$S", "%%", r"\n", "{{pages}}", "#1"]),
+        ("html", "<b>x</b> <br/> <!-- c --> &amp; &x; %S", ["<b>", "</b>", "<br/>", "<!-- c -->", "&amp;", "&x;"]),
+        ("html", "<a href='x>y' title=\"a\">z</a> <x:y/>", ["<a href='x>y' title=\"a\">", "</a>", "<x:y/>"]),
+        ("html", "See https://a.b/c_(d), www.a.b. or me@a.org.", ["https://a.b/c_", "www.a.b", "me@a.org"]),
+        ("any", "Print _Colours, 100 % safe, R&D, file_name", ["_"]),
+        ("any", "Do&n’t Save", ["&"]),
+        ("any", "50%discount, PKCS #11, a {brace here}", []),
+    ],
+)
+def test_each_syntax_finds_its_own(syntax: str, text: str, expected: list[str]) -> None:
+    places = [found(text, syntax).index(one) for one in expected]
+    assert places == sorted(places)
+    assert expected or not found(text, syntax)
+
+
+def test_any_finds_all_of_them() -> None:
+    text = (
+        "%S %1$S %(name)s %d %% { $name } {0} {name} { -brand-short-name } "
+        '<a data-l10n-name="x">y</a> <br/> &brandShortName; &amp; \\n https://a.org me@a.org'
+    )
+    plain = text
+    for placeholder in reversed(find_placeholders(text)):
+        plain = plain[: placeholder.start] + plain[placeholder.end :]
+    assert plain.split() == ["y"]
+    assert set(kinds(text)) == {*KINDS} - {"key"}
+
+
+def test_a_number_in_braces_is_a_literal_of_fluent_and_an_argument_elsewhere() -> None:
+    assert kinds("{0}") == kinds("{0}", "icu") == kinds("{0}", "python-brace") == ["ph"]
+    assert kinds('{ "x" } { 0 }', "fluent") == ["char", "char"]
+
+
+def test_what_only_looks_like_a_tag_is_text() -> None:
+    assert found("Press <Enter> if 1 < 2 and 3 > 2") == []
+    assert kinds("<Enter>x</Enter>") == ["open", "close"]  # a pair is markup
+    assert kinds("<p>one<p>two") == ["tag", "tag"]
+
+
+def test_tags_are_paired_by_name_from_the_inside() -> None:
+    assert kinds("</b><b><i></b></i>") == ["tag", "open", "tag", "close", "tag"]
+
+
+def test_a_marker_of_an_access_key_is_one_only_if_it_is_the_only_one() -> None:
+    assert kinds("&File") == ["key"]
+    assert kinds("&File &Edit") == []
+
+
+def test_arguments_that_are_taken_in_order_are_counted() -> None:
+    listed = find_placeholders('%s <a href="%s">%*d</a> %2$s %%', "printf")
+    assert [placeholder.arguments for placeholder in listed] == [(1,), (2,), (3, 4), (), (), ()]
+
+
+# Masks
+
+
+def test_equal_placeholders_have_equal_tokens_in_all_languages_whatever_the_order() -> None:
+    assert masked("%1$S of %2$S, %1$S", "%2$S: %S", None) == ["<ph1> of <ph2>, <ph1>", "<ph2>: <ph1>", None]
+    assert masked('<a id="x">A</a> <b>B</b>', "<b>B</b> <a id='x'>A</a>") == [
+        "<open1>A<close1> <open2>B<close2>",
+        "<open2>B<close2> <open1>A<close1>",
+    ]
+    assert masked("{ -brand } { $n }", '{ NUMBER($n, a: 1) } { -brand(case: "gen") }') == ["<ph1> <ph2>", "<ph2> <ph1>"]
+    assert masked("%s %d", "%2$d %1$s", syntax="printf") == ["<ph1> <ph2>", "<ph2> <ph1>"]
+    assert masked("{} {}", "{1} {0}", syntax="python-brace") == ["<ph1> <ph2>", "<ph2> <ph1>"]
+
+
+def test_a_placeholder_that_only_one_language_has_gets_a_token_of_its_own() -> None:
+    row = mask_texts({"en": "%1$S", "de": "%1$S %2$S", "cs": "%1$S"})
+    assert row.texts["de"] == "<ph1> <ph2>"
+    assert row.differing == ["de"]
+    assert differing_languages({"en": "a", "de": "%S", "cs": None}) == ["de"]
+    assert differing_languages({"en": "a &amp; b", "de": "a und b"}) == []
+
+
+def test_escape_sequences_are_masked_if_all_texts_have_them() -> None:
+    assert masked("a\\nb &amp;", "c\\nd und") == ["a<char1>b &amp;", "c<char1>d und"]
+
+
+def test_white_space_at_the_ends_is_kept_apart() -> None:
+    row = mask_texts({"en": " \n%S\u00a0", "de": "%S"})
+    assert row.texts == {"en": "<ph1>", "de": "<ph1>"}
+    assert restore_text("x <ph1>", row.tables["en"]) == " \nx %S\u00a0"
+
+
+def test_the_tokens_whose_order_is_fixed_are_a_chain() -> None:
+    row = mask_texts({"en": "%s %2$s <a href='%s'>%d</a> %%"}, "printf")
+    assert row.texts["en"] == "<ph1> <ph2> <open1><ph3><close1> <char1>"
+    assert row.tables["en"].chain == ("<ph1>", "<open1>", "<ph3>")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{n, plural, one {# file} other {# files}}", "variants of a text"),
+        ('{ NUMBER($n, type: "ordinal") ->\n   *[other] { $n } files\n}', "variants of a text"),
+        (" ".join(f"%{i}$S <ph1>" for i in range(1, LIMIT + 2)), f"more than {LIMIT} different"),
+    ],
+)
+def test_a_row_that_cannot_be_masked_says_why_and_stays_as_it_is(text: str, reason: str) -> None:
+    row = mask_texts({"en": text, "de": "x"})
+    assert row.texts == {"en": text, "de": "x"}
+    assert reason in (row.refused or "")
+    assert restore_text(text, row.tables["en"]) == text
+
+
+@given(text=texts, others=st.lists(texts | st.none(), max_size=2), syntax=st.sampled_from([*SYNTAXES]))
+@example(text="<ph<ph1>1>%S", others=[], syntax="printf")
+@example(text="<ph%S1>", others=["%S"], syntax="any")
+@example(text="{" * 50 + "}" * 50, others=[], syntax="any")
+def test_what_is_masked_is_restored_byte_for_byte(text: str, others: list[str | None], syntax: str) -> None:
+    given_texts: dict[str, str | None] = {"0": text, **{str(i): one for i, one in enumerate(others, 1)}}
+    row = mask_texts(given_texts, syntax)
+    for language, one in given_texts.items():
+        if one is None:
+            assert row.texts[language] is None and language not in row.tables
+        else:
+            assert restore_text(row.texts[language] or "", row.tables[language]) == one
+
+
+@given(text=texts, syntax=st.sampled_from([*SYNTAXES]))
+def test_placeholders_do_not_overlap_and_opening_tags_have_closing_ones(text: str, syntax: str) -> None:
+    end, opened = 0, []
+    for one in find_placeholders(text, syntax):
+        assert end <= one.start < one.end and text[one.start : one.end] == one.text
+        end = one.end
+        if one.kind == "open":
+            opened.append(one.key)
+        elif one.kind == "close":
+            assert opened.pop() == one.key
+    assert not opened
+
+
+@given(text=texts, syntax=st.sampled_from([*SYNTAXES]))
+def test_a_text_is_no_broken_translation_of_itself(text: str, syntax: str) -> None:
+    assert broken_placeholders(text, text, syntax) == []
+
+
+@pytest.mark.parametrize("masked_text", ["", "<ph1> <ph1>", "<ph1> <ph2>", "<ph1> <ph99>"])
+def test_a_text_with_other_tokens_is_not_restored(masked_text: str) -> None:
+    with pytest.raises(ValueError, match=r"<ph\d+> occurs .* in the text; it must occur"):
+        restore_text(masked_text, PlaceholderTable({"<ph1>": ("%S",)}))
+
+
+def test_a_long_text_of_brackets_takes_no_long_time() -> None:
+    for piece in ("{", "<", "<a ", "&", "%", "'{", "{ $", "<!--", "a" * 3 + "@", "x://", "{}", "<b>", "</b>"):
+        start = time.process_time()
+        mask_texts({"en": piece * 2000})
+        assert time.process_time() - start < 2
+
+
+def test_an_unknown_syntax_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"syntax is 'po'; allowed are html, fluent, .*, any"):
+        mask_texts({"en": "x"}, "po")
+
+
+# Tokenizers
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_a_tokenizer_keeps_the_tokens_and_all_blanks(kind: str) -> None:
+    size = MIN_VOCAB_SIZE + len(MASK_TOKENS) + 20
+    tokenizer: Any = train_tokenizer(["ein Hund rennt", "a <ph1> runs"] * 3, kind, size, mask_tokens=True)
+    ids = add_mask_tokens(tokenizer)  # again: nothing is added
+    assert ids == [*range(len(tokenizer) - len(MASK_TOKENS), len(tokenizer))]
+    assert len(tokenizer) <= size
+    for text in ("a<ph1>dog", "<open1>a <ph16><close1>, <char1> dog", " <ph1>  <ph1> ", "<ph17> <tag2>", "Hund. "):
+        encoded = tokenizer(text).input_ids
+        assert encoded[-1] == END
+        assert sum(token in ids for token in encoded) == sum(text.count(token) for token in MASK_TOKENS)
+        assert tokenizer.decode(encoded, skip_special_tokens=True) == text
+
+
+def test_the_letters_of_mask_tokens_are_not_learnt() -> None:
+    size = MIN_VOCAB_SIZE + len(MASK_TOKENS) + 20
+    tokenizer = train_tokenizer(["<open1>x y<close1>"] * 9, "bpe", size, mask_tokens=True)
+    assert not {"open", "close", "op", "cl"} & {*tokenizer.get_vocab()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "symbols"}, "mask_tokens is not allowed with kind symbols"),
+        ({"romanize": True, "decode_cyrillic": True}, "mask_tokens is not allowed with decode_cyrillic"),
+        ({"vocab_size": MIN_VOCAB_SIZE}, f"4 special tokens, {len(MASK_TOKENS)} mask tokens, 256 bytes and one more"),
+    ],
+)
+def test_options_that_do_not_go_with_mask_tokens_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(["a"], **{"kind": "bpe", "vocab_size": 1000, **options}, mask_tokens=True)
+
+
+# What would break
+
+
+@pytest.mark.parametrize(
+    ("syntax", "source", "text", "faults"),
+    [
+        ("any", "%S has %1$S", "%S", ["%1$S occurs once, but must occur 2 times."]),
+        ("any", "{ $n } files", "dataje", ["{ $n } is missing."]),
+        ("any", "files", "{ $n } dataje", ["{ $n } is not in the source."]),
+        ("any", "%1$S", "%2$S", ["%1$S is missing.", "%2$S is not in the source."]),
+        ("printf", "%s: %d", "%d: %s", ["The order of %d, %s must be that of the source: %s, %d."]),
+        ("printf", "%s: %d", "%2$d: %1$s", []),
+        ("printf", "100%% safe", "100 % safe", ["% s is not in the source."]),
+        ("html", "<b>x</b>", "x</b><b>", ["</b> stands before its opening tag."]),
+        ("html", "<b>x</b>", "<b>x", ["</b> is missing.", "<b> is not closed."]),
+        ("html", "<b>x</b>", "x</b>", ["<b> is missing.", "</b> has no opening tag."]),
+        ("html", "<b>x</b>", "<b><i>x</b>", ["<i> is not in the source."]),
+        ("html", "<a href='x'>y</a>", '<a  href="x">z</a>', []),
+        ("html", "a &amp; b<br>c", "a und b<br>c", []),
+        ("qt", "&File", "Dataja", ['The marker "&" of the access key is missing.']),
+        ("qt", "&File", "Dataja&", ['The marker "&" of the access key is missing.']),
+        ("qt", "&File", "&Dataja", []),
+        ("fluent", "{ $n } files", "{ $n } files }", ['A brace "}" stands without its partner.']),
+        ("icu", "{0}", "{0} {", ['A brace "{" stands without its partner.']),
+        ("html", "x ", "x", ["The white space at the beginning and the end must be '' and ' '; it is '' and ''."]),
+        (
+            "any",
+            "https://a.org/en",
+            "https://a.org/de",
+            ["https://a.org/en is missing.", "https://a.org/de is not in the source."],
+        ),
+    ],
+)
+def test_a_fault_is_said_in_words(syntax: str, source: str, text: str, faults: list[str]) -> None:
+    assert broken_placeholders(source, text, syntax) == faults
+
+
+def test_an_access_key_must_be_in_the_text_outside_of_placeholders() -> None:
+    assert broken_placeholders("File { $x }", "Dataja { $x }", access_key="d") == []
+    assert broken_placeholders("File { $x }", "Dataja { $x }", access_key="X") == [
+        'The access key "X" is not in the text.'
+    ]
