@@ -1,0 +1,101 @@
+"""Read and fill the .dtd files in which Mozilla products kept their texts: `<!ENTITY key "text">`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hf_multisource.data.catalogue_entries import (
+    DONE,
+    REVIEW,
+    Catalogue,
+    Changes,
+    Entry,
+    Identity,
+    Span,
+    decode,
+    insert_blocks,
+    line_numbers,
+    newline_of,
+    review_state,
+)
+
+HEAD = re.compile(r"<!ENTITY[ \t\r\n]+([^\s\"'%<>]+)[ \t\r\n]+([\"'])")
+
+
+def read_dtd(path: str, content: bytes) -> Catalogue:
+    """Read the entities of a .dtd file. References such as `&brandShortName;` stay as they are; nothing is expanded.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue. Declarations of other kinds are not handled.
+    """
+    text = decode(path, content)
+    entries, unhandled = [], []
+    line = line_numbers(text)
+    for key, value, comment, span in _entities(text):
+        if key is None:
+            unhandled.append(f'line {line(span[0])}: not <!ENTITY key "text">')
+        else:
+            entries.append(Entry(key, "", value, review_state(comment), comment))
+    return Catalogue(path, content, tuple(entries), tuple(unhandled))
+
+
+def fill_dtd(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+    """Add entities to a .dtd file, each under a comment that asks for a review.
+
+    Args:
+        catalogue: The file.
+        texts: The new texts, with references in the syntax of XML.
+        reference: The same file in a source language, which gives the order.
+
+    Returns:
+        The changes.
+    """
+    text = catalogue.text
+    present: dict[str, Span] = {}
+    for key, _, _, span in _entities(text):
+        if key is not None:
+            present.setdefault(key, span)
+    refused, blocks, newline = dict[Identity, str](), dict[str, str](), newline_of(text)
+    for (key, part), value in texts.items():
+        quote = "'" if '"' in value else '"'
+        if key in present:
+            refused[key, part] = DONE
+        elif part:
+            refused[key, part] = "entities have no parts"
+        elif quote in value or "%" in value:
+            refused[key, part] = "an entity cannot hold % or both kinds of quotation marks; write &#037; or &quot;"
+        else:
+            blocks[key] = f"<!-- {REVIEW} -->{newline}<!ENTITY {key} {quote}{value}{quote}>"
+    order = [entry.key for entry in reference.entries] if reference else []
+    return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
+
+
+def _entities(text: str) -> Iterator[tuple[str | None, str, str, Span]]:
+    """Key, value, comment and span of each declaration; the key is None for what is no entity with a text."""
+    place, comment, start = 0, "", 0
+    while (first := text.find("<!", place)) >= 0:
+        if text.startswith("<!--", first):
+            if (end := text.find("-->", first)) < 0:
+                yield None, "", "", (first, len(text))
+                return
+            comment, start, place = text[first + 4 : end].strip(), first, end + 3
+            continue
+        head = HEAD.match(text, first)
+        closed = text.find(head[2], head.end()) if head else text.find(">", first)
+        if closed < 0:
+            yield None, "", "", (first, len(text))
+            return
+        end = closed if head is None else text.find(">", closed)
+        if head is None or end < 0 or text[closed + 1 : end].strip():
+            yield None, "", "", (first, closed)
+            place = closed + 1
+        else:
+            place = end + 1
+            begin = start if comment and not text[start:first].partition("-->")[2].strip() else first
+            yield head[1], text[head.end() : closed], comment if begin < first else "", (begin, place)
+        comment = ""

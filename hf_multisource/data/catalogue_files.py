@@ -1,0 +1,192 @@
+"""Read and fill localisation catalogues of every format, by the name of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from hf_multisource.data.catalogue_android import fill_android, read_android
+from hf_multisource.data.catalogue_dtd import fill_dtd, read_dtd
+from hf_multisource.data.catalogue_entries import (
+    FUZZY,
+    Catalogue,
+    Changes,
+    Entry,
+    Identity,
+    apply_edits,
+    shown_identity,
+)
+from hf_multisource.data.catalogue_fluent import fill_fluent, read_fluent
+from hf_multisource.data.catalogue_gettext import fill_po, read_mo, read_po
+from hf_multisource.data.catalogue_properties import fill_properties, read_properties
+from hf_multisource.data.catalogue_qt import fill_qt, read_qt
+from hf_multisource.data.catalogue_xliff import fill_xliff, read_xliff
+
+MAX_FILE = 16 << 20  # bytes of a catalogue; large ones of free software have 5 MB
+
+Reader = Callable[[str, bytes], Catalogue]
+Filler = Callable[[Catalogue, Mapping[Identity, str], Catalogue | None], Changes]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of one format are read and filled.
+
+    Args:
+        name: Name of the format.
+        read: Reads a file.
+        fill: Gives the changes that fill entries; None if files of this format are compiled from another one.
+    """
+
+    name: str
+    read: Reader
+    fill: Filler | None
+
+
+FORMATS = {
+    ".ftl": Format("Fluent", read_fluent, fill_fluent),
+    ".po": Format("gettext", read_po, fill_po),
+    ".pot": Format("gettext template", read_po, fill_po),
+    ".mo": Format("compiled gettext", read_mo, None),
+    ".xlf": Format("XLIFF", read_xliff, fill_xliff),
+    ".xliff": Format("XLIFF", read_xliff, fill_xliff),
+    ".properties": Format("Java properties", read_properties, fill_properties),
+    ".ts": Format("Qt", read_qt, fill_qt),
+    ".dtd": Format("Mozilla DTD", read_dtd, fill_dtd),
+}
+ANDROID = Format("Android", read_android, fill_android)
+NAMES = [*FORMATS, "strings.xml"]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A catalogue with filled entries.
+
+    Args:
+        content: The new bytes.
+        filled: The entries that were filled.
+        refused: The entries that were not, each with the reason.
+    """
+
+    content: bytes
+    filled: tuple[Identity, ...]
+    refused: Mapping[Identity, str]
+
+
+def find_format(path: str) -> Format | None:
+    """Return the format of a file.
+
+    Args:
+        path: Its name.
+
+    Returns:
+        The format; None if the file is no catalogue, by its name.
+    """
+    name = PurePosixPath(path).name.lower()
+    if name.startswith("strings") and name.endswith(".xml"):
+        return ANDROID
+    return FORMATS.get(PurePosixPath(name).suffix)
+
+
+def read_catalogue(path: str, content: bytes) -> Catalogue:
+    """Read a localisation catalogue.
+
+    Args:
+        path: Its name, from which the format follows, and which messages show.
+        content: Its bytes.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        ImportError: If the format needs a package that is not installed.
+        ValueError: If the format is unknown, or the file is damaged or too large; the message names file and line.
+    """
+    if (form := find_format(path)) is None:
+        raise ValueError(f"{path} is no catalogue; allowed are {', '.join(NAMES)}")
+    if len(content) > MAX_FILE:
+        raise ValueError(f"{path} has {len(content):,} bytes; at most {MAX_FILE:,} are read")
+    return form.read(path, content)
+
+
+def fill_catalogue(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None = None) -> Filled:
+    """Write texts into a catalogue for entries that it lacks, and change nothing else by a byte.
+
+    The new entries are marked as needing review, in the way of the format. The result is read again: an entry whose
+    text does not come back as it was given, or that changes another entry, is refused.
+
+    Args:
+        catalogue: The catalogue.
+        texts: Key and part of an entry -> its new text.
+        reference: The same file in a source language. In formats whose files hold one language (Fluent, .properties,
+            .dtd, Android), it gives the order of entries, their selectors and kinds.
+
+    Returns:
+        The new content, what was filled, and what was refused with the reasons.
+
+    Raises:
+        ValueError: If files of this format cannot be filled.
+    """
+    form = find_format(catalogue.path)
+    if form is None or form.fill is None:
+        raise ValueError(f"{catalogue.path} cannot be filled: fill the file that it is made from, such as the .po file")
+    refused: dict[Identity, str] = {}
+    left = dict(texts)
+    while left:
+        changes = form.fill(catalogue, left, reference)
+        found = dict(changes.refused)
+        left = {identity: text for identity, text in left.items() if identity not in found}
+        content = _edited(catalogue, changes)
+        if not found:
+            if (broken := _broken(form, catalogue, content, left)) is None:
+                return Filled(content, tuple(left), refused)
+            found = broken
+        if not found:  # something else has changed: find the entries that do it by filling each message alone
+            found = {}
+            for key in dict.fromkeys(key for key, _ in left):
+                alone = {identity: text for identity, text in left.items() if identity[0] == key}
+                alone_content = _edited(catalogue, form.fill(catalogue, alone, reference))
+                if _broken(form, catalogue, alone_content, alone) is not None:
+                    found |= dict.fromkeys(alone, "the file cannot hold this text")
+            found = found or dict.fromkeys(left, "the file cannot hold these texts together")
+        refused |= found
+        left = {identity: text for identity, text in left.items() if identity not in found}
+    return Filled(catalogue.content, (), refused)
+
+
+def _edited(catalogue: Catalogue, changes: Changes) -> bytes:
+    return apply_edits(catalogue.text, changes.edits).encode(catalogue.encoding)
+
+
+def _broken(
+    form: Format, catalogue: Catalogue, content: bytes, texts: Mapping[Identity, str]
+) -> dict[Identity, str] | None:
+    """Entries that are wrong in the new content, with reasons; {} if something else is wrong; None if all is well."""
+    try:
+        new = form.read(catalogue.path, content)
+    except ValueError:
+        return {}
+    found: dict[Identity, Entry] = {}
+    for entry in new.entries:
+        found.setdefault(entry.identity, entry)
+    wrong = {
+        identity: f"the file cannot hold this text: {_reread(found.get(identity))}"
+        for identity, text in texts.items()
+        if identity not in found or found[identity].text != text or found[identity].state != FUZZY
+    }
+    if wrong:
+        return wrong
+
+    def others(entries: tuple[Entry, ...]) -> list[tuple[Identity, str, str]]:
+        return [(one.identity, one.text, one.state) for one in entries if one.identity not in texts]
+
+    same = others(new.entries) == others(catalogue.entries) and len(new.unhandled) == len(catalogue.unhandled)
+    return None if same else {}
+
+
+def _reread(entry: Entry | None) -> str:
+    return "it does not come back" if entry is None else f"it comes back as {entry.text[:60]!r}, {entry.state}"
+
+
+__all__ = ["FORMATS", "Filled", "Format", "fill_catalogue", "find_format", "read_catalogue", "shown_identity"]

@@ -1,0 +1,247 @@
+"""Read and fill Fluent files (.ftl). The parser of `fluent.syntax` gives the place of each message in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_multisource.data.catalogue_entries import (
+    DONE,
+    REVIEW,
+    Catalogue,
+    Changes,
+    Edit,
+    Entry,
+    Identity,
+    by_key,
+    decode,
+    insert_blocks,
+    line_numbers,
+    newline_of,
+    review_state,
+)
+
+INDENT = " " * 4
+
+
+def read_fluent(path: str, content: bytes) -> Catalogue:
+    """Read the messages, terms and attributes of a Fluent file.
+
+    A pattern that is one selector gives an entry for each variant. A pattern that has a selector beside other text, or
+    a selector in a selector, is not handled.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        ValueError: If the file is not UTF-8, or placeables are nested too deeply.
+    """
+    text = decode(path, content)
+    entries, unhandled = [], []
+    line = line_numbers(text)
+    for node in _parse(path, text).body:
+        kind = type(node).__name__
+        if kind == "Junk":
+            reason = node.annotations[0].message if node.annotations else "unknown syntax"
+            unhandled.append(f"line {line(node.span.start)}: not Fluent: {reason}")
+        elif kind in ("Message", "Term"):
+            comment = node.comment.content if node.comment else ""
+            for name, pattern in _patterns(node).items():
+                if (texts := _variants(pattern, text)) is None:
+                    unhandled.append(f"{_key(node)}{name}: a selector inside a text or another selector")
+                    continue
+                state = review_state(comment, name)
+                entries += [Entry(_key(node), name + part, one, state, comment) for part, one in texts.items()]
+    return Catalogue(path, content, tuple(entries), tuple(unhandled))
+
+
+def fill_fluent(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+    """Add messages and attributes to a Fluent file, each under a comment that asks for a review.
+
+    Messages are added whole: with all texts that the reference has, and its selectors.
+
+    Args:
+        catalogue: The file.
+        texts: The new texts, with placeables in the syntax of Fluent.
+        reference: The same file in a source language, which gives order and selectors.
+
+    Returns:
+        The changes.
+    """
+    text = catalogue.text
+    nodes = _messages(catalogue)
+    models = _messages(reference) if reference else {}
+    newline, refused, edits = newline_of(text), dict[Identity, str](), list[Edit]()
+    blocks: dict[str, str] = {}
+    for key, parts in by_key(texts).items():
+        given = {part: texts[key, part] for part in parts}
+        if key in nodes:
+            new, reasons = _add_attributes(nodes[key], given, newline)
+            edits += new
+            refused |= {(key, part): reason for part, reason in reasons.items()}
+        else:
+            model = models.get(key)
+            lines = _new_message(key, given, model, reference.text if reference else "")
+            if isinstance(lines, list):
+                blocks[key] = newline.join(lines)
+            else:
+                refused |= {(key, part): lines for part in parts}
+    spans = {key: (node.span.start, _end(node, text)) for key, node in nodes.items()}
+    return Changes((*edits, *insert_blocks(text, blocks, spans, list(models))), refused)
+
+
+def _parse(path: str, text: str) -> Any:
+    """The syntax tree of a file."""
+    try:
+        from fluent.syntax import FluentParser
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading .ftl needs the package fluent.syntax: pip install 'hf-multisource[localization]'"
+        ) from error
+    try:
+        return FluentParser(with_spans=True).parse(f"\n{text[1:]}" if text.startswith("\ufeff") else text)
+    except RecursionError as error:
+        raise ValueError(f"{path}: placeables are nested too deeply") from error
+
+
+def _messages(catalogue: Catalogue) -> dict[str, Any]:
+    """The first message or term with each key."""
+    found: dict[str, Any] = {}
+    for node in _parse(catalogue.path, catalogue.text).body:
+        if type(node).__name__ in ("Message", "Term"):
+            found.setdefault(_key(node), node)
+    return found
+
+
+def _key(node: Any) -> str:
+    return f"-{node.id.name}" if type(node).__name__ == "Term" else str(node.id.name)
+
+
+def _end(node: Any, text: str) -> int:
+    """Place after the last character of a message that is not white space."""
+    return int(node.span.start) + len(text[node.span.start : node.span.end].rstrip())
+
+
+def _patterns(node: Any) -> dict[str, Any]:
+    """Part -> pattern: the value, and the attributes."""
+    found = {f".{attribute.id.name}": attribute.value for attribute in node.attributes}
+    return found if node.value is None else {"": node.value, **found}
+
+
+def _select(pattern: Any) -> Any:
+    """The selector that a pattern consists of; None if it is something else."""
+    if len(pattern.elements) == 1 and type(pattern.elements[0]).__name__ == "Placeable":
+        expression = pattern.elements[0].expression
+        return expression if type(expression).__name__ == "SelectExpression" else None
+    return None
+
+
+def _variants(pattern: Any, text: str) -> dict[str, str] | None:
+    """The texts of a pattern by variant ("" without a selector); None if selectors are mixed with other text."""
+    if not _has_select(pattern):
+        return {"": _written(pattern, text)}
+    if (select := _select(pattern)) is None or any(_has_select(variant.value) for variant in select.variants):
+        return None
+    return {f"[{_variant_name(variant)}]": _written(variant.value, text) for variant in select.variants}
+
+
+def _variant_name(variant: Any) -> str:
+    return str(variant.key.value if hasattr(variant.key, "value") else variant.key.name)
+
+
+def _has_select(pattern: Any) -> bool:
+    for element in pattern.elements:
+        while type(element).__name__ == "Placeable":
+            element = element.expression
+        if type(element).__name__ == "SelectExpression":
+            return True
+    return False
+
+
+def _written(pattern: Any, text: str) -> str:
+    """A pattern without a selector, with its placeables as they are written in the file."""
+    pieces = []
+    for element in pattern.elements:
+        if type(element).__name__ == "TextElement":
+            pieces.append(element.value)
+        else:
+            pieces.append(" ".join(text[element.span.start : element.span.end].split("\n")))
+    return "".join(pieces)
+
+
+def _assignment(left: str, text: str, indent: str) -> list[str]:
+    """The lines of `left text`; texts of several lines begin on the next line."""
+    if "\n" not in text:
+        return [f"{left} {text}"]
+    return [left, *(f"{indent}{INDENT}{line}" if line else "" for line in text.split("\n"))]
+
+
+def _add_attributes(node: Any, given: Mapping[str, str], newline: str) -> tuple[list[Edit], dict[str, str]]:
+    """Edits that add attributes to a message that is there, and why parts are refused."""
+    there = _patterns(node)
+    refused, lines, notes = dict[str, str](), list[str](), list[str]()
+    for part, text in given.items():
+        name = part.partition("[")[0]
+        if name in there:
+            refused[part] = DONE
+        elif part != name or not name:
+            refused[part] = "only attributes without variants can be added to a message that is in the file"
+        else:
+            lines += _assignment(f"{INDENT}{part} =", text, INDENT)
+            notes.append(f"# {REVIEW}: {part}")
+    if not lines:
+        return [], refused
+    last = max(pattern.span.end for pattern in there.values())
+    note = newline.join(notes)
+    if node.comment:
+        place = node.comment.span.end
+        comment = (place, place, newline + note)
+    else:
+        comment = (node.span.start, node.span.start, note + newline)
+    return [comment, (last, last, newline + newline.join(lines))], refused
+
+
+def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) -> list[str] | str:
+    """The lines of a new message, or why it cannot be written.
+
+    Args:
+        key: Its key.
+        given: Part -> text.
+        model: The message of the reference; None if there is none.
+        source: Text of the reference.
+    """
+    groups: dict[str, dict[str, str]] = {}  # attribute, or "" for the value -> variant -> text
+    for part, text in given.items():
+        name, bracket, rest = part.partition("[")
+        groups.setdefault(name, {})[bracket + rest] = text
+    patterns = _patterns(model) if model else {}
+    if missing := [name or "the value" for name in patterns if name not in groups]:
+        return f"{', '.join(missing)} of the message would be missing"
+    if not model and any(set(variants) != {""} for variants in groups.values()):
+        return "variants need a reference file with the selector"
+    lines = [f"# {REVIEW}", *([] if "" in groups else [f"{key} ="])]
+    for name in sorted(groups, key=lambda name: (bool(name), [*patterns].index(name) if name in patterns else 0)):
+        left, indent = (f"{INDENT}{name} =", INDENT) if name else (f"{key} =", "")
+        if set(groups[name]) == {""}:
+            lines += _assignment(left, groups[name][""], indent)
+            continue
+        select = _select(patterns[name]) if name in patterns else None
+        if select is None or "" in groups[name]:
+            return f"{name or 'the value'} has no variants in the reference"
+        default = next(_variant_name(variant) for variant in select.variants if variant.default)
+        names = [f"[{_variant_name(variant)}]" for variant in select.variants]
+        if f"[{default}]" not in groups[name]:
+            return f"the default variant {name}[{default}] would be missing"
+        selector = source[select.selector.span.start : select.selector.span.end]
+        lines += [left, f"{indent}{INDENT}{{ {selector} ->"]
+        for variant in [*(one for one in names if one in groups[name]), *(v for v in groups[name] if v not in names)]:
+            mark = "*" if variant == f"[{default}]" else " "
+            lines += _assignment(
+                f"{indent}{INDENT}   {mark}{variant}", groups[name][variant], f"{indent}{INDENT}{INDENT}"
+            )
+        lines.append(f"{indent}{INDENT}}}")
+    return lines

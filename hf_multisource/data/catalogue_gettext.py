@@ -1,0 +1,311 @@
+"""Read gettext files (.po, .pot, .mo), and fill .po files. Filling an entry changes only its own lines."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hf_multisource.data.catalogue_entries import (
+    DONE,
+    FUZZY,
+    OBSOLETE,
+    TRANSLATED,
+    UNTRANSLATED,
+    Catalogue,
+    Changes,
+    Edit,
+    Entry,
+    Identity,
+    Span,
+    by_key,
+    decode,
+    lines_of,
+    newline_of,
+)
+
+CONTEXT = "\x04"  # gettext's own separator of context and message
+CHARSET = re.compile(rb"charset=([A-Za-z0-9_-]+)")
+HEADER_BYTES = 1 << 16  # in which the charset is looked for
+# Character sets of gettext's manual; Python knows further encodings, which are none of text.
+ALLOWED = re.compile(
+    r"utf-?8|(us-)?ascii|iso-?8859-\d+|windows-125\d|cp\d{3,4}|koi8-[rut]|gb2312|gbk|gb18030|big5(-?hkscs)?|"
+    r"euc-(jp|kr|tw)|shift_jis|johab|tis-620",
+    re.IGNORECASE,
+)
+LINE = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr|msgstr\[(\d{1,3})\])?\s*"((?:[^"\\]|\\.)*)"\s*')
+ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
+LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+ESCAPED = {"\\": "\\\\", '"': '\\"', **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
+LITTLE, BIG = b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"  # first bytes of .mo files
+
+
+@dataclass
+class Block:
+    """The lines of one entry of a .po file.
+
+    Args:
+        line: Number of its first line.
+        obsolete: Whether its lines begin with `#~`.
+        comments: The comments, without their marks.
+        flags: The line with the flags: its place and the flags.
+        pieces: "msgctxt", "msgid", "msgid_plural", "msgstr" or "msgstr[0]", … -> the text, line by line.
+        spans: The same keywords -> the span of their lines.
+    """
+
+    line: int
+    obsolete: bool = False
+    comments: list[str] = field(default_factory=list)
+    flags: tuple[int, str] | None = None
+    pieces: dict[str, list[str]] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Keyword -> text, of a whole block."""
+        return {name: "".join(pieces) for name, pieces in self.pieces.items()}
+
+    @cached_property
+    def key(self) -> str:
+        """Context and message."""
+        context = self.texts.get("msgctxt")
+        return self.texts["msgid"] if context is None else f"{context}{CONTEXT}{self.texts['msgid']}"
+
+    @property
+    def fuzzy(self) -> bool:
+        """Whether the entry is marked as needing review."""
+        return self.flags is not None and "fuzzy" in self.flags[1].replace(",", " ").split()
+
+    @property
+    def header(self) -> bool:
+        """Whether this is the entry with the settings of the file."""
+        return self.key == "" and not self.obsolete
+
+    @property
+    def forms(self) -> dict[str, str]:
+        """Part -> keyword of the translations."""
+        return {name.removeprefix("msgstr"): name for name in self.pieces if name.startswith("msgstr")}
+
+
+def read_po(path: str, content: bytes) -> Catalogue:
+    """Read a .po or .pot file.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue; plural forms are parts `[0]`, `[1]`, ….
+
+    Raises:
+        ValueError: If the character set is not allowed, the file is not in it, or a line is not of gettext.
+    """
+    encoding = _charset(path, content[:HEADER_BYTES])
+    entries = []
+    for block in _blocks(path, decode(path, content, encoding)):
+        if block.header:
+            continue
+        for part, name in block.forms.items():
+            text = block.texts[name]
+            state = OBSOLETE if block.obsolete else UNTRANSLATED if not text else FUZZY if block.fuzzy else TRANSLATED
+            source = block.texts.get("msgid_plural") if part not in ("", "[0]") else None
+            source = block.texts["msgid"] if source is None else source
+            entries.append(Entry(block.key, part, text, state, "\n".join(block.comments), source))
+    return Catalogue(path, content, tuple(entries), encoding=encoding)
+
+
+def fill_po(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+    """Fill entries of a .po file that are not translated, and mark them as fuzzy.
+
+    Args:
+        catalogue: The file.
+        texts: The new texts; of an entry with plural forms, all that it lacks.
+        reference: Not used: gettext files hold all entries.
+
+    Returns:
+        The changes.
+    """
+    text = catalogue.text
+    newline = newline_of(text)
+    blocks: dict[str, Block] = {}
+    for block in _blocks(catalogue.path, text):
+        if not block.obsolete and not block.header:
+            blocks.setdefault(block.key, block)
+    edits, refused = list[Edit](), dict[Identity, str]()
+    for key, parts in by_key(texts).items():
+        given = {part: texts[key, part] for part in parts}
+        if reason := _refusal(blocks.get(key), given, catalogue.encoding):
+            refused |= {(key, part): reason for part in parts}
+            continue
+        block = blocks[key]
+        for part, one in given.items():
+            name = block.forms[part]
+            edits.append((*block.spans[name], _written(name, one, newline)))
+        if block.flags:
+            place, flags = block.flags
+            edits.append((place, place + len("#,"), "#, fuzzy," if flags.strip() else "#, fuzzy"))
+        else:
+            place = block.spans["msgctxt" if "msgctxt" in block.spans else "msgid"][0]
+            edits.append((place, place, f"#, fuzzy{newline}"))
+    return Changes(tuple(edits), refused)
+
+
+def read_mo(path: str, content: bytes) -> Catalogue:
+    """Read a compiled .mo file.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        ValueError: If the file is damaged, its texts are longer than the file, or its character set is not allowed.
+    """
+    order = {LITTLE: "<", BIG: ">"}.get(content[:4])
+    if order is None or len(content) < 20:
+        raise ValueError(f"{path}: not a .mo file of gettext: it begins with {content[:4].hex() or 'nothing'}")
+    number, ids, translations = struct.unpack_from(f"{order}3I", content, 8)
+    pairs: list[tuple[bytes, bytes]] = []
+    total = 0
+    for i in range(number):
+        pair = []
+        for table in (ids, translations):
+            if table + 8 * number > len(content):
+                raise ValueError(f"{path}: damaged: a table of {number:,} texts at byte {table:,} passes the end")
+            length, start = struct.unpack_from(f"{order}2I", content, table + 8 * i)
+            total += length
+            if start + length > len(content) or total > len(content):
+                raise ValueError(f"{path}: damaged: text {i} is longer than what is left of the file")
+            pair.append(content[start : start + length])
+        pairs.append((pair[0], pair[1]))
+    encoding = _charset(path, next((one for key, one in pairs if not key), b""))
+    entries = []
+    for key, translation in pairs:
+        if key:
+            message, *plurals = decode(path, key, encoding).split("\0")
+            forms = decode(path, translation, encoding).split("\0")
+            source = message.partition(CONTEXT)[2] or message
+            for i, form in enumerate(forms):
+                part = f"[{i}]" if plurals else ""
+                entries.append(
+                    Entry(
+                        message,
+                        part,
+                        form,
+                        TRANSLATED if form else UNTRANSLATED,
+                        source=plurals[0] if plurals and i else source,
+                    )
+                )
+    return Catalogue(path, content, tuple(entries), encoding=encoding)
+
+
+def _charset(path: str, header: bytes) -> str:
+    """The character set that a file names; UTF-8 if it names none."""
+    found = CHARSET.search(header)
+    name = found[1].decode("ascii") if found else "utf-8"
+    if name == "CHARSET":  # as templates have it
+        return "utf-8"
+    if not ALLOWED.fullmatch(name):
+        raise ValueError(f"{path}: charset is {name[:40]}; it must be UTF-8 or another character set of gettext")
+    try:
+        codecs.lookup(name)
+    except LookupError as error:
+        raise ValueError(f"{path}: charset {name} is unknown to Python; convert the file to UTF-8") from error
+    return name.lower()
+
+
+def _blocks(path: str, text: str) -> Iterable[Block]:
+    """The entries of a .po file."""
+    block, last, found = Block(1), "", list[Block]()
+    for number, (place, line) in enumerate(lines_of(text), 1):
+        body = line.strip().lstrip("\ufeff")
+        obsolete = body.startswith("#~")
+        if obsolete:
+            body = body[2:].strip()
+            if body.startswith("|"):  # a previous message
+                continue
+        comment = body.startswith("#") or (obsolete and not body)
+        keyword = re.match(r"msg\w+", body)
+        starts = comment or (keyword is not None and keyword[0] in ("msgctxt", "msgid"))
+        if block.forms and (starts or not body):
+            found.append(block)
+            block, last = Block(number), ""
+        if not body or (obsolete and comment):
+            continue
+        if comment:
+            if block.pieces:
+                raise ValueError(f"{path}, line {number}: a comment inside an entry")
+            if body.startswith("#,"):
+                block.flags = (text.index("#,", place), body[2:])
+            elif not body.startswith("#|"):
+                block.comments.append(body[2:].strip() if body[1:2] in (".", ":") else body[1:].strip())
+            continue
+        if not (match := LINE.fullmatch(body)):
+            raise ValueError(
+                f"{path}, line {number}: not gettext: a line is a comment (#), empty, or msgctxt, msgid, msgid_plural, "
+                f'msgstr or msgstr[N] with a text in "", or only such a text'
+            )
+        name = match[1] or last
+        if (
+            not name
+            or (match[1] and name in block.pieces)
+            or (name.startswith("msgstr") and "msgid" not in block.pieces)
+        ):
+            raise ValueError(f"{path}, line {number}: {name or 'a text'} is out of place")
+        block.obsolete, last = obsolete, name
+        block.pieces.setdefault(name, []).append(_unescaped(match[3]))
+        block.spans[name] = (block.spans.get(name, (place, 0))[0], place + len(line))
+    if block.forms:
+        found.append(block)
+    elif block.pieces:
+        raise ValueError(f"{path}: the entry that begins at line {block.line} has no msgstr")
+    return found
+
+
+def _unescaped(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] in "01234567":
+            return chr(int(code, 8))
+        return chr(int(code[1:], 16)) if code[0] == "x" and len(code) > 1 else LETTERS.get(code, code)
+
+    return ESCAPE.sub(replace, text)
+
+
+def _written(name: str, text: str, newline: str) -> str:
+    """The lines of a translation."""
+    lines = ["".join(ESCAPED.get(letter, letter) for letter in line) for _, line in lines_of(text)]
+    if len(lines) > 1:
+        lines.insert(0, "")
+    quoted = [f'"{line}"' for line in lines or [""]]
+    return f"{name} {newline.join(quoted)}{newline}"
+
+
+def _refusal(block: Block | None, given: Mapping[str, str], encoding: str) -> str:
+    """Why an entry cannot be filled; "" if it can."""
+    if block is None:
+        return "the file has no such entry; add it with msgmerge first"
+    if unknown := [part for part in given if part not in block.forms]:
+        return f"the entry has no {'msgstr' + unknown[0]}; it has {', '.join(block.forms.values())}"
+    if any(block.texts[block.forms[part]] for part in given):
+        return DONE
+    if any(block.texts[name] for name in block.forms.values()):
+        return "some plural forms are translated already, and gettext marks all forms of an entry as fuzzy at once"
+    if missing := [name for part, name in block.forms.items() if part not in given and not block.texts[name]]:
+        return f"{', '.join(missing)} of the entry would stay empty"
+    for text in given.values():
+        if not text:
+            return "the text is empty"
+        for end in (str.startswith, str.endswith):
+            if end(text, "\n") != end(block.texts["msgid"], "\n"):
+                return "the text and msgid must both begin or end with a line break, or neither of them"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError as error:
+            return f"{text[error.start]!r} is not in the file's character set, {encoding}"
+    return ""

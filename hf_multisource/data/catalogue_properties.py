@@ -1,0 +1,164 @@
+r"""Read and fill Java .properties files, as `java.util.Properties` reads them.
+
+The syntax is that of the Java documentation: `key = value`, `key: value` or `key value`, continuation lines, `\uXXXX`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hf_multisource.data.catalogue_entries import (
+    DONE,
+    REVIEW,
+    Catalogue,
+    Changes,
+    Entry,
+    Identity,
+    Span,
+    insert_blocks,
+    line_numbers,
+    lines_of,
+    newline_of,
+    review_state,
+)
+
+KEY = re.compile(r"(?:\\.|[^\\=: \t\f\r\n])+", re.DOTALL)
+SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(\r?\n[ \t\f]*)|(.)|$)", re.DOTALL)
+LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Property:
+    """A line `key = value` with its continuation lines.
+
+    Args:
+        key: The key without escapes.
+        value: The value without escapes.
+        comment: The comment lines directly above.
+        span: From the start of the comment to the end of the value.
+    """
+
+    key: str
+    value: str
+    comment: str
+    span: Span
+
+
+def read_properties(path: str, content: bytes) -> Catalogue:
+    r"""Read a .properties file, in UTF-8 or else in ISO 8859-1, as Java does.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue. Values in which `\uXXXX` gives half a character are not handled.
+    """
+    encoding = "utf-8"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError:
+        text = content.decode(encoding := "iso-8859-1")
+    entries, unhandled = [], []
+    line = line_numbers(text)
+    for one in _properties(text):
+        if SURROGATE.search(one.key + one.value):
+            unhandled.append(f"line {line(one.span[1])}: \\u gives half a character")
+        else:
+            entries.append(Entry(one.key, "", one.value, review_state(one.comment), one.comment))
+    return Catalogue(path, content, tuple(entries), tuple(unhandled), encoding=encoding)
+
+
+def fill_properties(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+    r"""Add properties to a file, each under a comment that asks for a review.
+
+    Characters are written as `\uXXXX` if the file is not in UTF-8, or is in ASCII with such escapes already.
+
+    Args:
+        catalogue: The file.
+        texts: The new texts.
+        reference: The same file in a source language, which gives the order.
+
+    Returns:
+        The changes.
+    """
+    text = catalogue.text
+    present: dict[str, Span] = {}
+    for one in _properties(text):
+        present.setdefault(one.key, one.span)
+    ascii_only = catalogue.encoding != "utf-8" or (text.isascii() and bool(re.search(r"\\u[0-9a-fA-F]{4}", text)))
+    newline = newline_of(text)
+    refused = {identity: DONE for identity in texts if identity[0] in present}
+    refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
+    blocks = {
+        key: f"# {REVIEW}{newline}{_escaped(key, ascii_only, key=True)}={_escaped(value, ascii_only)}"
+        for (key, part), value in texts.items()
+        if (key, part) not in refused
+    }
+    order = [entry.key for entry in reference.entries] if reference else []
+    return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
+
+
+def _properties(text: str) -> Iterator[Property]:
+    """The properties of a text in order."""
+    comment: list[str] = []
+    start = 0  # of the comment
+    lines = lines_of(text)
+    for place, line in lines:
+        body = line.lstrip(" \t\f\ufeff" if place == 0 else " \t\f")
+        first = place + len(line) - len(body)
+        if not body.strip():
+            comment = []
+        elif body[0] in "#!":
+            start = start if comment else place
+            comment.append(body[1:].strip())
+        else:
+            end = place + len(line)
+            while _continues(line) and (following := next(lines, None)) is not None:
+                line = following[1]
+                end = following[0] + len(line)
+            logical = text[first:end].removesuffix("\n").removesuffix("\r")
+            key = KEY.match(logical)
+            key_end = key.end() if key else 0
+            separator = SEPARATOR.match(logical, key_end)
+            value = logical[separator.end() if separator else key_end :]
+            span = (start if comment else place, first + len(logical))
+            yield Property(_unescaped(logical[:key_end]), _unescaped(value), "\n".join(comment), span)
+            comment = []
+
+
+def _continues(line: str) -> bool:
+    """Whether a line ends with an odd number of backslashes."""
+    body = line.removesuffix("\n").removesuffix("\r")
+    return line.endswith("\n") and (len(body) - len(body.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code, continuation, letter = match.groups()
+        if code:
+            return chr(int(code, 16))
+        return "" if continuation or not letter else LETTERS.get(letter, letter)
+
+    found = ESCAPE.sub(replace, text)
+    return found.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") if "\\u" in text else found
+
+
+def _escaped(text: str, ascii_only: bool, *, key: bool = False) -> str:
+    names = {"\\": "\\\\", **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
+    pieces = []
+    for i, letter in enumerate(text):
+        if key and letter in " =:#!":
+            pieces.append(f"\\{letter}")
+        elif letter == " " and i == 0:
+            pieces.append("\\ ")
+        elif letter not in names and ascii_only and not letter.isascii():
+            code = letter.encode("utf-16-be").hex()
+            pieces += [f"\\u{code[j : j + 4]}" for j in range(0, len(code), 4)]
+        else:
+            pieces.append(names.get(letter, letter))
+    return "".join(pieces)

@@ -1,0 +1,128 @@
+"""Read and fill Qt's .ts files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hf_multisource.data.catalogue_entries import (
+    DONE,
+    FUZZY,
+    OBSOLETE,
+    TRANSLATED,
+    UNTRANSLATED,
+    Catalogue,
+    Changes,
+    Edit,
+    Entry,
+    Identity,
+    by_key,
+)
+from hf_multisource.data.xml_places import Element, escape, parse_xml, with_content
+
+COMMENTS = ("extracomment", "translatorcomment", "comment")
+
+
+def read_qt(path: str, content: bytes) -> Catalogue:
+    """Read the messages of a .ts file.
+
+    Args:
+        path: Its name in messages.
+        content: Its bytes.
+
+    Returns:
+        The catalogue; plural forms are parts `[0]`, `[1]`, ….
+
+    Raises:
+        ValueError: If the file is no XML that `parse_xml` reads, or its root is not `TS`.
+    """
+    root, text = _root(path, content)
+    entries, unhandled = [], []
+    for key, message in _messages(root):
+        source, translation = message.find("source"), message.find("translation")
+        if source is None or translation is None:
+            unhandled.append(f"{key.replace(chr(4), ' | ')}: no source or no translation")
+            continue
+        inner, markup = source.content(text)
+        kind = translation.get("type")
+        comment = "\n".join(note.text for name in COMMENTS if (note := message.find(name)) is not None)
+        for part, element in _forms(message, translation).items():
+            if element.find("lengthvariant") is not None:
+                unhandled.append(f"{key.replace(chr(4), ' | ')}{part}: variants by length")
+                continue
+            one, elements = element.content(text)
+            state = OBSOLETE if kind in ("vanished", "obsolete") else TRANSLATED
+            state = (FUZZY if one else UNTRANSLATED) if kind == "unfinished" else state
+            entries.append(Entry(key, part, one, state, comment, inner, markup or elements))
+    return Catalogue(
+        path, content, tuple(entries), tuple(unhandled), source_language=root.get("sourcelanguage") or None
+    )
+
+
+def fill_qt(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+    """Fill messages that have no translation; they stay `unfinished`.
+
+    Args:
+        catalogue: The file.
+        texts: The new texts; of a message with plural forms, all that it has.
+        reference: Not used: .ts files hold all messages.
+
+    Returns:
+        The changes.
+    """
+    root, text = _root(catalogue.path, catalogue.content)
+    messages: dict[str, Element] = {}
+    for key, message in _messages(root):
+        messages.setdefault(key, message)
+    states = {entry.identity: entry for entry in catalogue.entries}
+    edits, refused = list[Edit](), dict[Identity, str]()
+    for key, parts in by_key(texts).items():
+        there = [part for name, part in states if name == key]
+        reason = ""
+        if not set(parts) <= set(there):
+            reason = (
+                f"the message has {', '.join(there) or 'no such text'}" if there else "the file has no such message"
+            )
+        elif any(states[key, part].state != UNTRANSLATED for part in parts):
+            reason = DONE
+        elif set(parts) != set(there):
+            reason = f"{', '.join(part for part in there if part not in parts)} of the message would stay empty"
+        if reason:
+            refused |= {(key, part): reason for part in parts}
+            continue
+        translation = messages[key].find("translation")
+        assert translation is not None
+        for part, element in _forms(messages[key], translation).items():
+            one = texts[key, part]
+            inner = one if states[key, part].markup else escape(one)
+            edits.append((element.start, element.end, with_content(element, text, inner)))
+    return Changes(tuple(edits), refused)
+
+
+def _root(path: str, content: bytes) -> tuple[Element, str]:
+    root, text = parse_xml(path, content)
+    if root.name != "TS":
+        raise ValueError(f"{path}: the root must be <TS>, as Qt Linguist writes it; it is <{root.tag[:40]}>")
+    return root, text
+
+
+def _messages(root: Element) -> Iterator[tuple[str, Element]]:
+    """Key and element of each message: its id, or context, text and comment."""
+    for context in root.children:
+        if context.name == "message":  # files with ids need no contexts
+            yield context.get("id"), context
+            continue
+        name = context.find("name")
+        for message in context.children:
+            if message.name == "message":
+                source, comment = message.find("source"), message.find("comment")
+                pieces = [one.text if one is not None else "" for one in (name, source)]
+                pieces += [comment.text] if comment is not None else []
+                yield message.get("id") or "\x04".join(pieces), message
+
+
+def _forms(message: Element, translation: Element) -> dict[str, Element]:
+    """Part -> the element with the text."""
+    if message.get("numerus") != "yes":
+        return {"": translation}
+    forms = [child for child in translation.children if child.name == "numerusform"]
+    return {f"[{i}]": form for i, form in enumerate(forms)}
