@@ -12,6 +12,7 @@ from hf_multisource.cli import (
     attach,
     average,
     card,
+    catalogues,
     degrade,
     graph,
     plot,
@@ -47,6 +48,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     graph.NAME: (graph.graph, {}),
     degrade.NAME: (degrade.degrade, {}),
     prepare.NAME: (prepare.prepare, {}),
+    catalogues.NAME: (catalogues.catalogues, {}),
     filter_.NAME: (filter_.filter_, {}),
 }
 

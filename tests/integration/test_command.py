@@ -13,6 +13,7 @@ COMMANDS = [
     "attach",
     "average",
     "card",
+    "catalogues",
     "degrade",
     "filter",
     "graph",

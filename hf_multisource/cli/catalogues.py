@@ -1,0 +1,95 @@
+"""`hf-multisource catalogues`: make training data from localisation catalogues of several languages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli.command import make_main
+from hf_multisource.data.catalogues import Selection, write_catalogue_rows
+
+NAME = "catalogues"
+
+
+def catalogues(
+    pattern: Annotated[
+        str, typer.Argument(help="Folder, archive or file of the catalogues, with {lang} for the language's code.")
+    ],
+    languages: Annotated[
+        list[str],
+        typer.Option("--languages", metavar="LANGUAGE[=CODE] ...", help="Columns; CODE: as in paths (en=en-GB)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to, new or empty.")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Option("--paths", metavar="LANGUAGE=PATH ...", help="Places that differ from the pattern."),
+    ] = None,
+    source_language: Annotated[
+        str, typer.Option("--source_language", help="Language of the messages in gettext, Qt and XLIFF files.")
+    ] = "en",
+    target: Annotated[str | None, typer.Option("--target", help="Language that no row may lack.")] = None,
+    min_languages: Annotated[int, typer.Option("--min_languages", help="Fewest languages of a row.")] = 2,
+    dev: Annotated[float, typer.Option("--dev", help="Share of the files in the dev split.")] = 0.1,
+    test: Annotated[float, typer.Option("--test", help="Share of the files in the test split.")] = 0.1,
+) -> None:
+    """Make parallel text from localisation catalogues, aligned by file and key and split by file.
+
+    \b
+        hf-multisource catalogues 'l10n/{lang}' --languages en de cs hsb dsb --target dsb --out data/l10n
+        hf-multisource catalogues 'firefox-esr-l10n-{lang}_*.deb' --languages en=en-GB de cs hsb dsb --out data/firefox
+        hf-multisource catalogues 'res/values-{lang}' --paths en=res/values --languages en de cs --out data/app
+
+    Read are .ftl, .po, .pot, .mo, .xlf, .xliff, .properties, .ts, .dtd and Android's strings.xml, from folders, .zip,
+    .xpi and .deb. Texts that are missing, fuzzy or empty are absent. Each rule prints its count. OUT receives
+    `<split>.<language>`, `keys.json` with file, key and part of each line, and `counts.json`.
+    """
+    names, codes = [], {}
+    for given in languages:
+        name, equals, code = given.partition("=")
+        if not name or (equals and not code):
+            raise ValueError(f"--languages {given}: write LANGUAGE or LANGUAGE=CODE, such as en=en-GB")
+        names.append(name)
+        if equals:
+            codes[name] = code
+    selection = Selection(
+        languages=names,
+        codes=codes,
+        paths=parse_paths(paths or ()),
+        source_language=source_language,
+        target=target,
+        min_languages=min_languages,
+        dev=dev,
+        test=test,
+    )
+    print(write_catalogue_rows(pattern, out, selection).describe())
+    print(f"{out} is written")
+
+
+def parse_paths(given: Sequence[str]) -> dict[str, str]:
+    """Read `en=res/values de=other.po`.
+
+    Args:
+        given: The values of the option.
+
+    Returns:
+        Path by language.
+
+    Raises:
+        ValueError: If a value is not LANGUAGE=PATH, or a language is given twice.
+    """
+    paths: dict[str, str] = {}
+    for value in given:
+        language, equals, path = value.partition("=")
+        if not (language and equals and path) or language in paths:
+            raise ValueError(f"--paths {value}: write LANGUAGE=PATH, such as en=res/values, once for each language")
+        paths[language] = path
+    return paths
+
+
+main = make_main(NAME, catalogues)
+
+if __name__ == "__main__":
+    main()

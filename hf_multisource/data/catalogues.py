@@ -1,0 +1,433 @@
+"""Make rows of parallel text from localisation catalogues: align languages by file and key, and split by file.
+
+Each rule has a count. The files of a split share no catalogue file with another split, so that neighbouring messages,
+which are often alike, do not leak.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hf_multisource.data.archives import read_files
+from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, UNTRANSLATED, Catalogue, Identity
+from hf_multisource.data.catalogue_files import NAMES, find_format, read_catalogue
+from hf_multisource.data.files import check_new_folder, write_json
+from hf_multisource.data.prepare import check_languages, new_folder, write_columns
+
+LANG = "{lang}"
+SPLITS = ("train", "dev", "test")
+COUNTS, KEYS = "counts.json", "keys.json"
+SHOWN = 5  # examples of what was not handled, by language
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
+# What a language's code may look like in paths: en-GB, en_GB, en-rGB (Android).
+JOINT = re.compile(r"[-_]r?")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is read from catalogues, and how rows are split.
+
+    Args:
+        languages: The languages, which name the columns.
+        codes: Language -> its code in paths; of languages that are not in it, the code is the name.
+        paths: Language -> the place of its catalogues, instead of the pattern.
+        source_language: The language of messages that stand in other languages' files, as in gettext.
+        target: A language that no row may lack; None: none.
+        min_languages: Fewest languages of a row.
+        dev: Share of the files in the dev split.
+        test: Share of the files in the test split.
+    """
+
+    languages: Sequence[str]
+    codes: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+    source_language: str = "en"
+    target: str | None = None
+    min_languages: int = 2
+    dev: float = 0.1
+    test: float = 0.1
+
+    def check(self) -> None:
+        """Refuse settings that do not fit each other.
+
+        Raises:
+            ValueError: If one is not allowed; the message names it.
+        """
+        check_languages(self.languages)
+        for name, given in (("codes", self.codes), ("paths", self.paths)):
+            if unknown := [one for one in given if one not in self.languages]:
+                raise ValueError(f"{name} has {unknown[0]!r}; the languages are {', '.join(self.languages)}")
+        for language in self.languages:
+            if not re.fullmatch(r"[A-Za-z][\w@-]*", self.code(language)):
+                raise ValueError(f"the code of {language!r} is {self.code(language)!r}; it must be like de or pt-BR")
+        if self.target is not None and self.target not in self.languages:
+            raise ValueError(f"target is {self.target!r}; the languages are {', '.join(self.languages)}")
+        if not 1 <= self.min_languages <= len(self.languages):
+            raise ValueError(f"min_languages is {self.min_languages}; it must be from 1 to {len(self.languages)}")
+        if min(self.dev, self.test) < 0 or not self.dev + self.test < 1:
+            raise ValueError(f"dev is {self.dev} and test is {self.test}; both must be 0 or more, their sum below 1")
+
+    def code(self, language: str) -> str:
+        """Return the code of a language in paths.
+
+        Args:
+            language: The language.
+
+        Returns:
+            The code.
+        """
+        return self.codes.get(language, language)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The texts of one entry in all languages.
+
+    Args:
+        file: Path of its file, with `{lang}` in place of the language's code.
+        key: Its key.
+        part: Its part.
+        texts: Language -> text; None where it is absent.
+    """
+
+    file: str
+    key: str
+    part: str
+    texts: Mapping[str, str | None]
+
+
+@dataclass
+class CatalogueCounts:
+    """What the rules did.
+
+    Args:
+        languages: Rule -> language -> number of entries.
+        rows: Rule -> number of rows.
+        files: Split -> number of files with rows in it.
+        unhandled: Language -> examples of what could not be read.
+    """
+
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
+    files: Counter[str] = field(default_factory=Counter)
+    unhandled: dict[str, list[str]] = field(default_factory=dict)
+
+    def count(self, rule: str, language: str, number: int = 1) -> None:
+        """Add to the count of a rule.
+
+        Args:
+            rule: The rule.
+            language: The language.
+            number: How many entries.
+        """
+        self.languages.setdefault(rule, Counter())[language] += number
+
+    def describe(self) -> str:
+        """Return the counts in lines.
+
+        Returns:
+            A line for each rule.
+        """
+        lines = []
+        for rule, counts in self.languages.items():
+            lines.append(f"{rule}: {', '.join(f'{language} {n}' for language, n in counts.items() if n) or 0}")
+        lines += [f"{rule}: {number} rows" for rule, number in self.rows.items() if rule not in SPLITS]
+        lines += [f"{split}: {self.rows[split]} rows from {self.files[split]} files" for split in SPLITS]
+        for language, examples in self.unhandled.items():
+            lines.append(f"not handled, {language}, for example: {'; '.join(examples)}")
+        return "\n".join(lines)
+
+
+# Rules by language, in the order of their counts.
+FILES, ENTRIES, UNHANDLED, REPEATED = "files", "entries", "not handled", "repeated key (the first is kept)"
+STATES = {
+    OBSOLETE: "obsolete (dropped)",
+    UNTRANSLATED: "untranslated (absent)",
+    FUZZY: "fuzzy (absent)",
+}
+EMPTY, EQUAL = "empty (absent)", "equal to {} (kept)"
+FROM_SOURCE = "texts from the source side of other languages' files"
+RULES = (FILES, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
+# Rules by row.
+NO_TARGET, FEW, DUPLICATES = "without the target (dropped)", "too few languages (dropped)", "duplicates (dropped)"
+
+
+def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> CatalogueCounts:
+    """Align the catalogues of several languages, and write a file of text for each split and language.
+
+    Args:
+        pattern: Place of the catalogues, with `{lang}` for the language's code; a folder, archive or file. Without
+            `{lang}`, all languages are in one place, and the paths of files in it hold the code.
+        out: Folder to write to, new or empty: `<split>.<language>`, `keys.json` and `counts.json`.
+        selection: The settings.
+
+    Returns:
+        The counts.
+
+    Raises:
+        FileExistsError: If `out` is not empty.
+        FileNotFoundError: If a language has no place.
+        ImportError: If a format needs a package that is not installed.
+        ValueError: If a setting is not allowed, a file is damaged, or a split that is asked for gets no row. Nothing is
+            written then.
+    """
+    selection.check()
+    check_new_folder(out)
+    catalogues = read_languages(pattern, selection)
+    counts = CatalogueCounts({rule: Counter() for rule in RULES})
+    splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
+    for row in apply_row_rules(align(catalogues, selection, counts), selection, counts):
+        splits[split_of(row.file, selection.dev, selection.test)].append(row)
+    number = len({path for files in catalogues.values() for path in files})
+    for name, rows in splits.items():
+        counts.rows[name], counts.files[name] = len(rows), len({row.file for row in rows})
+        if not rows and (name == "train" or getattr(selection, name)):
+            raise ValueError(
+                f"the split {name} gets no row: files are split as a whole, and {number} files have "
+                f"{sum(map(len, splits.values()))} rows; change --dev {selection.dev} and --test {selection.test} "
+                f"(0: no such split), or name more files. {'; '.join(counts.describe().splitlines())}"
+            )
+    with new_folder(out) as folder:
+        for name, rows in splits.items():
+            if rows:
+                texts = ({key: _one_line(text) for key, text in row.texts.items()} for row in rows)
+                write_columns(folder, name, selection.languages, texts)
+        keys = {name: [[row.file, row.key, row.part] for row in rows] for name, rows in splits.items() if rows}
+        write_json(folder / KEYS, keys)
+        settings = {
+            "pattern": pattern,
+            "languages": [*selection.languages],
+            "codes": {name: selection.code(name) for name in selection.languages},
+            "paths": {**selection.paths},
+            "source_language": selection.source_language,
+            "target": selection.target,
+            "min_languages": selection.min_languages,
+            "dev": selection.dev,
+            "test": selection.test,
+        }
+        found = {
+            "entries": counts.languages,
+            "rows": counts.rows,
+            "files": counts.files,
+            "not_handled": counts.unhandled,
+        }
+        write_json(folder / COUNTS, {**settings, **found})
+    return counts
+
+
+def read_languages(pattern: str, selection: Selection) -> dict[str, dict[str, Catalogue]]:
+    """Read the catalogues of each language.
+
+    Args:
+        pattern: As `write_catalogue_rows` has it.
+        selection: The settings.
+
+    Returns:
+        Language -> path with `{lang}` in place of the code -> catalogue.
+
+    Raises:
+        FileNotFoundError: If a language has no place.
+        ValueError: If a file is damaged, two files of a language have the same place, or no language has a catalogue.
+    """
+    found: dict[str, dict[str, Catalogue]] = {}
+    for language in selection.languages:
+        code = selection.code(language)
+        if language in selection.paths:
+            place, shared = _find_place(selection.paths[language], language), False
+        elif (place_or_none := _place_of(pattern, language, code, selection)) is None:
+            found[language] = {}
+            continue
+        else:
+            place, shared = place_or_none, LANG not in pattern
+        files: dict[str, Catalogue] = {}
+        for path, content in read_files(place, lambda name: find_format(name) is not None):
+            neutral = neutral_path(path, code)
+            if shared and neutral == path:
+                continue  # a file of another language
+            if neutral in files:
+                raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
+            alone = path == place.name and place.is_file()
+            files[neutral] = read_catalogue(str(place if alone else place / path), content)
+        found[language] = files
+    if lacking := [name for name, files in found.items() if not files and name != selection.source_language]:
+        raise ValueError(
+            f"{selection.paths.get(lacking[0], pattern)} has no catalogue of {lacking[0]!r} "
+            f"(code {selection.code(lacking[0])}); catalogues are {', '.join(NAMES)}"
+        )
+    return found
+
+
+def _place_of(pattern: str, language: str, code: str, selection: Selection) -> Path | None:
+    """The place of a language; None for a source language that has none: its texts are in the others' files."""
+    if LANG not in pattern:
+        return _find_place(pattern, language)
+    spellings = dict.fromkeys([code, code.lower(), code.replace("-", "_"), code.replace("-", "-r")])
+    for one in spellings:
+        if found := _matches(pattern.replace(LANG, one)):
+            return _only(found, language)
+    if language == selection.source_language:
+        return None
+    raise FileNotFoundError(
+        f"{pattern.replace(LANG, code)} is not there; --languages {language}=CODE or --paths name others"
+    )
+
+
+def _find_place(path: str, language: str) -> Path:
+    if not (found := _matches(path)):
+        raise FileNotFoundError(f"{path}, the place of {language!r}, is not there")
+    return _only(found, language)
+
+
+def _matches(path: str) -> list[Path]:
+    return [Path(path)] if Path(path).exists() else [Path(one) for one in sorted(glob.glob(path))]
+
+
+def _only(places: Sequence[Path], language: str) -> Path:
+    if len(places) > 1:
+        raise ValueError(f"{len(places)} places fit the language {language!r}: {places[0]}, {places[1]}; name one")
+    return places[0]
+
+
+def neutral_path(path: str, code: str) -> str:
+    """Replace a language's code in a path, so that the paths of a file are the same in all languages.
+
+    Args:
+        path: Path of the file.
+        code: The code, such as `pt-BR`; in paths it may also be `pt_BR`, `pt-rBR` or in other letter cases.
+
+    Returns:
+        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`.
+    """
+    spelled = JOINT.sub("[-_]r?", re.escape(code).replace(r"\-", "-"))
+    token = re.compile(rf"(?:(?<=[/_.-])|^){spelled}(?=[/.@]|$)", re.IGNORECASE)
+    return token.sub(lambda _: LANG, path)
+
+
+def align(
+    catalogues: Mapping[str, Mapping[str, Catalogue]], selection: Selection, counts: CatalogueCounts
+) -> Iterator[Row]:
+    """Bring the entries of all languages together by path and key.
+
+    Args:
+        catalogues: Language -> path -> catalogue, as `read_languages` returns it.
+        selection: The settings.
+        counts: Where the rules count.
+
+    Yields:
+        The rows, file by file. A text that is missing, not translated, fuzzy, empty or obsolete is None.
+    """
+    languages = selection.languages
+    for path in sorted({path for files in catalogues.values() for path in files}):
+        rows: dict[Identity, dict[str, str | None]] = {}
+        sources: dict[Identity, str] = {}
+        for language in languages:
+            if (catalogue := catalogues[language].get(path)) is None:
+                continue
+            counts.count(FILES, language)
+            counts.count(UNHANDLED, language, len(catalogue.unhandled))
+            examples = counts.unhandled.setdefault(language, []) if catalogue.unhandled else []
+            examples += [f"{catalogue.path}: {one}" for one in catalogue.unhandled[: SHOWN - len(examples)]]
+            seen: set[Identity] = set()
+            for entry in catalogue.entries:
+                counts.count(ENTRIES, language)
+                if entry.state == OBSOLETE:
+                    counts.count(STATES[OBSOLETE], language)
+                    continue
+                if entry.identity in seen:
+                    counts.count(REPEATED, language)
+                    continue
+                seen.add(entry.identity)
+                if entry.source is not None and _source_language(catalogue, selection) == selection.source_language:
+                    sources.setdefault(entry.identity, entry.source)
+                row = rows.setdefault(entry.identity, {})
+                if entry.state in STATES:
+                    counts.count(STATES[entry.state], language)
+                elif not entry.text.strip():
+                    counts.count(EMPTY, language)
+                else:
+                    row[language] = entry.text
+        _add_sources(rows, sources, selection, counts)
+        for (key, part), texts in rows.items():
+            yield Row(path, key, part, {language: texts.get(language) for language in languages})
+
+
+def _source_language(catalogue: Catalogue, selection: Selection) -> str:
+    """The language of the source side of a file, as a column."""
+    named = catalogue.source_language
+    if named is None:
+        return selection.source_language
+    codes = {JOINT.sub("-", selection.code(name)).lower(): name for name in selection.languages}
+    full = JOINT.sub("-", named).lower()
+    return codes.get(full) or codes.get(full.partition("-")[0]) or named
+
+
+def _add_sources(
+    rows: Mapping[Identity, dict[str, str | None]],
+    sources: Mapping[Identity, str],
+    selection: Selection,
+    counts: CatalogueCounts,
+) -> None:
+    """Take texts of the source language that have no file of their own from the others' files; count equal texts."""
+    language = selection.source_language
+    if language not in selection.languages:
+        return
+    for identity, row in rows.items():
+        if language not in row and (source := sources.get(identity, "")).strip():
+            row[language] = source
+            counts.count(FROM_SOURCE, language)
+        for other, text in row.items():
+            if other != language and text == row.get(language):
+                counts.count(EQUAL.format(language), other)
+
+
+def apply_row_rules(rows: Iterator[Row], selection: Selection, counts: CatalogueCounts) -> Iterator[Row]:
+    """Drop rows without the target, with too few languages, and those whose texts an earlier row has.
+
+    Args:
+        rows: The rows.
+        selection: The settings.
+        counts: Where the rules count.
+
+    Yields:
+        The rows that are kept.
+    """
+    seen: set[bytes] = set()
+    counts.rows.update(dict.fromkeys((NO_TARGET, FEW, DUPLICATES), 0))
+    for row in rows:
+        texts = [row.texts[language] for language in selection.languages]
+        digest = hashlib.blake2b(repr(texts).encode(), digest_size=16).digest()
+        if selection.target is not None and row.texts[selection.target] is None:
+            counts.rows[NO_TARGET] += 1
+        elif sum(text is not None for text in texts) < selection.min_languages:
+            counts.rows[FEW] += 1
+        elif digest in seen:
+            counts.rows[DUPLICATES] += 1
+        else:
+            seen.add(digest)
+            yield row
+
+
+def split_of(path: str, dev: float, test: float) -> str:
+    """Return the split of a file, which depends on its path alone.
+
+    Args:
+        path: The path, with `{lang}` in place of the code.
+        dev: Share of the files in the dev split.
+        test: Share of the files in the test split.
+
+    Returns:
+        `train`, `dev` or `test`.
+    """
+    place = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big") / 2**64
+    return "dev" if place < dev else "test" if place < dev + test else "train"
+
+
+def _one_line(text: str | None) -> str | None:
+    r"""A text in one line: line breaks become `\n`, other control characters a blank."""
+    return None if text is None else CONTROLS.sub(" ", text.replace("\r\n", "\n")).replace("\n", "\\n").strip()

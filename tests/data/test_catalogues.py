@@ -1,0 +1,315 @@
+"""Rows from catalogues: how languages are aligned, which rules count what, how files are split, what is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archive_files import debian, tarred, zipped
+from catalogue_samples import PO
+from hf_multisource.cli.app import main
+from hf_multisource.data.catalogues import SPLITS, Selection, neutral_path, split_of, write_catalogue_rows
+from hf_multisource.data.rows import read_split
+
+LANGUAGES = ["en", "de", "dsb"]
+
+
+def write_tree(place: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text, "utf-8")
+    return place
+
+
+def files_in(split: str, number: int) -> list[str]:
+    """Paths that fall into a split, with shares of a tenth for dev and test."""
+    return [f"f{i}.ftl" for i in range(200) if split_of(f"f{i}.ftl", 0.1, 0.1) == split][:number]
+
+
+def l10n(place: Path) -> Path:
+    """A folder of three languages: eight files with a message each."""
+    for language in LANGUAGES:
+        for split, number in {"train": 5, "dev": 1, "test": 2}.items():
+            for i, name in enumerate(files_in(split, number)):
+                write_tree(place, {f"{language}/{name}": f"key = {split} {i} {language}\n"})
+    return place
+
+
+def rows_of(out: Path, languages: list[str]) -> dict[str, list[tuple[str, ...]]]:
+    """Split -> the rows of its files, read naively."""
+    found = {}
+    for split in SPLITS:
+        if (out / f"{split}.{languages[0]}").exists():
+            columns = [(out / f"{split}.{name}").read_text("utf-8").split("\n")[:-1] for name in languages]
+            found[split] = list(zip(*columns, strict=True))
+    return found
+
+
+def make(pattern: object, out: Path, **settings: Any) -> dict[str, list[tuple[str, ...]]]:
+    selection = Selection(**{"languages": LANGUAGES, "dev": 0.0, "test": 0.0, **settings})
+    write_catalogue_rows(str(pattern), out, selection)
+    return rows_of(out, [*selection.languages])
+
+
+def counts(out: Path) -> dict[str, Any]:
+    found = json.loads((out / "counts.json").read_text("utf-8"))
+    return {**found["entries"], **found["rows"]}
+
+
+def test_the_command_writes_splits_that_other_commands_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place, out = l10n(tmp_path / "l10n"), tmp_path / "out"
+    main(["catalogues", f"{place}/{{lang}}", "--languages", *LANGUAGES, "--target", "dsb", "--out", str(out)])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == f"{out} is written"
+    assert {"files: en 8, de 8, dsb 8", "train: 5 rows from 5 files", "dev: 1 rows from 1 files"} <= set(printed)
+    rows = rows_of(out, LANGUAGES)
+    assert {split: len(found) for split, found in rows.items()} == {"train": 5, "dev": 1, "test": 2}
+    assert all(
+        row == tuple(f"{split} {row[0].split()[1]} {x}" for x in LANGUAGES) for split in rows for row in rows[split]
+    )
+    keys = json.loads((out / "keys.json").read_text("utf-8"))
+    assert {split: sorted(path for path, *_ in found) for split, found in keys.items()} == {
+        "train": sorted(files_in("train", 5)),
+        "dev": files_in("dev", 1),
+        "test": sorted(files_in("test", 2)),
+    }
+    assert {(key, part) for found in keys.values() for _, key, part in found} == {("key", "")}
+    split = read_split(str(out), "train", ["en", "de"], "dsb")
+    assert [tuple(row.values()) for row in split.rows] == rows["train"]
+
+
+def test_a_file_falls_into_one_split_by_its_path_alone(tmp_path: Path) -> None:
+    place = l10n(tmp_path / "l10n")
+    before = make(f"{place}/{{lang}}", tmp_path / "a", dev=0.1, test=0.1)
+    write_tree(place, {f"en/{name}": "other = x\n" for name in files_in("train", 40)[5:]})
+    write_tree(place, {f"de/{name}": "other = y\n" for name in files_in("train", 40)[5:]})
+    after = make(f"{place}/{{lang}}", tmp_path / "b", dev=0.1, test=0.1)
+    assert (after["dev"], after["test"]) == (before["dev"], before["test"])
+    shares = [split_of(f"folder/{i}.po", 0.2, 0.3) for i in range(3000)]
+    assert [
+        abs(shares.count(name) / 3000 - share) < 0.03 for name, share in zip(SPLITS, (0.5, 0.2, 0.3), strict=True)
+    ] == [True] * 3
+    assert {split_of("x", 0.0, 0.0), split_of("y", 0.0, 0.0)} == {"train"}
+
+
+def test_rows_are_aligned_by_file_and_key_and_what_is_missing_is_absent(tmp_path: Path) -> None:
+    place = write_tree(
+        tmp_path / "l10n",
+        {
+            "en/a.ftl": "one = 1\n    .label = L\ntwo = 2\n",
+            "en/b.ftl": "one = other\n",
+            "de/a.ftl": "two = zwei\nmore = mehr\none = eins\n    .label = E\n",
+            "dsb/a.ftl": "one = jaden\n",
+            "dsb/b.ftl": "one = druga\n",
+            "dsb/README": "no catalogue",
+        },
+    )
+    rows = make(f"{place}/{{lang}}", tmp_path / "out", min_languages=1)
+    assert rows == {
+        "train": [
+            ("1", "eins", "jaden"),
+            ("L", "E", ""),
+            ("2", "zwei", ""),
+            ("", "mehr", ""),
+            ("other", "", "druga"),
+        ]
+    }
+    keys = [["a.ftl", "one", ""], ["a.ftl", "one", ".label"], ["a.ftl", "two", ""], ["a.ftl", "more", ""]]
+    assert json.loads((tmp_path / "out/keys.json").read_text("utf-8")) == {"train": [*keys, ["b.ftl", "one", ""]]}
+
+
+def test_each_rule_counts(tmp_path: Path) -> None:
+    empty = (
+        PO.text.replace('"wočiniś %s"', '"open %s"').replace('"drugi \\"x\\"\\t\\\\"', '"  "').replace("prědny\\n", "")
+    )
+    place = write_tree(
+        tmp_path,
+        {
+            "dsb.po": empty,
+            "de.po": 'msgid "open %s"\nmsgstr "öffne %s"\n\nmsgid "close %d"\nmsgstr "schließe %d"\n\n'
+            'msgctxt "x"\nmsgid "close %d"\nmsgstr "schließe %d"\n\nmsgid "close %d"\nmsgstr "zu"\n',
+        },
+    )
+    rows = make(f"{place}/{{lang}}.po", tmp_path / "out", min_languages=2)
+    plural = [("%d file", "", "%d dataja"), ("%d files", "", "%d dataji")]
+    assert rows == {"train": [("open %s", "öffne %s", "open %s"), ("close %d", "schließe %d", ""), *plural]}
+    found = counts(tmp_path / "out")
+    assert found["files"] == {"de": 1, "dsb": 1}
+    assert found["entries"] == {"de": 4, "dsb": 13}
+    assert found["obsolete (dropped)"] == {"dsb": 1}
+    assert found["untranslated (absent)"] == {"dsb": 7}
+    assert found["fuzzy (absent)"] == {"dsb": 1}
+    assert found["empty (absent)"] == {"dsb": 1}
+    assert found["repeated key (the first is kept)"] == {"de": 1}
+    assert found["texts from the source side of other languages' files"] == {"en": 13}
+    assert found["equal to en (kept)"] == {"dsb": 1}
+    assert found["duplicates (dropped)"] == 1
+    assert found["too few languages (dropped)"] == 8
+    assert found["train"] == 4
+    make(f"{place}/{{lang}}.po", tmp_path / "target", target="dsb")
+    assert counts(tmp_path / "target")["without the target (dropped)"] == 10
+
+
+def test_the_source_side_is_a_language_if_it_has_no_file_of_its_own(tmp_path: Path) -> None:
+    unit = (
+        '<file original="a" source-language="{}"><trans-unit id="1">'
+        "<source>{}</source><target>{}</target></trans-unit></file>"
+    )
+    place = write_tree(
+        tmp_path,
+        {
+            f"{code}.xlf": f'<xliff version="1.2">{unit.format(source, text, translation)}</xliff>'
+            for code, source, text, translation in [
+                ("de", "en-US", "Open", "Öffnen"),
+                ("dsb", "cs", "Otevřít", "Wočiniś"),
+            ]
+        },
+    )
+    pattern = f"{place}/{{lang}}.xlf"
+    assert make(pattern, tmp_path / "a") == {"train": [("Open", "Öffnen", "Wočiniś")]}
+    languages = ["cs", "de", "dsb"]
+    assert rows_of_source(pattern, tmp_path / "b", languages, "cs") == {"train": [("Otevřít", "Öffnen", "Wočiniś")]}
+    write_tree(place, {"en.xlf": f'<xliff version="1.2">{unit.format("en", "Open", "Open!")}</xliff>'})
+    assert make(pattern, tmp_path / "c") == {"train": [("Open!", "Öffnen", "Wočiniś")]}
+
+
+def rows_of_source(pattern: str, out: Path, languages: list[str], source: str) -> dict[str, list[tuple[str, ...]]]:
+    return make(pattern, out, languages=languages, source_language=source)
+
+
+def test_texts_stand_in_one_line(tmp_path: Path) -> None:
+    text = 'msgid "a\\n\\tb\\r\\nc\u2028d \\n"\nmsgstr "x\\n"\n'
+    write_tree(tmp_path, {"de.po": text})
+    rows = make(f"{tmp_path}/{{lang}}.po", tmp_path / "out", languages=["en", "de"])
+    assert rows == {"train": [("a\\n b\\nc d \\n", "x\\n")]}
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "neutral"),
+    [
+        ("de.po", "de", "{lang}.po"),
+        ("browser/de/menu.ftl", "de", "browser/{lang}/menu.ftl"),
+        ("values-de/strings.xml", "de", "values-{lang}/strings.xml"),
+        ("values-pt-rBR/strings.xml", "pt-BR", "values-{lang}/strings.xml"),
+        ("pt_BR/LC_MESSAGES/a.mo", "pt-BR", "{lang}/LC_MESSAGES/a.mo"),
+        (
+            "langpack-en-GB@firefox.mozilla.org.xpi/en-gb/x.ftl",
+            "en-GB",
+            "langpack-{lang}@firefox.mozilla.org.xpi/{lang}/x.ftl",
+        ),
+        ("app_de.ts", "de", "app_{lang}.ts"),
+        ("messages.de.xlf", "de", "messages.{lang}.xlf"),
+        ("de-AT/a.po", "de", "de-AT/a.po"),
+        ("model/a.de_x.po", "de", "model/a.de_x.po"),
+        ("what-it-is.ftl", "it", "what-it-is.ftl"),
+        ("DE/a.dtd", "de", "{lang}/a.dtd"),
+    ],
+)
+def test_paths_lose_the_code_of_their_language(path: str, code: str, neutral: str) -> None:
+    assert neutral_path(path, code) == neutral
+
+
+def test_catalogues_are_found_wherever_they_are(tmp_path: Path) -> None:
+    text = {"en": "open = Open\n", "de": "open = Öffnen\n", "dsb": "open = Wočiniś\n"}
+    expected = {"train": [("Open", "Öffnen", "Wočiniś")]}
+    codes = {"en": "en-GB"}
+    for language, one in text.items():
+        code = codes.get(language, language)
+        inner = zipped({f"browser/{code}/menu.ftl": one.encode(), "manifest.json": b"{}"})
+        (tmp_path / f"langpack-{code}.xpi").write_bytes(inner)
+        data = tarred({f"./usr/lib/langpack-{code}@x.org.xpi": inner})
+        (tmp_path / f"l10n-{code.lower()}_1.0.deb").write_bytes(debian(data, "data.tar"))
+        write_tree(tmp_path / "tree", {f"x/{code}/menu.ftl": one})
+    for i, pattern in enumerate(["langpack-{lang}.xpi", "l10n-{lang}_*.deb", "tree/x/{lang}", "tree"]):
+        assert make(tmp_path / pattern, tmp_path / f"out{i}", codes=codes) == expected, pattern
+    paths = {"en": str(tmp_path / "langpack-en-GB.xpi")}
+    assert make(tmp_path / "langpack-{lang}.xpi", tmp_path / "out", codes=codes, paths=paths) == expected
+
+
+def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
+    string = '<resources><string name="a">{}</string></resources>'
+    write_tree(tmp_path, {f"res/values{x}/strings.xml": string.format(f"text{x}") for x in ("", "-de", "-dsb")})
+    out = tmp_path / "out"
+    command = ["catalogues", f"{tmp_path}/res/values-{{lang}}", "--languages", *LANGUAGES, "--dev", "0", "--test", "0"]
+    main([*command, "--paths", f"en={tmp_path}/res/values", "--out", str(out)])
+    assert rows_of(out, LANGUAGES) == {"train": [("text", "text-de", "text-dsb")]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"languages": ["en", "en"]}, "languages is en, en; name one or more, each once"),
+        ({"codes": {"fr": "fr"}}, r"codes has 'fr'; the languages are en, de, dsb"),
+        ({"paths": {"fr": "fr"}}, r"paths has 'fr'; the languages are en, de, dsb"),
+        ({"codes": {"en": "../en"}}, r"the code of 'en' is '\.\./en'; it must be like de or pt-BR"),
+        ({"target": "fr"}, r"target is 'fr'; the languages are en, de, dsb"),
+        ({"min_languages": 4}, r"min_languages is 4; it must be from 1 to 3"),
+        ({"dev": 0.5, "test": 0.5}, r"dev is 0\.5 and test is 0\.5; both must be 0 or more, their sum below 1"),
+        ({"dev": -0.1}, r"dev is -0\.1 and test is"),
+        ({"dev": float("nan")}, r"dev is nan and test is"),
+        ({"languages": ["en", "fr"]}, r"l10n/fr is not there; --languages fr=CODE or --paths name others"),
+        ({"paths": {"de": "absent"}}, r"absent, the place of 'de', is not there"),
+        ({"paths": {"de": "l10n/*"}}, r"3 places fit the language 'de': .*; name one"),
+        ({"paths": {"de": "bare"}}, r"bare has no catalogue of 'de' \(code de\); catalogues are \.ftl, \.po"),
+        ({"paths": {"de": "twice"}}, r"de/a\.ftl and .*DE/a\.ftl are the same file of 'de'"),
+        ({"paths": {"de": "broken"}}, r"broken/a\.po, line 1: not gettext"),
+        (
+            {
+                "dev": 0.0,
+                "test": 0.0,
+                "min_languages": 3,
+                "target": "en",
+                "languages": ["en", "de", "dsb"],
+                "paths": {"de": "other"},
+            },
+            r"the split train gets no row: files are split as a whole, and 9 files have 0 rows",
+        ),
+        ({"dev": 1e-9}, r"the split dev gets no row: .* change --dev 1e-09 and --test 0\.1"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    l10n(tmp_path / "l10n")
+    write_tree(tmp_path, {"bare/README": "", "broken/a.po": "x", "other/x.ftl": "a = b\n"})
+    write_tree(tmp_path, {"twice/de/a.ftl": "a = b\n", "twice/DE/a.ftl": "a = b\n"})
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((ValueError, OSError), match=message):
+        write_catalogue_rows(
+            "l10n/{lang}", tmp_path / "out", Selection(**{"languages": LANGUAGES, "dev": 0.1, "test": 0.1, **settings})
+        )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--languages", "en=", "de"], "--languages en=: write LANGUAGE or LANGUAGE=CODE, such as en=en-GB"),
+        (["--languages", "en", "--paths", "en"], "--paths en: write LANGUAGE=PATH, such as en=res/values"),
+        (["--languages", "en", "--paths", "en=a", "en=b"], "--paths en=b: write LANGUAGE=PATH"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match="^hf-multisource catalogues: " + message):
+        main(["catalogues", "x", *arguments, "--out", str(tmp_path / "out")])
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"out/x": "mine"})
+    with pytest.raises(FileExistsError, match="out is not empty"):
+        make(l10n(tmp_path / "l10n"), tmp_path / "out")
+
+
+def test_texts_that_are_not_handled_are_counted_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = "".join(f"m{i} = a {{ $n ->\n   *[a] b\n}}\n" for i in range(9))
+    write_tree(tmp_path, {"en/a.ftl": "k = v\n", "de/a.ftl": f"k = w\n{mixed}"})
+    command = ["catalogues", f"{tmp_path}/{{lang}}", "--languages", "en", "de", "--dev", "0", "--test", "0"]
+    main([*command, "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "\nnot handled: de 9\n" in printed
+    assert printed.count("a selector inside a text or another selector") == 5
