@@ -10,6 +10,7 @@ import bz2
 import io
 import lzma
 import os
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
-from hf_multisource.messages import shown_key
+from hf_multisource.messages import first_line, shown_key
 from hf_multisource.regular_files import read_regular
 
 ZIP = (".zip", ".xpi", ".jar")
@@ -32,7 +33,7 @@ HEADER = 60  # bytes before each member of an ar archive
 CHUNK = 1 << 16
 BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
-    *(NotImplementedError, RuntimeError, OverflowError, IndexError, UnicodeError),
+    *(NotImplementedError, RuntimeError, OverflowError, IndexError, ValueError, struct.error),
 )
 
 
@@ -150,7 +151,7 @@ def _unpack(
     except ArchiveError:
         raise
     except BROKEN as error:
-        raise ArchiveError(f"{shown} cannot be unpacked: {str(error) or type(error).__name__}") from error
+        raise ArchiveError(f"{shown} cannot be unpacked: {first_line(error)}") from error
 
 
 def _checked(shown: str, name: str) -> str:
@@ -177,22 +178,17 @@ def _unzip(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Bu
 def _undeb(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Budget) -> Iterator[tuple[str, bytes]]:
     name, data = _deb_data(shown, content)
     stream = _Unpacked(name, data, shown, budget)
-    try:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:  # type: ignore[call-overload]
-            for info in archive:
-                budget.member()
-                archive.members = []  # which tarfile would collect  # type: ignore[attr-defined]
-                member = _checked(shown, info.name)
-                if info.isreg() and wanted(member):
-                    if info.size > MAX_MEMBER:
-                        raise ArchiveError(_too_large(f"{shown}:{member}"))
-                    file = archive.extractfile(info)
-                    assert file is not None
-                    yield member, file.read()
-    except ValueError as error:  # of numbers in headers
-        if isinstance(error, ArchiveError):
-            raise
-        raise ArchiveError(f"{shown} cannot be unpacked: {error}") from error
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:  # type: ignore[call-overload]
+        for info in archive:
+            budget.member()
+            archive.members = []  # which tarfile would collect  # type: ignore[attr-defined]
+            member = _checked(shown, info.name)
+            if info.isreg() and wanted(member):
+                if info.size > MAX_MEMBER:
+                    raise ArchiveError(_too_large(f"{shown}:{member}"))
+                file = archive.extractfile(info)
+                assert file is not None
+                yield member, file.read()
 
 
 def _deb_data(shown: str, content: bytes) -> tuple[str, bytes]:

@@ -74,9 +74,10 @@ def fill_qt(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cata
     for key, message in _messages(root):
         messages.setdefault(key, message)
     states = {entry.identity: entry for entry in catalogue.entries}
+    parts_of = by_key(states)
     edits, refused = list[Edit](), dict[Identity, str]()
     for key, parts in by_key(texts).items():
-        there = [part for name, part in states if name == key]
+        there = parts_of.get(key, [])
         reason = ""
         if not set(parts) <= set(there):
             reason = (

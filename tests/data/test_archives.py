@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from archive_files import ar, debian, tarred, zipped
 from hf_multisource.data import archives
@@ -152,6 +154,24 @@ def test_a_bomb_is_not_unpacked_whole(tmp_path: Path, monkeypatch: pytest.Monkey
             found(bomb)
         assert tracemalloc.get_traced_memory()[1] < 24 << 20
         tracemalloc.stop()
+
+
+@given(st.data())
+def test_damaged_archives_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(["a.zip", *(f"a.deb{suffix}" for suffix in PACKERS)]))
+    tar = PACKERS.get(name[5:], bytes)(tarred(FILES))
+    content = bytearray(zipped(FILES) if name == "a.zip" else debian(tar, f"data.tar{name[5:]}"))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content)))
+        content[place : place + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
+    place_of_archive = packed(tmp_path_factory.getbasetemp() / name[:5], bytes(content))
+    try:
+        found(place_of_archive)
+    except ArchiveError as error:
+        assert str(error).startswith(str(place_of_archive))
+        assert len(str(error).splitlines()) == 1
 
 
 def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import struct
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,6 +150,7 @@ def test_the_result_is_as_a_person_would_write_it() -> None:
     assert new_lines(QT, "Menu\x04Close") == '        <translation type="unfinished">Zacyniś</translation>\n'
 
 
+PIECES = [b"{", b"}", b"<", b"/>", b'"', b"\\", b"\n", b"\r", b"#", b"->", b"*[a]", b"\xef\xbb\xbf", b"<!--", b"msgid "]
 HARD = st.text(st.sampled_from("ab\\\"' \n\t{}<>&%=:#!@?[]*.;$\r\u00e4\u0107\u2028\U0001f600-_"), max_size=12)
 
 
@@ -366,6 +368,24 @@ def test_what_is_not_handled_is_named() -> None:
     assert found["a.ts"] == ("C | a: no source or no translation", "C | b: variants by length")
 
 
+@given(st.data())
+def test_damaged_files_are_read_or_refused_in_one_line(data: st.DataObject) -> None:
+    sample = data.draw(st.sampled_from(SAMPLES))
+    content = bytearray(sample.text.encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content)))
+        end = data.draw(st.integers(place, min(len(content), place + 20)))
+        content[place:end] = data.draw(st.binary(max_size=4) | st.sampled_from(PIECES))
+    try:
+        catalogue = read_catalogue(sample.path, bytes(content))
+    except ValueError as error:
+        assert str(error).startswith(sample.path)
+        assert len(str(error).splitlines()) == 1
+        return
+    filled = fill_catalogue(catalogue, sample.new, reference(sample))
+    assert set(filled.filled) | set(filled.refused) == set(sample.new)
+
+
 # Files of 1 MB, for which a quadratic reader would need minutes or hours.
 LONG = 1 << 19
 HOSTILE = {
@@ -390,6 +410,15 @@ def test_hostile_files_take_linear_time(name: str) -> None:
     except ValueError as error:
         assert str(error).startswith(name)
     assert time.process_time() - start < 15
+
+
+def test_fluent_files_name_the_package_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fluent.syntax", None)
+    with pytest.raises(
+        ImportError, match=r"a\.ftl: reading \.ftl needs .* pip install 'hf-multisource\[localization\]'"
+    ):
+        read_catalogue("a.ftl", b"a = b\n")
+    assert read_catalogue("a.properties", b"a = b\n").entries
 
 
 @pytest.mark.parametrize(
