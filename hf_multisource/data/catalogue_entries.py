@@ -198,14 +198,28 @@ def insert_blocks(
             continue
         if before is not None:
             edits.append((before[1], before[1], newline + blocks[key]))
-        elif key in following:
+        elif key in following and not _opens_with_comment(text, following[key][0]):
             place = following[key][0]
             edits.append((place, place, blocks[key] + newline))
+        elif key in following:
+            place = following[key][1]
+            edits.append((place, place, newline + blocks[key]))
         else:
             place = len(text) if end is None else end
-            start = newline if place and text[place - 1] != "\n" and not edits else ""
+            start = _separator(text[:place], newline, blank=end is None) if not edits else ""
             edits.append((place, place, f"{start}{blocks[key]}{newline}"))
     return edits
+
+
+def _opens_with_comment(text: str, place: int) -> bool:
+    """Whether a message is the first of its file and has a comment, which may be the licence of the file."""
+    return not text[:place].strip("\ufeff \t\r\n") and text.startswith(("#", "!", "<!--"), place)
+
+
+def _separator(before: str, newline: str, *, blank: bool) -> str:
+    """What stands between the end of a text and a new message: with `blank`, an empty line after lines of text."""
+    last = before.removesuffix("\n").removesuffix("\r").rpartition("\n")[2].strip("\ufeff \t\r")
+    return newline * ((bool(before) and not before.endswith("\n")) + (blank and bool(last)))
 
 
 def review_state(comment: str, part: str = "") -> str:

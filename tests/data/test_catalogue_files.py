@@ -235,11 +235,32 @@ def test_what_cannot_be_filled_is_refused_and_the_rest_is_filled(
     assert together.content == fill_catalogue(catalogue, others, reference(sample)).content
 
 
+@pytest.mark.parametrize("path", ["a.ftl", "a.properties"])
+@pytest.mark.parametrize("header", ["", "# Licence", "# Licence\n", "# Licence\n\n", "# Licence\r\n"])
+def test_a_licence_does_not_become_the_comment_of_a_new_message(path: str, header: str) -> None:
+    filled = fill_catalogue(read_catalogue(path, header.encode()), {("a", ""): "b", ("c", ""): "d"})
+    assert [entry.comment for entry in read_catalogue(path, filled.content).entries] == [REVIEW, REVIEW]
+    assert filled.content.decode().startswith(header)
+    assert "\n\n\n" not in filled.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("a.ftl", "# Licence\nb = b\n"), ("a.properties", "! Licence\nb=b\n"), ("a.dtd", '<!-- L --><!ENTITY b "b">\n')],
+)
+def test_a_licence_stays_first(path: str, text: str) -> None:
+    model = '<!ENTITY a "a"><!ENTITY b "b">' if path.endswith(".dtd") else "a = a\nb = b\n"
+    catalogue = read_catalogue(path, text.encode())
+    filled = fill_catalogue(catalogue, {("a", ""): "b"}, read_catalogue(path, model.encode()))
+    assert filled.filled == (("a", ""),)
+    assert filled.content.decode().startswith(text.rstrip())
+
+
 def test_a_properties_file_in_latin_1_stays_in_it() -> None:
     catalogue = read_catalogue("a.properties", "a=ä\n".encode("latin-1"))
     assert [entry.text for entry in catalogue.entries] == ["ä"]
     content = fill_catalogue(catalogue, {("b", ""): "äč😀"}).content
-    assert content == f"a=ä\n# {REVIEW}\nb=\\u00e4\\u010d\\ud83d\\ude00\n".encode("latin-1")
+    assert content == f"a=ä\n\n# {REVIEW}\nb=\\u00e4\\u010d\\ud83d\\ude00\n".encode("latin-1")
     escapes = read_catalogue("a.properties", b"a=\\u00e4\n")
     assert fill_catalogue(escapes, {("b", ""): "č"}).content.endswith(b"\nb=\\u010d\n")
     assert read_catalogue("a.properties", b"a=\\ud83dx\nb=c\n").unhandled == ("line 1: \\u gives half a character",)
