@@ -189,9 +189,9 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
         counts.rows[name], counts.files[name] = len(rows), len({row.file for row in rows})
         if not rows and (name == "train" or getattr(selection, name)):
             raise ValueError(
-                f"the split {name} gets no row: files are split as a whole, and {number} files have "
-                f"{sum(map(len, splits.values()))} rows; change --dev {selection.dev} and --test {selection.test} "
-                f"(0: no such split), or name more files. {'; '.join(counts.describe().splitlines())}"
+                f"the split {name} gets no row (files: {number}, rows: {sum(map(len, splits.values()))}): "
+                f"files are split as a whole; change --dev {selection.dev} and --test {selection.test} "
+                f"(0: no such split), or name more files"
             )
     with new_folder(out) as folder:
         for name, rows in splits.items():
