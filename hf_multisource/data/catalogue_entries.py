@@ -14,7 +14,6 @@ Edit = tuple[int, int, str]  # the span to replace, and the new text
 TRANSLATED, UNTRANSLATED, FUZZY, OBSOLETE = "translated", "untranslated", "fuzzy", "obsolete"
 REVIEW = "Needs review (machine translation)"  # comment on filled entries, in formats without states
 DONE = "has a translation already"
-COLUMN = 20  # characters of a key that a message shows on each side of "..."
 
 
 @dataclass(frozen=True)
@@ -249,18 +248,3 @@ def by_key(identities: Collection[Identity]) -> dict[str, list[str]]:
     for key, part in identities:
         groups.setdefault(key, []).append(part)
     return groups
-
-
-def shown_identity(identity: Identity) -> str:
-    """Return a key and part as messages show them.
-
-    Args:
-        identity: Key and part.
-
-    Returns:
-        One short line.
-    """
-    key = " | ".join(" ".join(piece.split()) for piece in identity[0].split("\x04"))
-    if len(key) > 4 * COLUMN:
-        key = f"{key[: 2 * COLUMN]}...{key[-COLUMN:]}"
-    return key + identity[1]

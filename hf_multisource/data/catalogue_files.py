@@ -15,7 +15,6 @@ from hf_multisource.data.catalogue_entries import (
     Entry,
     Identity,
     apply_edits,
-    shown_identity,
 )
 from hf_multisource.data.catalogue_fluent import fill_fluent, read_fluent
 from hf_multisource.data.catalogue_gettext import fill_po, read_mo, read_po
@@ -189,4 +188,4 @@ def _reread(entry: Entry | None) -> str:
     return "it does not come back" if entry is None else f"it comes back as {entry.text[:60]!r}, {entry.state}"
 
 
-__all__ = ["FORMATS", "Filled", "Format", "fill_catalogue", "find_format", "read_catalogue", "shown_identity"]
+__all__ = ["FORMATS", "Filled", "Format", "fill_catalogue", "find_format", "read_catalogue"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Texts = dict[tuple[str, str], str]
 
@@ -17,7 +17,6 @@ class Sample:
         entries: Its entries: (key, part) -> (text, state).
         new: Texts that can be filled, each alone or all together.
         reference: The same file in English, in formats whose files hold one language.
-        groups: Keys in `new` whose parts can only be filled together.
     """
 
     path: str
@@ -25,7 +24,6 @@ class Sample:
     entries: dict[tuple[str, str], tuple[str, str]]
     new: Texts
     reference: str = ""
-    groups: set[str] = field(default_factory=set)
 
 
 FLUENT = Sample(
@@ -99,7 +97,6 @@ help = first
 last = last
 end = end
 """,
-    {"close", "tabs"},
 )
 
 PROPERTIES = Sample(
@@ -201,7 +198,6 @@ ANDROID = Sample(
   <string name="end">e</string>
 </resources>
 """,
-    {"tabs", "months"},
 )
 
 PO = Sample(
@@ -281,7 +277,6 @@ msgstr ""
         ("%d tab", "[2]"): "%d rejtarikow",
         ("lines\nmore", ""): "smužki\n\nwěcej",
     },
-    groups={"%d tab"},
 )
 
 XLIFF_1 = Sample(
@@ -424,7 +419,6 @@ QT = Sample(
         ("Menu\x04%n file(s)", "[0]"): "%n dataja",
         ("Menu\x04%n file(s)", "[1]"): "%n dataje",
     },
-    groups={"Menu\x04%n file(s)"},
 )
 
 SAMPLES = [FLUENT, PROPERTIES, DTD, ANDROID, PO, XLIFF_1, XLIFF_2, QT]
