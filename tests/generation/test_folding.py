@@ -11,15 +11,15 @@ from transformers import GenerationConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import EVERY_COMBINER, NAMES
+from builders import EVERY_COMBINER, NAMES, PAPER_FIRST
 from builders import three_source_batch as batch
 from builders import three_source_model as make
-from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
+from hf_multisource import MultiSourceForConditionalGeneration
 from searches import SEARCHES, generate, same
 
 pytestmark = pytest.mark.pairs
 
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", PAPER_FIRST)
 slowly_each_combiner = pytest.mark.parametrize("combiner", EVERY_COMBINER)  # what hardly depends on it
 each_search = pytest.mark.parametrize("search", SEARCHES)
 

@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import EVERY_COMBINER, NAMES, ROWS, randomise, three_source_model, tiny_config
+from builders import EVERY_COMBINER, NAMES, PAPER_FIRST, ROWS, randomise, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.pairs
 FROZEN = Path(__file__).resolve().parents[1] / "oracles" / "frozen" / "parameters.json"
 LABELS = torch.tensor([[5, 9, 1], [6, 1, -100], [7, 1, -100], [8, 8, 1], [9, 1, -100]])
 
-each_combiner = pytest.mark.parametrize("combiner", COMBINERS)
+each_combiner = pytest.mark.parametrize("combiner", PAPER_FIRST)
 each_norm_position = pytest.mark.parametrize("norm_position", ["pre", "post"])
 each_attention = pytest.mark.parametrize("attention", ["eager", "sdpa"])
 each_num_beams = pytest.mark.parametrize("num_beams", [1, 4])

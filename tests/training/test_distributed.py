@@ -84,11 +84,12 @@ def test_two_processes_train_as_one_with_twice_the_batch(combiner: str, folder: 
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= set(written), "a checkpoint is complete when all have written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
         {"max_tokens_per_batch": 36, "gradient_accumulation_steps": 2},
-        pytest.param({"per_device_train_batch_size": 4}, marks=pytest.mark.slow),
+        {"per_device_train_batch_size": 4},
     ],
     ids=["tokens", "sentences"],
 )
