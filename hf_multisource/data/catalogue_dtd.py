@@ -76,7 +76,7 @@ def fill_dtd(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cat
 
 
 def _entities(text: str) -> Iterator[tuple[str | None, str, str, Span]]:
-    """Key, value, comment and span of each declaration; the key is None for what is no entity with a text."""
+    """Yield key, value, comment and span of each declaration; the key of one that declares no text is None."""
     place, comment, start = 0, "", 0
     while (first := text.find("<!", place)) >= 0:
         if text.startswith("<!--", first):

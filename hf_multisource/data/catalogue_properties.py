@@ -1,6 +1,6 @@
 r"""Read and fill Java .properties files, as `java.util.Properties` reads them.
 
-The syntax is that of the Java documentation: `key = value`, `key: value` or `key value`, continuation lines, `\uXXXX`.
+The syntax is that of the Java documentation: `key = value`, `key: value` or `key value`, continuation lines, `\u00e4`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_properties(path: str, content: bytes) -> Catalogue:
         content: Its bytes.
 
     Returns:
-        The catalogue. Values in which `\uXXXX` gives half a character are not handled.
+        The catalogue. Values in which an escape such as `\ud83d` gives half a character are not handled.
     """
     encoding = "utf-8"
     try:
@@ -76,7 +76,7 @@ def read_properties(path: str, content: bytes) -> Catalogue:
 def fill_properties(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
     r"""Add properties to a file, each under a comment that asks for a review.
 
-    Characters are written as `\uXXXX` if the file is not in UTF-8, or is in ASCII with such escapes already.
+    Characters are written as escapes (`\u00e4`) if the file is not in UTF-8, or is in ASCII with escapes already.
 
     Args:
         catalogue: The file.

@@ -268,7 +268,7 @@ def mask_texts(texts: Mapping[str, str | None], syntax: str = ANY) -> MaskedText
 
 
 def restore_text(masked: str, table: PlaceholderTable) -> str:
-    """Replace the tokens of a masked text by what they stand for.
+    """Replace the tokens of a masked text by the placeholders that they replaced.
 
     Args:
         masked: The text, or another one with the same tokens, such as its translation.
@@ -423,7 +423,7 @@ class _Scanner:
         return Placeholder(text, VALUE, key, start, end)
 
     def read_format(self, text: str) -> tuple[str, tuple[int, ...]]:
-        """Return the key of a format directive such as `%5.1f`, `%2$S`: its argument and type; and what it takes."""
+        """Return the key of a directive such as `%5.1f` (argument and type), and the arguments that it takes."""
         match = FORMAT_PARTS.fullmatch(text)
         number, again, options, conversion = match.groups() if match else (None, None, "", text)
         if number is not None:

@@ -190,7 +190,7 @@ def _learn_subwords(
     lower = [normalizers.Lowercase()] if lowercase else []
     latin = [normalizers.Replace(letter, spelling) for letter, spelling in ROMANIZATION.items()] if romanize else []
     # The first word gets a space as well, or it would be another token than the same word later on. Where blanks are
-    # kept it does not: each part between two mask tokens is normalised by itself, and would get a space.
+    # kept it does not: the text between two mask tokens is normalised separately and would get an additional space.
     first_space = [] if keeps_blanks else [normalizers.Strip(), normalizers.Prepend(" ")]
     tokenizer.normalizer = normalizers.Sequence([*lower, normalizers.NFC(), *latin, *first_space])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -116,7 +116,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def three(finished: Path, tmp_path: Path) -> Path:
-    """A copy of what was kept of three seeds; the run lies beside it."""
+    """Return a folder with a copy of three kept seeds, beside the run that they were kept from."""
     return shutil.copytree(finished, tmp_path, dirs_exist_ok=True) / "results"
 
 

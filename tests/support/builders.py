@@ -40,7 +40,7 @@ EXTRA = [pytest.mark.slow, pytest.mark.extra]
 EVERY_COMBINER = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else EXTRA) for name in COMBINERS]
 """For tests that take long: the default run has those of the paper alone."""
 PAPER_FIRST = [pytest.param(name, marks=[] if name in PAPER_COMBINERS else [pytest.mark.slow]) for name in COMBINERS]
-"""As `EVERY_COMBINER`, but all of them are on docs/compatibility.md: for tests of what is built on the combiners."""
+"""As `EVERY_COMBINER`, for tests of what uses the combiners; docs/compatibility.md counts the slow cases, too."""
 LSTM = "lstm"
 """In place of a combiner: the other family, with a window on each source and input feeding."""
 

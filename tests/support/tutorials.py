@@ -40,7 +40,7 @@ def run_commands(block: str, change: Callable[[list[str]], list[str]]) -> str:
 
 
 def run_python(code: str) -> str:
-    """Run a Python block; what it prints."""
+    """Run a Python block and return what it prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "tutorial", "exec"), {})

@@ -719,8 +719,8 @@ keeps its own, and the score is the mean of several shuffles.
 {said}{render_models(seeds, graph)}
 {render_guards(seeds)}## The graph
 
-Corpora have round ends, models double sides, and synthetic text is named after what it is made of. A dotted arrow leads
-from a model to the text that it writes. Held-out sets, the steps that remove them from each corpus, and scores are left
+Corpora are drawn with round ends and models with double sides; synthetic text has the name of the text it was made from.
+A dotted arrow leads from a model to the text that it writes. Held-out sets, the steps that remove them from each corpus, and scores are left
 out; `hf-multisource graph {GRAPH.relative_to(GRAPH.parents[2]).as_posix()} --draw graph.mmd` draws everything.
 
 ```mermaid
