@@ -719,9 +719,10 @@ keeps its own, and the score is the mean of several shuffles.
 {said}{render_models(seeds, graph)}
 {render_guards(seeds)}## The graph
 
-Corpora are drawn with round ends and models with double sides. Synthetic text is named after the text
-that it was made from. A dotted arrow leads from a model to the text that it writes. Held-out sets, the steps that remove
-them from each corpus, and scores are left out; `hf-multisource graph {GRAPH.relative_to(GRAPH.parents[2]).as_posix()} --draw graph.mmd` draws everything.
+Corpora are drawn with round ends and models with double sides. Synthetic text is named after the text that it was made
+from. A dotted arrow leads from a model to the text that it writes. Held-out sets, the steps that remove them from each
+corpus, and scores are left out;
+`hf-multisource graph {GRAPH.relative_to(GRAPH.parents[2]).as_posix()} --draw graph.mmd` draws everything.
 
 ```mermaid
 {draw_graph(graph)}
