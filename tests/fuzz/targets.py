@@ -159,9 +159,9 @@ def checkpoint_targets(folder: Path) -> list[Target]:
     fields = [st.tuples(st.just(family), mutated(good(name))) for name, family in families.items()]
     return [
         Target(
-            "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 400
+            "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 200
         ),
-        Target("config.json, read by commands", list(map(written, folders)), st.one_of(config_json), load_from, 100),
+        Target("config.json, read by commands", list(map(written, folders)), st.one_of(config_json), load_from, 50),
         Target(
             "config.json, read by Auto classes",
             list(map(written, folders)),
@@ -220,7 +220,7 @@ def processor_targets(folder: Path) -> list[Target]:
     own = "processor_config.json"
     parts = ["tokenizer_config.json", *(f"{name}_processor/preprocessor_config.json" for name in ("image", "speech"))]
     return [
-        Target("processor_config.json", [unbroken(own)], broken(own), load_from, 120),
+        Target("processor_config.json", [unbroken(own)], broken(own), load_from, 60),
         Target(
             "files of tokenizers and extractors",
             list(map(unbroken, parts)),
@@ -303,8 +303,8 @@ def recipe_targets(folder: Path) -> list[Target]:
     )
     good = yaml.safe_dump(valid, sort_keys=False).encode()
     return [
-        Target("recipes", [good], weighted({written(): 6, patched(): 3, damaged(good): 1}), load, 120),
-        Target("overrides of recipes", [["--model.d_model", "32", "--seed", "2"]], lines, override, 60),
+        Target("recipes", [good], weighted({written(): 6, patched(): 3, damaged(good): 1}), load, 60),
+        Target("overrides of recipes", [["--model.d_model", "32", "--seed", "2"]], lines, override, 30),
     ]
 
 
@@ -407,16 +407,16 @@ def media_targets(folder: Path) -> list[Target]:
             list(picture_files().values())[:6],
             st.one_of(*pictures, st.tuples(suffixes, st.one_of(pictures)), arrays()),
             see,
-            250,
+            125,
         ),
         Target(
             "sounds",
             [*sounds, {"array": np.zeros(3), "sampling_rate": 8000}],
             st.one_of(sound, st.tuples(st.just(".wav"), sound), decoded, st.just({"bytes": None, "path": None})),
             hear,
-            150,
+            75,
         ),
-        Target("arrays of features", [(".npy", npy(good)), (".npz", npz([good]))], files, measure, 150),
+        Target("arrays of features", [(".npy", npy(good)), (".npz", npz([good]))], files, measure, 75),
     ]
 
 
@@ -453,7 +453,7 @@ def row_targets(folder: Path) -> list[Target]:
     tsv = st.binary(max_size=30).map(lambda content: {"train.tsv": b"en\tde\tcs\n" + content})
     good = [{f"train.{name}": b"a b\n" for name in row}, {"train.jsonl": to_json(row).encode()}]
     good.append({"train.csv": b'de,en,cs\n,"a ""dog""",pes\n'})
-    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables, csv, tsv), read, 200)]
+    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables, csv, tsv), read, 100)]
 
 
 def generation_targets(folder: Path) -> list[Target]:
@@ -473,7 +473,7 @@ def generation_targets(folder: Path) -> list[Target]:
         "eos_token_id": st.one_of(ids, st.lists(ids, min_size=1, max_size=4, unique=True)),
     }
     good = {"shortlist": list(range(16)), "num_beams": 2, "eos_token_id": 1}
-    return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 60)]
+    return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 30)]
 
 
 GROUPS: tuple[Callable[[Path], list[Target]], ...] = (

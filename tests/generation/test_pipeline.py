@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from builders import EVERY_COMBINER, LSTM, NAMES, TEXTS, three_source_model, three_source_processor
+from builders import LSTM, NAMES, TEXTS, one_by_default, three_source_model, three_source_processor
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
 from kinds import mixed_processor, mixed_rows, picture
 
@@ -39,7 +39,7 @@ def pipes() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=[*EVERY_COMBINER, LSTM])
+@pytest.fixture(params=[*one_by_default("hierarchical"), LSTM])
 def combiner(request: pytest.FixtureRequest) -> Any:
     """The name of one combiner after the other."""
     return request.param

@@ -186,6 +186,7 @@ def test_a_finished_step_that_has_changed_is_named_and_nothing_is_overwritten(
     assert after == before
 
 
+@pytest.mark.slow
 def test_a_step_that_was_begun_with_other_settings_is_named_and_nothing_is_overwritten(
     finished: tuple[Path, float, str], tmp_path: Path
 ) -> None:

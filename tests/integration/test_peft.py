@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils.logging import warning_once as warn_once
 
-from builders import EVERY_COMBINER, LSTM, three_source_batch, three_source_model
+from builders import EVERY_COMBINER, LSTM, one_by_default, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
 
 pytestmark = pytest.mark.pairs
@@ -24,7 +24,7 @@ TARGETS: dict[str, Any] = {
     "all": "all-linear",
 }
 OF_LSTM = ["query_proj", "projection"]  # attention alone: PEFT adapts no LSTM
-of_both_families = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
+of_both_families = pytest.mark.parametrize("combiner", [*one_by_default("hierarchical"), LSTM])
 
 
 def adapted(model: Any, targets: Any) -> Any:

@@ -269,6 +269,7 @@ def test_sources_that_are_no_text_have_vectors_too() -> None:
     assert torch.equal(changed[0], both[0]) and not torch.allclose(changed[1], both[1])
 
 
+@pytest.mark.slow
 def test_it_compiles_into_one_graph() -> None:
     torch.compiler.reset()
     model = three_source_model(absent_vectors=True, decoder_layers=1).train()

@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 import hf_multisource.attention
 import hf_multisource.combiners
-from builders import HEADS, HIERARCHICAL_HEADS, MIXED, WIDTH, Case, cases, join, tiny_config
+from builders import HEADS, HIERARCHICAL_HEADS, MIXED, PAPER_FIRST, WIDTH, Case, cases, join, tiny_config
 from hf_multisource.attention import SourceMemory
 from hf_multisource.combiners import COMBINERS, Combiner, ParallelCombiner, build_combiner
 from reference import REFERENCES, Answer, Setting, attention, combine, heads_over_sources, layer_norm
@@ -29,6 +29,11 @@ NORM_POSITIONS = ["pre", "post"]
 each_norm_position = pytest.mark.parametrize("norm_position", NORM_POSITIONS)
 each_attention = pytest.mark.parametrize("attention", ["eager", "sdpa"])
 every_combiner = pytest.mark.parametrize(("name", "norm_position"), list(itertools.product(COMBINERS, NORM_POSITIONS)))
+# For what follows from the equations; with the combiners that are not of the paper, -m slow.
+paper_first = pytest.mark.parametrize(
+    ("name", "norm_position"),
+    [pytest.param(*one.values, norm, marks=one.marks) for one in PAPER_FIRST for norm in NORM_POSITIONS],
+)
 
 
 def same(actual: Tensor, expected: Tensor) -> None:
@@ -426,7 +431,7 @@ def test_absent_source_equals_source_left_out(
     all_same((output, torch.cat([parts[i] for i in left], dim=-1), kept), expected)
 
 
-@every_combiner
+@paper_first
 @each_attention
 @given(case=cases(), data=st.data())
 def test_nothing_absent_gets_a_gradient(
@@ -444,7 +449,7 @@ def test_nothing_absent_gets_a_gradient(
         assert not key.startswith(f"{case.names[gone]}.") or not gradient.any(), key
 
 
-@every_combiner
+@paper_first
 @each_attention
 @pytest.mark.parametrize("lengths", [(2, 3), (0, 3), (0, 0)])
 def test_example_without_any_source_passes_unchanged(
@@ -474,7 +479,7 @@ def test_attention_implementations_see_no_row_without_a_key(attention: str, sour
 # Padding and neighbours
 
 
-@every_combiner
+@paper_first
 @each_attention
 @given(case=cases(), data=st.data())
 def test_padding_and_what_lies_in_it_change_nothing(
@@ -494,7 +499,7 @@ def test_padding_and_what_lies_in_it_change_nothing(
     all_same((output, weights, source_weights), expected)
 
 
-@every_combiner
+@paper_first
 @each_attention
 @given(case=cases())
 @example(case=MIXED)
@@ -510,7 +515,7 @@ def test_neighbours_in_the_batch_change_nothing(name: str, norm_position: str, a
 # Weights
 
 
-@every_combiner
+@paper_first
 @given(case=cases())
 @example(case=MIXED)
 def test_weights_sum_to_one_over_what_is_present(name: str, norm_position: str, case: Case) -> None:
@@ -533,7 +538,7 @@ def test_weights_sum_to_one_over_what_is_present(name: str, norm_position: str, 
         same(source_weights.sum(-1), anything[:, None, None].expand(source_weights.shape[:-1]))
 
 
-@every_combiner
+@paper_first
 def test_weights_come_with_eager_attention_only(name: str, norm_position: str) -> None:
     case = Case(0, 2, (((True, True), (True, False)), ((True,), (False,))))
     for implementation in ("eager", "sdpa"):
@@ -545,7 +550,7 @@ def test_weights_come_with_eager_attention_only(name: str, norm_position: str) -
 # Two roads, one answer
 
 
-@every_combiner
+@paper_first
 @given(case=cases())
 @example(case=MIXED)
 def test_eager_equals_sdpa(name: str, norm_position: str, case: Case) -> None:
@@ -564,7 +569,7 @@ def test_memory_serves_one_attention_implementation_after_the_other(order: tuple
     same(second, first)
 
 
-@every_combiner
+@paper_first
 @each_attention
 @given(case=cases())
 @example(case=MIXED)
@@ -601,7 +606,7 @@ def swapped_dropout(functions: Mapping[float, Callable[[Tensor], Tensor]]) -> It
         yield
 
 
-@every_combiner
+@paper_first
 @given(case=cases(max_sources=3))
 def test_dropout_falls_where_the_authors_code_has_it(name: str, norm_position: str, case: Case) -> None:
     combiner = case.combiner(name, norm_position, dropout=0.25, attention_dropout=0.5).train()
@@ -614,7 +619,7 @@ def test_dropout_falls_where_the_authors_code_has_it(name: str, norm_position: s
         same(combiner(case.hidden_states(), case.memory())[0], expected)
 
 
-@every_combiner
+@paper_first
 @each_attention
 def test_dropout_is_off_in_evaluation_and_on_in_training(name: str, norm_position: str, attention: str) -> None:
     case = Case(0, 2, (((True, True), (True, False)), ((True,), (False,))))

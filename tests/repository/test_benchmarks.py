@@ -78,6 +78,7 @@ def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path) -> None:
     assert "run, 5 sentences, beam 2, batch 4, 1 thread:" in out.with_suffix(".md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_training_is_measured_and_shown(tmp_path: Path) -> None:
     for name, words in WORDS.items():
         write_lines(tmp_path / f"train.{name}", [" ".join(words[: 1 + i % 5]) for i in range(70)])

@@ -110,6 +110,7 @@ def test_two_processes_divide_the_examples_of_an_epoch_also_when_resumed(
         assert number // 3 < left < number * 2 // 3 and own["resumed"] == own["batches"][-left:]
 
 
+@pytest.mark.slow
 def test_what_fails_on_one_of_two_processes_ends_both_and_only_the_main_process_says_why(folder: Path) -> None:
     (folder / "stranger").mkdir()
     (folder / "stranger" / "config.json").write_text("{}")

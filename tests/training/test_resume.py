@@ -74,9 +74,18 @@ KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
     "between the marker and the renaming": (lambda patch: kill_at_marking(patch, STEPS, after=True), SAVED),
     "right after the last checkpoint": (lambda patch: kill_at_publishing(patch, STEPS), STEPS),
 }
+ALIKE = (  # others of the default run meet the same code
+    "two updates after a checkpoint",
+    "while writing the first checkpoint",
+    "at the end of writing a checkpoint",
+    "right after the last checkpoint",
+)
 
 
-@pytest.mark.parametrize(("kill", "last"), KILLS.values(), ids=KILLS)
+@pytest.mark.parametrize(
+    ("kill", "last"),
+    [pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, case in KILLS.items()],
+)
 def test_a_killed_run_resumes_from_its_last_complete_checkpoint_to_the_same_weights(
     kill: Callable[[pytest.MonkeyPatch], None],
     last: int,

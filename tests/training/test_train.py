@@ -338,6 +338,7 @@ def test_bad_input_is_named_in_one_line_and_the_corrected_command_runs(
     assert translate(folder / "run", en="two").shape[0] == 1
 
 
+@pytest.mark.slow
 def test_the_old_script_ends_with_status_1_and_one_line(folder: Path) -> None:
     cut(folder / "text" / "train.de")
     done = subprocess.run([sys.executable, str(SCRIPT), "recipe.yaml"], cwd=folder, capture_output=True, text=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import Seq2SeqTrainer
 from transformers.trainer_callback import TrainerCallback
 
-from builders import END, EVERY_COMBINER, LSTM, NAMES, three_source_model
+from builders import END, LSTM, NAMES, one_by_default, three_source_model
 from hf_multisource import (
     DataCollatorForMultiSource,
     MultiSourceProcessor,
@@ -21,7 +21,7 @@ from hf_multisource.recipes.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.pairs
 
-every_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
+every_combiner = pytest.mark.parametrize("combiner", [*one_by_default("hierarchical"), LSTM])
 both_trainers = pytest.mark.parametrize("kind", [Seq2SeqTrainer, MultiSourceTrainer])
 
 
