@@ -24,6 +24,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hf_multisource.data.prepare import write_columns
 from hf_multisource.data.rows import Row, read_split
 
 LANGUAGES = ("cs", "de", "en")
@@ -64,34 +65,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
         joint: list[Row] = []
-        for name, (lines, languages) in cut(rows, args.scarce, args.seed).items():
-            write(args.out / name, "train", lines, languages)
+        corpora = cut(rows, args.scarce, args.seed)
+        for name in (*corpora, "all", "held", "held_cs"):
+            (args.out / name).mkdir(parents=True, exist_ok=True)
+        for name, (lines, languages) in corpora.items():
+            write_columns(args.out / name, "train", languages, lines)
             print(f"{name}: {len(lines)} lines")
             joint += [{language: row[language] if language in languages else None for language in row} for row in lines]
-        write(args.out / "all", "train", joint, LANGUAGES)
+        write_columns(args.out / "all", "train", LANGUAGES, joint)
         print(f"all: {len(joint)} lines")
         for split, source in HELD_OUT.items():
             lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
-            write(args.out / "held", split, lines, LANGUAGES)
-            write(args.out / "held_cs", split, [{**row, "de": None} for row in lines], LANGUAGES)
+            write_columns(args.out / "held", split, LANGUAGES, lines)
+            write_columns(args.out / "held_cs", split, LANGUAGES, [{**row, "de": None} for row in lines])
             print(f"held, {split}: {len(lines)} lines")
     except (OSError, ValueError) as error:
         sys.exit(f"disjoint_multi30k.py: {error}")
-
-
-def write(folder: Path, split: str, rows: Sequence[Row], languages: Sequence[str]) -> None:
-    """Write a split of a corpus, one file for each language.
-
-    Args:
-        folder: Folder of the corpus.
-        split: Name of the split.
-        rows: The rows.
-        languages: The languages.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for language in languages:
-        text = "".join(f"{row[language] or ''}\n" for row in rows)
-        (folder / f"{split}.{language}").write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

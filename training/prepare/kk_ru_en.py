@@ -1,0 +1,69 @@
+"""Cut Kazakh, Russian and English text into two disjoint halves, and write its held-out sets beside them.
+
+    python training/prepare/kk_ru_en.py DATA NEWS OUT
+
+DATA holds `train`, `dev` and `test` in kk, ru and en; NEWS holds `newstest2019-enkk` in kk and en. OUT receives
+
+    a, b     the training rows in two halves, in all three languages
+    held     `dev`, `test` and, without Russian, `newstest2019`
+
+A model translates text that it was trained on better than new text. With two halves, a model of either one writes the
+Russian of the other one, so that synthetic Russian is in training what it is at test time. A row's half follows from
+its Kazakh text alone: equal texts are in one half, and further rows move no other row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_multisource.data.prepare import write_columns
+from hf_multisource.data.rows import Row, read_split
+
+LANGUAGES = ("kk", "ru", "en")
+NEWS_SPLIT = "newstest2019-enkk"
+
+
+def half_of(row: Row) -> str:
+    """Return the half of a row.
+
+    Args:
+        row: Its texts.
+
+    Returns:
+        "a" or "b", by a hash of the Kazakh text.
+    """
+    return "ab"[hashlib.sha256(str(row["kk"]).encode()).digest()[0] % 2]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the folders; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of the text in three languages")
+    parser.add_argument("news", type=Path, help="folder of newstest2019")
+    parser.add_argument("out", type=Path, help="folder to write to")
+    args = parser.parse_args(argv)
+    try:
+        rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
+        for name in ("a", "b", "held"):
+            (args.out / name).mkdir(parents=True, exist_ok=True)
+        for half in "ab":
+            chosen = [row for row in rows if half_of(row) == half]
+            write_columns(args.out / half, "train", LANGUAGES, chosen)
+            print(f"{half}: {len(chosen)} lines")
+        for split in ("dev", "test"):
+            lines = read_split(str(args.data), split, LANGUAGES[:2], LANGUAGES[2]).rows
+            write_columns(args.out / "held", split, LANGUAGES, lines)
+            print(f"held, {split}: {len(lines)} lines")
+        news = read_split(str(args.news), NEWS_SPLIT, ["kk"], "en").rows
+        write_columns(args.out / "held", "newstest2019", ("kk", "en"), news)
+        print(f"held, newstest2019: {len(news)} lines")
+    except (OSError, ValueError) as error:
+        sys.exit(f"kk_ru_en.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
