@@ -15,15 +15,19 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 from tqdm import tqdm
+from transformers import LogitsProcessorList
 
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice, check_finite
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
+from hf_multisource.data.masking import TABLE, has_mask_tokens
 from hf_multisource.data.media import digest
+from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.line_sampling import line_sampling
+from hf_multisource.evaluation.placeholder_constraint import placeholder_constraint
 from hf_multisource.evaluation.target_tokens import target_tokens
 from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
@@ -42,10 +46,17 @@ WINDOW = 8  # batches sorted by length together; a kill loses at most one window
 
 
 class Hypothesis(NamedTuple):
-    """One translation; `score` is the length-normalised log probability, None where it was not asked for."""
+    """One translation.
+
+    Args:
+        text: The text.
+        score: Its length-normalised log probability; None where it was not asked for.
+        is_cut: Whether a translation of a masked row has no end, because it reached `max_new_tokens`.
+    """
 
     text: str
     score: float | None
+    is_cut: bool = False
 
 
 class Decoded(NamedTuple):
@@ -203,18 +214,39 @@ def decode_batch(
     batch: Mapping[str, torch.Tensor],
     search: Search,
     lines: Sequence[int] = (),
+    tables: Sequence[PlaceholderTable] = (),
 ) -> list[list[Hypothesis]]:
-    """Search for the best hypotheses of every example of a padded batch; sampling reads the numbers of their lines."""
+    """Search for the best hypotheses of every example of a padded batch.
+
+    Args:
+        model: Has `generate` and `device`; with `tables`, `generation_config` too.
+        processor: Has `batch_decode`; with `tables` or a shortlist, `tokenizer` too.
+        batch: The inputs of the model.
+        search: The search.
+        lines: Numbers of the examples in the whole input, which sampling reads.
+        tables: Of masked examples, the placeholders that each translation must have; empty: they are not masked.
+
+    Returns:
+        The hypotheses of every example, best first; those of masked examples are masked.
+    """
     width = max(1, search.n_best)
     rule: JsonObject = {}
+    is_masked = bool(tables) and has_mask_tokens(processor.tokenizer)
     if search.num_beams > 1:  # greedy search has no rule and warns
         rule["length_penalty"] = search.length_penalty
     if search.length_normalization is not None:
         rule.update(length_normalization=search.length_normalization, early_stopping=False)
     if search.shortlist is not None:
         rule["shortlist"] = target_tokens(processor, search.shortlist)
+        if is_masked:
+            masks = torch.tensor(processor.tokenizer.convert_tokens_to_ids([*MASK_TOKENS]))
+            rule["shortlist"] = torch.cat([rule["shortlist"], masks]).unique()
+    processors = LogitsProcessorList()
+    if is_masked:
+        ends = model.generation_config.eos_token_id
+        processors += placeholder_constraint(tables, processor.tokenizer, ends, search.max_new_tokens)
     if search.do_sample:
-        rule["logits_processor"] = line_sampling(
+        processors += line_sampling(
             lines,
             search.max_new_tokens,
             model.device,
@@ -223,6 +255,8 @@ def decode_batch(
             search.top_k,
             search.top_p,
         )
+    if processors:  # with an empty list, too, the search would be slower
+        rule["logits_processor"] = processors
     with torch.inference_mode():
         output = model.generate(
             **{key: tensor.to(model.device) for key, tensor in batch.items()},
@@ -237,8 +271,16 @@ def decode_batch(
     texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
     texts = [single_line(text) for text in texts]
     scores = output.sequences_scores.tolist() if search.n_best else [None] * len(texts)
-    hypotheses = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+    cut = _without_end(output.sequences, model.generation_config.eos_token_id) if tables else [False] * len(texts)
+    hypotheses = [Hypothesis(*parts) for parts in zip(texts, scores, cut, strict=True)]
     return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]
+
+
+def _without_end(sequences: torch.Tensor, end_token_ids: int | Sequence[int]) -> list[bool]:
+    """Say of each sequence whether it has no end token; the first token is the decoder's start."""
+    ends = torch.tensor(end_token_ids, device=sequences.device).reshape(-1)
+    cut: list[bool] = (~torch.isin(sequences[:, 1:], ends).any(dim=1)).tolist()
+    return cut
 
 
 def decode_window(
@@ -256,23 +298,25 @@ def decode_window(
     Args:
         model: Has `generate`, `state_dict`, `device`.
         processor: Has `source_names`, `__call__`, `batch_decode`.
-        rows: The window.
+        rows: The window. Either all rows are masked, as `mask_sources` makes them, or none is.
         search: The search and its limits.
         batch_size: Sentences a batch.
         first: Number of the first row of the window in the whole input.
         advance: Called with the number of rows that were decoded, as they are.
 
     Returns:
-        The hypotheses of every row, empty (score nan) for a row without any source; and counts: `silent`, rows without
-        any source, and `truncated.<source>`, rows in which the source was cut.
+        The hypotheses of every row, empty (score nan) for a row without any source and for one that `refusal` refuses;
+        those of masked rows are masked. And counts: `silent`, rows without any source, `refused`, and
+        `truncated.<source>`, rows in which the source was cut.
     """
     collate = DataCollatorForMultiSource(processor)
     window = [{name: row.get(name) for name in processor.source_names} for row in rows]
-    spoken = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
+    present = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
+    spoken = [i for i in present if not refusal(rows[i], search.max_new_tokens)]
     encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
     place = {i: k for k, i in enumerate(spoken)}
     counts: Counter[str] = Counter(cut)
-    counts.update(silent=len(window) - len(spoken))
+    counts.update(silent=len(window) - len(present), refused=len(present) - len(spoken))
     lengths = dict(zip(spoken, longest(encoded), strict=True))
     spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
     nothing = Hypothesis("", float("nan") if search.n_best else None)
@@ -281,11 +325,30 @@ def decode_window(
     for start in range(0, len(spoken), batch_size):
         batch = spoken[start : start + batch_size]
         tensors = collate([encoded[place[i]] for i in batch])
-        decoded = decode_batch(model, processor, tensors, search, [first + i for i in batch])
+        tables = [rows[i][TABLE] for i in batch if TABLE in rows[i]]
+        decoded = decode_batch(model, processor, tensors, search, [first + i for i in batch], tables)
         for i, hypotheses in zip(batch, decoded, strict=True):
             results[i] = hypotheses
         advance(len(batch))
     return results, counts
+
+
+def refusal(row: Row, max_new_tokens: int) -> str:
+    """Say why a masked row cannot be decoded.
+
+    Args:
+        row: The row.
+        max_new_tokens: Longest hypothesis, tokens.
+
+    Returns:
+        The reason; "" if the row can be decoded or is not masked.
+    """
+    table = row.get(TABLE, PlaceholderTable())
+    if table.refused is not None:
+        return str(table.refused)
+    if (needed := sum(table.counts.values())) > max_new_tokens:
+        return f"the translation must have {needed} placeholders, but may have at most {max_new_tokens} tokens"
+    return ""
 
 
 def decode_windows(
@@ -360,7 +423,7 @@ def digest_weights(model: Model) -> str:
 
 def format_lines(index: int, hypotheses: Sequence[Hypothesis]) -> str:
     """One line a hypothesis: the text, or, with scores, row index, score and text between tabs."""
-    return "".join(f"{text}\n" if score is None else f"{index}\t{score:.6f}\t{text}\n" for text, score in hypotheses)
+    return "".join(f"{text}\n" if score is None else f"{index}\t{score:.6f}\t{text}\n" for text, score, _ in hypotheses)
 
 
 def _parse(line: str, scored: bool) -> Hypothesis:

@@ -1,0 +1,184 @@
+"""Translations of texts with placeholders are whole, or refused with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builders import tiny_config
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.data.placeholders import broken_placeholders
+from hf_multisource.evaluation import text_translator
+from hf_multisource.evaluation.decoding import Hypothesis
+from hf_multisource.evaluation.text_translator import TextTranslator
+from hf_multisource.recipes.recipe import DataRecipe, Recipe
+from hf_multisource.recipes.tokenization import train_tokenizer
+
+SOURCES = ["en", "de"]
+TEXTS = ["Sign in to the page", "Bei der Seite anmelden", "Pla boka"]
+ROWS: list[Mapping[str, str | None]] = [
+    {"en": "Open <b>%S</b> ", "de": "<b>%S</b> öffnen"},
+    {"en": None, "de": " { $user } %1$S %2$S\n"},
+    {"en": "Quit"},
+    {"en": "&Save %s in %s", "de": "In %s %s &speichern"},
+]
+
+
+@cache
+def make_translator(*, mask_tokens: bool = True, joined: bool = False) -> TextTranslator:
+    """A translator with a model that has learned nothing; tests do not change it."""
+    data = DataRecipe("data", SOURCES, "cs", concatenate=True) if joined else None
+    names = data.model_sources if data else SOURCES
+    tokenizer = train_tokenizer(TEXTS, "bpe", 400, mask_tokens=mask_tokens)
+    torch.manual_seed(0)
+    config = tiny_config("serial", names, vocab_size=len(tokenizer), initializer="normal", init_std=1.0)
+    model: Any = MultiSourceForConditionalGeneration(config).eval()
+    model.generation_config.forced_eos_token_id = config.eos_token_id  # it has not learned to end a text
+    return TextTranslator(model, MultiSourceProcessor(tokenizer, names), joined=data, max_length=48, batch_size=2)
+
+
+def decoded_as(monkeypatch: pytest.MonkeyPatch, *hypotheses: Hypothesis) -> list[Any]:
+    """Let the model say this of every row; return the rows that it was given."""
+    rows: list[Any] = []
+
+    def decode(_: Any, __: Any, given: Any, *___: Any, **____: Any) -> Any:
+        rows.extend(given)
+        return [list(hypotheses) for _ in given], {}
+
+    monkeypatch.setattr(text_translator, "decode_window", decode)
+    return rows
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) -> None:
+    translator = make_translator(joined=joined)
+    assert translator.sources == ("en", "de")
+    found = translator.translate(ROWS, n_best=3, num_beams=4, max_new_tokens=14)
+    whole = 0
+    for row, translation in zip(ROWS, found, strict=True):
+        assert bool(translation.candidates) == (translation.refused == "")
+        source = row.get("en") or row["de"] or ""
+        for candidate in translation.candidates:
+            assert broken_placeholders(source, candidate.text) == []
+            whole += 1
+        scores = [candidate.score for candidate in translation.candidates]
+        assert scores == sorted(scores, reverse=True)
+        assert len({candidate.text for candidate in translation.candidates}) == len(scores)
+    assert whole > 1
+
+
+def test_rows_are_translated_alike_in_any_batch() -> None:
+    translator = make_translator()
+    together = translator.translate(ROWS, max_new_tokens=8)
+    for row, expected in zip(ROWS, together, strict=True):
+        alone = translator.translate([row], max_new_tokens=8)[0]
+        assert alone.refused == expected.refused
+        assert [one.text for one in alone.candidates] == [one.text for one in expected.candidates]
+        assert [one.score for one in alone.candidates] == pytest.approx([one.score for one in expected.candidates])
+
+
+def test_what_the_model_reads_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = decoded_as(monkeypatch, Hypothesis("<ph1>: <open1>x<close1>", -1.0))
+    found = make_translator().translate([{"en": " <i>Sign</i> %S", "de": "%S <i>an</i>"}])
+    assert [(row["en"], row["de"]) for row in rows] == [("<open1>Sign<close1> <ph1>", "<ph1> <open1>an<close1>")]
+    assert [one.text for one in found[0].candidates] == [" %S: <i>x</i>"]
+
+
+def test_without_mask_tokens_texts_are_read_as_they_are_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = decoded_as(monkeypatch, Hypothesis("Foo", -0.5), Hypothesis("Foo %S", -1.0))
+    found = make_translator(mask_tokens=False).translate([{"en": " Open %S"}])
+    assert rows[0]["en"] == " Open %S"
+    assert [(one.text, one.score) for one in found[0].candidates] == [(" Foo %S", -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "reason"),
+    [
+        ([Hypothesis("Foo", -1.0)], r"<ph1> occurs 0 times"),
+        ([Hypothesis("Foo <ph1> { $x }", -1.0), Hypothesis("Foo", -2.0)], r"\{ \$x \} is not in the source"),
+        ([Hypothesis("Foo <ph1>", -1.0, is_cut=True)], "it has no end|has no end"),
+        ([Hypothesis("  ", -1.0)], "is empty"),
+    ],
+)
+def test_a_row_is_refused_if_the_whole_beam_is_broken(
+    monkeypatch: pytest.MonkeyPatch, hypotheses: list[Hypothesis], reason: str
+) -> None:
+    decoded_as(monkeypatch, *hypotheses)
+    found = make_translator().translate([{"en": "Open %S"}], num_beams=2)[0]
+    assert found.candidates == ()
+    assert re.search(reason, found.refused)
+
+
+def test_broken_cut_equal_and_empty_beams_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_as(
+        monkeypatch,
+        Hypothesis("Foo", -1.0),
+        Hypothesis("Foo <ph1>", -1.5, is_cut=True),
+        Hypothesis("Bar <ph1>", -2.0),
+        Hypothesis(" Bar <ph1>", -2.5),
+        Hypothesis("<ph1>", -3.0),
+        Hypothesis("Baz <ph1>", -1e9),
+    )
+    found = make_translator().translate([{"en": "Open %S"}], n_best=4, num_beams=6)[0]
+    assert [(one.text, one.score) for one in found.candidates] == [("Bar %S", -2.0), ("%S", -3.0)]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, "no source is present; the sources are en, de"),
+        ({"en": " ", "de": None}, "no source is present"),
+        ({"en": "{ $n ->\n [one] tab\n *[other] tabs\n}"}, "variants of a text"),
+        ({"en": "a", "de": "word " * 60}, "the source 'de' has 300 tokens; the model reads at most 48"),
+        ({"en": " ".join(f"%{i}$S" for i in range(1, 8))}, "must have 7 placeholders, but may have at most 6 tokens"),
+    ],
+)
+def test_rows_that_cannot_be_translated_are_refused_and_the_others_are_not(
+    row: Mapping[str, str | None], reason: str
+) -> None:
+    refused, other = make_translator().translate([row, {"en": "%S", "de": "%S"}], max_new_tokens=6)
+    assert refused.candidates == ()
+    assert re.search(reason, refused.refused)
+    assert other == make_translator().translate([{"en": "%S", "de": "%S"}], max_new_tokens=6)[0]
+
+
+def test_no_rows_are_no_translations() -> None:
+    assert make_translator().translate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.translate([{"en": "a"}, {"fr": "b"}]), "row 1: unknown source 'fr'; the sources are en, de"),
+        (lambda t: t.translate([{"en": 3}]), "row 0, en: must be a text or None, but is 3"),
+        (lambda t: t.translate([], syntax="tex"), "syntax"),
+        (lambda t: t.translate([], n_best=0), "n_best"),
+        (lambda t: t.translate([], num_beams=1), "num_beams"),
+        (lambda t: t.translate([], n_best=6), "num_beams"),
+    ],
+)
+def test_bad_calls_are_refused_by_name(call: Callable[[TextTranslator], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(make_translator())
+
+
+def test_a_run_is_loaded_with_its_limit_and_its_joined_sources(tmp_path: Path) -> None:
+    made = make_translator(joined=True)
+    made.model.save_pretrained(tmp_path)
+    made.processor.save_pretrained(tmp_path)
+    recipe = Recipe(DataRecipe("data", SOURCES, "cs", concatenate=True, max_length=31))
+    recipe.training["output_dir"] = str(tmp_path)
+    recipe.save(tmp_path / "recipe.yaml")
+    translator = TextTranslator.from_run(str(tmp_path), device="cpu")
+    assert translator.sources == ("en", "de") and translator.max_length == 31 and translator.masks
+    assert translator.translate(ROWS[:1], max_new_tokens=6) == made.translate(ROWS[:1], max_new_tokens=6)
+    replace(recipe, data=replace(recipe.data, concatenate=False, reverse=True)).save(tmp_path / "recipe.yaml")
+    with pytest.raises(ValueError, match=r"data\.reverse"):
+        TextTranslator.from_run(str(tmp_path), device="cpu")
