@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hf_multisource.cli.command import make_main
+from hf_multisource.data.placeholders import SYNTAXES
 from hf_multisource.recipes.tokenization import KINDS, write_tokenizers
 
 NAME = "tokenizer"
@@ -35,6 +36,14 @@ def tokenizer(
     balance: Annotated[
         bool, typer.Option("--balance", help="Repeat the text of smaller languages, so that all count alike.")
     ] = False,
+    placeholders: Annotated[
+        str | None,
+        typer.Option(
+            "--placeholders",
+            metavar="SYNTAX",
+            help=f"Mask placeholders, for runs with data.placeholders: {', '.join(SYNTAXES)}.",
+        ),
+    ] = None,
 ) -> None:
     """Train a tokenizer: one for all sources and the target, or one for each.
 
@@ -54,6 +63,7 @@ def tokenizer(
         separate=separate,
         romanize=romanize or (),
         balance=balance,
+        placeholders=placeholders,
     ):
         print(line)
 

@@ -22,12 +22,12 @@ from hf_multisource.data.checks import check_at_least, check_choice, check_finit
 from hf_multisource.data.encoding import MixedExamples, encode_rows
 from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
-from hf_multisource.data.masking import TABLE, has_mask_tokens
+from hf_multisource.data.masking import TABLE, has_mask_tokens, refusal, restore_masked
 from hf_multisource.data.media import digest
+from hf_multisource.data.placeholder_constraint import placeholder_constraint
 from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.line_sampling import line_sampling
-from hf_multisource.evaluation.placeholder_constraint import placeholder_constraint
 from hf_multisource.evaluation.target_tokens import target_tokens
 from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
@@ -312,7 +312,7 @@ def decode_window(
     collate = DataCollatorForMultiSource(processor)
     window = [{name: row.get(name) for name in processor.source_names} for row in rows]
     present = [i for i, row in enumerate(window) if not all(map(is_absent, row.values()))]
-    spoken = [i for i in present if not refusal(rows[i], search.max_new_tokens)]
+    spoken = [i for i in present if not refusal(rows[i].get(TABLE), search.max_new_tokens)]
     encoded, cut = encode_rows(processor, [window[i] for i in spoken], None, search.max_length or sys.maxsize)
     place = {i: k for k, i in enumerate(spoken)}
     counts: Counter[str] = Counter(cut)
@@ -333,22 +333,38 @@ def decode_window(
     return results, counts
 
 
-def refusal(row: Row, max_new_tokens: int) -> str:
-    """Say why a masked row cannot be decoded.
+def restore_window(
+    results: Sequence[Sequence[Hypothesis]], rows: Sequence[Row], counts: Counter[str]
+) -> list[list[Hypothesis]]:
+    """Put the placeholders of masked rows into their hypotheses, each of which becomes one line.
 
     Args:
-        row: The row.
-        max_new_tokens: Longest hypothesis, tokens.
+        results: The hypotheses of each row, as [`decode_window`] returns them.
+        rows: The rows.
+        counts: Where `broken` counts rows whose best hypothesis has not its placeholders; such a hypothesis is empty.
 
     Returns:
-        The reason; "" if the row can be decoded or is not masked.
+        The hypotheses. Those of rows that are not masked are as they were.
     """
-    table = row.get(TABLE, PlaceholderTable())
-    if table.refused is not None:
-        return str(table.refused)
-    if (needed := sum(table.counts.values())) > max_new_tokens:
-        return f"the translation must have {needed} placeholders, but may have at most {max_new_tokens} tokens"
-    return ""
+    restored = []
+    for row, hypotheses in zip(rows, results, strict=True):
+        table = row.get(TABLE)
+        if table is not None and not refusal(table):
+            texts = [_restored(hypothesis.text, table) for hypothesis in hypotheses]
+            counts["broken"] += bool(hypotheses[0].text) and texts[0] is None
+            hypotheses = [
+                one._replace(text=single_line(text or "")) for one, text in zip(hypotheses, texts, strict=True)
+            ]
+        restored.append(list(hypotheses))
+    return restored
+
+
+def _restored(text: str, table: PlaceholderTable) -> str | None:
+    """The text with its placeholders; None if it has not all of them."""
+    try:
+        return restore_masked(text, table)
+    except ValueError:
+        return None
 
 
 def decode_windows(
@@ -363,7 +379,8 @@ def decode_windows(
 ) -> Iterator[list[list[Hypothesis]]]:
     """Decode `rows[done:]` with a progress bar; yield the hypotheses of one window of rows after the other, in order.
 
-    Inside a window, sentences of like length share a batch. A row without any source gets empty hypotheses (score nan).
+    Inside a window, sentences of like length share a batch. A row without any source, or one that cannot be masked,
+    gets empty hypotheses (score nan). Hypotheses of masked rows have the placeholders of their sources.
     """
     counts: Counter[str] = Counter()
     with tqdm(total=len(rows), initial=done, desc=title, unit="sent", dynamic_ncols=True) as bar:
@@ -372,19 +389,25 @@ def decode_windows(
             results, found = decode_window(
                 model, processor, window, search, batch_size=batch_size, first=start, advance=bar.update
             )
+            yield restore_window(results, window, found)
             counts.update(found)
-            yield results
     report_counts(counts, processor.source_names, search.max_length, title)
 
 
 def report_counts(counts: Mapping[str, int], sources: Sequence[str], max_length: int | None, title: str) -> None:
-    """Log what [`decode_window`] has counted, as warnings; nothing if no row was cut and every row has a source."""
+    """Log what [`decode_window`] and [`restore_window`] have counted, as warnings; nothing if all went well."""
     cut_rows = {name: count for name in sources if (count := counts.get(f"truncated.{name}", 0))}
     if cut_rows:
         listed = ", ".join(f"{name} in {count} rows" for name, count in cut_rows.items())
         logger.warning("%s: sources longer than %d tokens were cut (max_length): %s", title, max_length, listed)
     if silent := counts.get("silent", 0):
         logger.warning("%s: %d rows have no source at all; their translation is empty", title, silent)
+    if refused := counts.get("refused", 0):
+        logger.warning(
+            "%s: %d rows have placeholders that cannot be masked; their translation is empty", title, refused
+        )
+    if broken := counts.get("broken", 0):
+        logger.warning("%s: %d rows got a translation with other placeholders; it is left out", title, broken)
 
 
 def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -399,6 +422,8 @@ def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Ro
     names = list(processor.source_names)
     values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
     text = json.dumps(values, default=digest)  # of pictures in files: the paths
+    if any(TABLE in row for row in rows):
+        text += json.dumps([asdict(row[TABLE]) for row in rows])
     settings = search.settings()
     if search.shortlist is not None:
         tokens = target_tokens(processor, search.shortlist).numpy().tobytes()

@@ -271,9 +271,7 @@ def find_candidates(
             texts = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in window]
             scores = reverse_scores(reverse, texts, rows[done : done + len(window)], sources, batch_size)
             yield [
-                _line(
-                    done + i, [(text, forward, back) for (text, forward), back in zip(hypotheses, backs, strict=True)]
-                )
+                _line(done + i, [(one.text, one.score, back) for one, back in zip(hypotheses, backs, strict=True)])
                 for i, (hypotheses, backs) in enumerate(zip(window, scores, strict=True))
             ]
             done += len(window)

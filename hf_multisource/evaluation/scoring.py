@@ -30,6 +30,7 @@ from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
+from hf_multisource.data.masking import remembered_syntax
 from hf_multisource.data.media import forms_of
 from hf_multisource.data.rows import Row, Split, check_files, read_split
 from hf_multisource.evaluation.decoding import (
@@ -347,7 +348,7 @@ def mean_scores(reports: Sequence[JsonObject]) -> str:
     return ", ".join(parts)
 
 
-def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
+def which_data(args: Scoring, source_names: Sequence[str], syntax: str | None = None) -> DataRecipe:
     """Return the data section of the run's recipe with the command line's options; without a recipe, the options."""
     options: JsonObject = {
         "path": args.data,
@@ -364,7 +365,7 @@ def which_data(args: Scoring, source_names: Sequence[str]) -> DataRecipe:
     elif missing := [option for option in ("data", "target", "split") if getattr(args, option) is None]:
         raise ValueError(f"{args.run} has no recipe.yaml, so give --{', --'.join(missing)}")
     else:
-        data = DataRecipe(sources=list(source_names), **given)
+        data = DataRecipe(sources=list(source_names), placeholders=syntax, **given)
     if data.model_sources != list(source_names):
         raise ValueError(f"{recipe} names the sources {data.model_sources}; the model's are {list(source_names)}")
     return data
@@ -436,7 +437,7 @@ def score(args: Scoring, command: str) -> JsonObject:
     if args.attention_plot is not None and getattr(config, "attention", None) == "none":
         raise ValueError(f"--attention_plot: {args.run} is a model without attention")
     processor = load_processor(args.run)
-    data = which_data(args, processor.source_names)
+    data = which_data(args, processor.source_names, remembered_syntax(processor.tokenizer))
     search = args.search(data.max_length)
     forms = {} if data.concatenate else forms_of(processor)
 
@@ -515,8 +516,9 @@ def score(args: Scoring, command: str) -> JsonObject:
         report["conditions"][RERANKED] = entry
         write_json(path, report)
     if plotted and congruent is not None:
-        chosen = data.model_rows([split.rows[i] for i in plotted])
-        measured = measure_attention(model, processor, chosen, [congruent[i] for i in plotted], search.max_length)
+        chosen = data.model_rows([{**split.rows[i], data.target: congruent[i]} for i in plotted])
+        texts = [row[data.target] for row in chosen]  # masked, if the model was trained on masked texts
+        measured = measure_attention(model, processor, chosen, texts, search.max_length)
         plots = write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
         return {**report, "plots": [str(plot) for plot in plots]}
     return report

@@ -32,6 +32,7 @@ from hf_multisource.evaluation.decoding import (
     fingerprint,
     format_lines,
     report_counts,
+    restore_window,
 )
 from hf_multisource.json_files import JsonObject, load_json, read_json
 from hf_multisource.recipes.processor import digest_of_part
@@ -351,6 +352,7 @@ def decode_shards(
             results, counts = decode_window(
                 model, processor, window, search, batch_size=batch_size, first=first, advance=bar.update
             )
+            results = restore_window(results, window, counts)
             lines = [format_lines(first + i, hypotheses) for i, hypotheses in enumerate(results)]
             seconds = time.perf_counter() - began
             file.write_shard(first, {"lines": lines, "seconds": seconds, "counts": counts})

@@ -11,10 +11,17 @@ from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.encoding import encode_rows, text_keys
 from hf_multisource.data.interfaces import Model
-from hf_multisource.data.masking import TABLE, has_mask_tokens, mask_sources
-from hf_multisource.data.placeholders import ANY, SYNTAXES, PlaceholderTable, broken_placeholders, restore_text
+from hf_multisource.data.masking import (
+    TABLE,
+    has_mask_tokens,
+    mask_sources,
+    refusal,
+    remembered_syntax,
+    restore_masked,
+)
+from hf_multisource.data.placeholders import ANY, SYNTAXES, PlaceholderTable, broken_placeholders
 from hf_multisource.data.rows import Row
-from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window, load_model, refusal
+from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window, load_model
 from hf_multisource.evaluation.translating import joined_sources, source_limit
 from hf_multisource.messages import shown
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
@@ -142,7 +149,8 @@ class TextTranslator:
             num_beams: Beam width, at least 2 and at least `n_best`. All beams are candidates: if the best one is
                 broken, the next one takes its place.
             max_new_tokens: Longest translation, in tokens; None: `max_length` of the translator.
-            syntax: One of `SYNTAXES`, for all rows: what counts as a placeholder. None: "any".
+            syntax: One of `SYNTAXES`, for all rows: what counts as a placeholder. None: the one that the model was
+                trained with (`data.placeholders`), or else "any".
 
         Returns:
             A translation for each row, in order.
@@ -154,7 +162,7 @@ class TextTranslator:
         check_at_least(1, n_best=n_best)
         check_at_least(max(2, n_best), num_beams=num_beams)
         check_choice(list(SYNTAXES), syntax=syntax)
-        chosen = syntax or ANY
+        chosen = syntax or remembered_syntax(self.processor.tokenizer) or ANY
         longest = self.max_length if max_new_tokens is None else max_new_tokens
         search = Search(num_beams=num_beams, n_best=num_beams, max_new_tokens=longest, max_length=self.max_length)
         given = [self._checked(number, row) for number, row in enumerate(rows)]
@@ -197,7 +205,7 @@ class TextTranslator:
             start = text[: len(text) - len(text.lstrip())]
             end = text[len(start) + len(core) :]
             masked = {**row, TABLE: PlaceholderTable(start=start, end=end)}
-        return self.joined.model_rows([masked])[0] if self.joined else masked
+        return self.joined.arrange_rows([masked])[0] if self.joined else masked
 
     def _too_long(self, rows: Sequence[Row]) -> list[str]:
         """Say which source of each row, as the model takes it, is too long; "" if none is."""
@@ -219,7 +227,7 @@ def _refusal(sources: Sequence[str], row: Row, masked: Row, max_new_tokens: int)
     """Say why a row cannot be translated; "" if it can."""
     if all(row[name] is None for name in sources):
         return f"no source is present; the sources are {', '.join(sources)}"
-    return refusal(masked, max_new_tokens)
+    return refusal(masked[TABLE], max_new_tokens)
 
 
 def _choose(
@@ -249,7 +257,7 @@ def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) ->
         return "", "the translation is empty"
     try:
         # Blanks of the source stand in its table; those that a model adds would be there in addition.
-        text = restore_text(masked.strip(), table) if table.texts else f"{table.start}{masked.strip()}{table.end}"
+        text = restore_masked(masked, table) if table.texts else f"{table.start}{masked.strip()}{table.end}"
     except ValueError as error:
         return "", str(error)
     return text, " ".join(broken_placeholders(source, text, syntax))

@@ -24,6 +24,7 @@ import torch
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import parse_lines, read_lines
+from hf_multisource.data.masking import mask_sources, remembered_syntax
 from hf_multisource.data.media import find_unreadable, forms_of, read_features
 from hf_multisource.data.rows import Row
 from hf_multisource.data.tables import find_delimiter, read_table
@@ -317,8 +318,10 @@ def translate(job: Translation) -> None:
     config, processor = load_config(job.model), load_processor(job.model)
     sources, joined = source_options(job.model), joined_sources(job.model)
     rows = read_rows(job, sources, {} if joined else forms_of(processor), processor.source_processors)
+    if syntax := remembered_syntax(processor.tokenizer):
+        rows = [mask_sources(row, sources, syntax) for row in rows]
     if joined:
-        rows = joined.model_rows([{**dict.fromkeys(sources), **row} for row in rows])
+        rows = joined.arrange_rows([{**dict.fromkeys(sources), **row} for row in rows])
     search = job.search
     if search.max_length is None:
         search = replace(search, max_length=source_limit(job.model, config, processor))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+from hf_multisource.data.masking import mask_split
 from hf_multisource.data.rows import Row, Split, read_split
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.schema import DataRecipe
@@ -19,11 +20,13 @@ def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObje
 
     Returns:
         The rows of all corpora, in order, each as often as the weight of its corpus says; their lines are counted
-        through the corpora. And by corpus, what was counted while reading it, its weight, and its rows in an epoch.
+        through the corpora. With `data.placeholders` they are masked. And by corpus, what was counted while reading it,
+        its weight, and its rows in an epoch.
 
     Raises:
         FileNotFoundError: If a corpus is not there.
-        ValueError: If a corpus lacks the target or all sources, files differ in length, or a weight leaves no row.
+        ValueError: If a corpus lacks the target or all sources, files differ in length, or a weight or
+            `data.placeholders` leaves no row.
     """
     rows: list[Row] = []
     reports: dict[str, JsonObject] = {}
@@ -33,6 +36,8 @@ def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObje
             split = read_split(
                 corpus.path, corpus.split, data.sources, data.target, limit=data.limit, optional=data.sources
             )
+            if data.placeholders is not None:
+                split = mask_split(split, data.sources, data.target, data.placeholders)
         except (ValueError, OSError) as error:
             raise type(error)(f"{place}: {error}") from error
         seen = repeat_rows(tag_rows(split.rows, corpus.tags(data.sources)), corpus.weight, f"{seed} {number}")

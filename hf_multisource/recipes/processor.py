@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from transformers import AddedToken, PreTrainedTokenizerBase
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.interfaces import Preprocessor
+from hf_multisource.data.masking import has_mask_tokens, remember_syntax
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
@@ -59,10 +60,12 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
 
     Returns:
         The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers;
-        that of a source with synthetic text knows its tags.
+        that of a source with synthetic text knows its tags. With `data.placeholders`, all know the mask tokens, and
+        that of the target notes the syntax.
 
     Raises:
-        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder.
+        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder, or a tokenizer that is
+            loaded lacks the mask tokens.
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
     written = {name: recipe.data.tokens_of(name) for name in recipe.data.model_sources}
@@ -71,6 +74,9 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
     def build(tokenizer: PreTrainedTokenizerBase, own: dict[str, PreTrainedTokenizerBase]) -> MultiSourceProcessor:
+        if recipe.data.placeholders is not None:
+            check_mask_tokens(recipe, {"target": tokenizer, **own}, texts)
+            remember_syntax(tokenizer, recipe.data.placeholders)
         for name, tokens in written.items():
             marked = (own | texts).get(name, tokenizer)
             if name in texts and (new := [token for token in tokens if token not in marked.get_vocab()]):
@@ -100,6 +106,7 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
             null_token=settings.null_token,
             romanize=not languages.isdisjoint(settings.romanize),
             decode_cyrillic=target in names and not recipe.data.languages_of(target).isdisjoint(settings.romanize),
+            mask_tokens=recipe.data.placeholders is not None,
         )
 
     if settings.load is not None:
@@ -111,6 +118,31 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     if not settings.separate:
         return build(train_on(*sources, target), {})
     return build(train_on(target), {name: train_on(name) for name in sources})
+
+
+def check_mask_tokens(
+    recipe: Recipe, own: Mapping[str, PreTrainedTokenizerBase], wrapped: Mapping[str, PreTrainedTokenizerBase]
+) -> None:
+    """Check that all tokenizers of a run that masks texts have the mask tokens.
+
+    Args:
+        recipe: The run's recipe.
+        own: Tokenizers that were trained or loaded, by source or `target`.
+        wrapped: Tokenizers of wrapped encoders, by source.
+
+    Raises:
+        ValueError: If one lacks them; the message names it and says what to do.
+    """
+    if missing := [name for name, tokenizer in wrapped.items() if not has_mask_tokens(tokenizer)]:
+        raise ValueError(
+            f"data.placeholders: the tokenizer of source {missing[0]!r}, a wrapped encoder, lacks the mask tokens, and "
+            "its encoder cannot learn them: leave data.placeholders out, or give the source an encoder of the model"
+        )
+    if missing := [name for name, tokenizer in own.items() if not has_mask_tokens(tokenizer)]:
+        raise ValueError(
+            f"data.placeholders: the tokenizer of {missing[0]!r} in tokenizer.load ({recipe.tokenizer.load}) lacks the "
+            "mask tokens: train one with `hf-multisource tokenizer --placeholders SYNTAX`, or leave tokenizer.load out"
+        )
 
 
 def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:

@@ -150,7 +150,8 @@ class Recipe:
             A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated, turned round, mixed or dropped by length.
+            ValueError: If sources other than texts would be concatenated, turned round, mixed, masked or dropped by
+                length.
         """
         origins = self.encoder_entries()
         forms = {}
@@ -163,6 +164,8 @@ class Recipe:
             raise ValueError("data.reverse turns texts round; the sources must all be texts")
         if isinstance(self.data.train, list) and set(forms.values()) != {"text"}:
             raise ValueError("data.train mixes corpora of texts; the sources must all be texts")
+        if self.data.placeholders is not None and set(forms.values()) != {"text"}:
+            raise ValueError("data.placeholders masks texts; the sources must all be texts")
         if self.data.too_long == DROP and set(forms.values()) != {"text"}:
             raise ValueError("data.too_long drops rows by the length of texts; the sources must all be texts")
         return forms
@@ -532,6 +535,17 @@ def _check_tokenizer(recipe: Recipe) -> None:
     for key in ("romanize", "balance"):
         if getattr(settings, key) and settings.load is not None:
             raise ValueError(f"tokenizer.{key} is for a tokenizer that is trained; tokenizer.load is {settings.load!r}")
+    if recipe.data.placeholders is not None and settings.load is None:
+        if settings.kind not in SUBWORDS:
+            raise ValueError(
+                f"data.placeholders needs a tokenizer of one of the kinds {', '.join(SUBWORDS)}; tokenizer.kind is "
+                f"{settings.kind}"
+            )
+        if recipe.data.target in settings.romanize:
+            raise ValueError(
+                f"tokenizer.romanize has the target {recipe.data.target!r}, whose decoded text would be Cyrillic, with "
+                "the mask tokens of data.placeholders, too: leave one of the two out"
+            )
     if settings.balance and settings.separate:
         raise ValueError("tokenizer.balance is for one tokenizer of all languages; tokenizer.separate is true")
 

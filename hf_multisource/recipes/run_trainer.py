@@ -16,8 +16,15 @@ from transformers.trainer_callback import TrainerState
 
 from hf_multisource import DataCollatorForMultiSource, MultiSourceProcessor, MultiSourceTrainer
 from hf_multisource.data.encoding import Example
+from hf_multisource.data.placeholder_constraint import placeholder_constraint
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoint_files import UNFINISHED, Keeper, find_change, find_fault
+from hf_multisource.recipes.masked_evaluation import (
+    NUMBER,
+    MaskedReferences,
+    NumberedExamples,
+    NumberingCollator,
+)
 from hf_multisource.recipes.processes import together
 from hf_multisource.recipes.training_run import TrainingRun
 
@@ -29,6 +36,8 @@ class RunTrainer(MultiSourceTrainer):
         *args: As [`MultiSourceTrainer`].
         **kwargs: As [`MultiSourceTrainer`].
     """
+
+    masked: MaskedReferences | None = None  # of a run that masks texts: what hypotheses are restored with
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,6 +69,42 @@ class RunTrainer(MultiSourceTrainer):
             value = "not finite on another process" if torch.isfinite(loss) else loss.item()
             raise self._divergence(f"the loss of update {self.state.global_step + 1} is {value}")
         return loss
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Evaluate one batch; in a run that masks texts, each hypothesis has the placeholders of its source.
+
+        Args:
+            model: As stock.
+            inputs: As stock.
+            prediction_loss_only: As stock.
+            ignore_keys: As stock.
+            **gen_kwargs: As stock.
+
+        Returns:
+            As stock: the loss, the hypotheses and the labels; in a run that masks texts, the numbers of the rows,
+            (B, 1), in place of the labels.
+        """
+        if self.masked is None or NUMBER not in inputs:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
+        numbers = inputs.pop(NUMBER)
+        options: Any = gen_kwargs or self._gen_kwargs
+        longest = options.get("max_new_tokens") or options["max_length"] - 1
+        tables = self.masked.tables_of(numbers.tolist(), longest)
+        tokenizer: Any = self.processing_class.tokenizer  # type: ignore[union-attr]
+        whole: Any = self.accelerator.unwrap_model(model)
+        ends = whole.generation_config.eos_token_id
+        constraint = placeholder_constraint(tables, tokenizer, ends, longest)
+        loss, hypotheses, _ = super().prediction_step(
+            model, inputs, prediction_loss_only, ignore_keys, **{**options, "logits_processor": constraint}
+        )
+        return loss, hypotheses, numbers[:, None]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As stock.
@@ -195,7 +240,11 @@ class Beginning(TrainerCallback):
 
 
 def build_trainer(
-    run: TrainingRun, model: PreTrainedModel, processor: MultiSourceProcessor, encoded: Mapping[str, Sequence[Example]]
+    run: TrainingRun,
+    model: PreTrainedModel,
+    processor: MultiSourceProcessor,
+    encoded: Mapping[str, Sequence[Example]],
+    masked: MaskedReferences | None = None,
 ) -> RunTrainer:
     """Build the trainer, which evaluates with the metrics of the recipe, but for those that need the sources.
 
@@ -204,6 +253,7 @@ def build_trainer(
         model: The model.
         processor: The run's processor.
         encoded: By role, examples for the collator.
+        masked: Of a run that masks texts, the references and placeholders of the dev split.
 
     Returns:
         The trainer.
@@ -213,21 +263,29 @@ def build_trainer(
     def measure(prediction: EvalPrediction) -> dict[str, float]:
         # References from the labels, which come in the order of the predictions whatever the sampler does.
         padding = processor.tokenizer.pad_token_id
-        texts = [
-            processor.batch_decode(np.where(ids < 0, padding, ids), skip_special_tokens=True)
-            for ids in (np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
-        ]
+
+        def read(ids: object) -> list[str]:
+            known = np.asarray(ids)
+            return processor.batch_decode(np.where(known < 0, padding, known), skip_special_tokens=True)
+
+        if masked is None:
+            texts = read(prediction.predictions), read(prediction.label_ids)
+        else:
+            texts = masked.restored(read(prediction.predictions), np.asarray(prediction.label_ids).ravel().tolist())
         return {name: METRICS[name].measure(*texts).score() for name in measured}
 
-    return RunTrainer(
+    collator = DataCollatorForMultiSource if masked is None else NumberingCollator
+    trainer = RunTrainer(
         model=model,
         args=run.args,
         train_dataset=encoded["train"],
-        eval_dataset=encoded["dev"],
-        data_collator=DataCollatorForMultiSource(processor, model=model if run.args.label_smoothing_factor else None),
+        eval_dataset=encoded["dev"] if masked is None else NumberedExamples(encoded["dev"]),
+        data_collator=collator(processor, model=model if run.args.label_smoothing_factor else None),
         processing_class=processor,
         compute_metrics=measure,
     )
+    trainer.masked = masked
+    return trainer
 
 
 def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[], None]) -> None:

@@ -26,6 +26,8 @@ from hf_multisource import (
     SourceConfig,
 )
 from hf_multisource.data.interfaces import Family
+from hf_multisource.data.masking import mask_evaluated
+from hf_multisource.data.placeholders import SYNTAXES
 from hf_multisource.data.rows import Row
 from hf_multisource.metrics.table import DEFAULT, METRICS
 from hf_multisource.recipes.tokenization import KINDS, SPECIAL_TOKENS
@@ -100,6 +102,10 @@ class DataRecipe:
             of the separator; where sources can be absent, nothing else tells which ones are there.
         reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
             becomes one row for each source that is present.
+        placeholders: Syntax of placeholders and markup, such as `%S`, `{ $name }` and `<b>`, in texts of user
+            interfaces. They are masked by tokens in the sources and the target; training rows whose texts differ in
+            them are left out; each hypothesis has exactly those of its first present source. Null: texts are read as
+            they are.
         limit: Number of training lines to read, of each corpus; null reads all lines.
         metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
             first one is compared in tables, and tells when training is flat.
@@ -122,6 +128,7 @@ class DataRecipe:
     concatenate: bool = False
     mark_sources: bool = False
     reverse: bool = False
+    placeholders: Annotated[str, one_of(list(SYNTAXES))] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
     metrics: Annotated[
         list[Annotated[str, one_of(list(METRICS))]],
@@ -135,6 +142,11 @@ class DataRecipe:
             raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
         if self.mark_sources and not self.concatenate:
             raise ValueError("data.mark_sources is true, but marks joined texts: set data.concatenate to true, too")
+        if self.reverse and self.placeholders is not None:
+            raise ValueError(
+                f"data.placeholders is {self.placeholders}, but reverse runs do not mask texts: leave it out, or set "
+                "data.reverse to false"
+            )
         for name in self.sources if self.mark_sources else ():
             if source_marker(name) in SPECIAL_TOKENS:
                 raise ValueError(
@@ -208,7 +220,20 @@ class DataRecipe:
         return list(dict.fromkeys([*markers, *tags]))
 
     def model_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Turn rows of columns into rows of the model's sources.
+        """Turn rows of columns, which are to be decoded or scored, into rows of the model's sources.
+
+        Args:
+            rows: One dict per line; None = absent.
+
+        Returns:
+            What `arrange_rows` returns; with `placeholders`, of rows that `mask_evaluated` has masked.
+        """
+        if self.placeholders is not None:
+            rows = [mask_evaluated(row, self.sources, self.target, self.placeholders) for row in rows]
+        return self.arrange_rows(rows)
+
+    def arrange_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Turn rows of columns, which are masked where that is wanted, into rows of the model's sources.
 
         Args:
             rows: One dict per line; None = absent.

@@ -22,6 +22,7 @@ from hf_multisource import MultiSourceConfig, MultiSourceProcessor
 from hf_multisource.data.checks import check_choice
 from hf_multisource.data.encoding import text_keys
 from hf_multisource.data.files import check_new_folder
+from hf_multisource.data.masking import mask_split, remember_syntax
 from hf_multisource.data.placeholders import MASK_TOKENS, TOKEN, add_mask_tokens
 from hf_multisource.data.romanization import CYRILLIC, ROMANIZATION
 from hf_multisource.data.rows import Row, read_split
@@ -338,6 +339,7 @@ def write_tokenizers(
     separate: bool = False,
     romanize: Sequence[str] = (),
     balance: bool = False,
+    placeholders: str | None = None,
 ) -> list[str]:
     """Train one tokenizer on all columns of a split, or one on each, and save them.
 
@@ -356,9 +358,12 @@ def write_tokenizers(
             ones. If the target is among them, its decoded text is Cyrillic again. A tokenizer of all languages encodes
             Cyrillic letters of the others alike.
         balance: Whether all languages count alike in a tokenizer of all of them, as `joint_text` has it.
+        placeholders: Syntax of the placeholders in the texts, one of `SYNTAXES`: they are masked, and the tokenizers
+            have the mask tokens, as runs with `data.placeholders` need them. None: texts are read as they are.
 
     Returns:
-        One line for each tokenizer, with its folder, kind and size.
+        One line for each tokenizer, with its folder, kind and size; with `placeholders`, a line before them with the
+        number of rows that are left out.
 
     Raises:
         FileExistsError: If `out` is not empty.
@@ -369,16 +374,24 @@ def write_tokenizers(
         check_choice((*sources, target), romanize=name)
     if separate and balance:
         raise ValueError("balance is set, but with --separate every language has a tokenizer of its own")
+    if placeholders is not None and kind not in SUBWORDS:
+        raise ValueError(f"placeholders is {placeholders} with kind {kind}; it is for {', '.join(SUBWORDS)}")
+    if placeholders is not None and target in romanize:
+        raise ValueError(f"placeholders is {placeholders}, but the target is romanized, with the mask tokens, too")
     check_new_folder(out)
     if separate and "target" in sources:
         raise ValueError("a source named 'target' would take the folder of the target's tokenizer: rename it")
-    rows = read_split(data, split, sources, target, keep_all=True).rows
+    lines = []
+    read = read_split(data, split, sources, target, keep_all=True)
+    rows = read.rows
+    if placeholders is not None:
+        rows = mask_split(read, sources, target, placeholders).rows
+        lines.append(f"{len(read.rows) - len(rows)} rows are left out: their placeholders differ or cannot be masked")
     columns = {name: [row[name] for row in rows] for name in (*sources, target)}
     if separate:
         parts = {out / ("target" if name == target else name): (text, {name}) for name, text in columns.items()}
     else:
         parts = {out: (joint_text(list(columns.values()), balance), set(columns))}
-    lines = []
     for folder, (texts, names) in parts.items():
         tokenizer = train_tokenizer(
             texts,
@@ -388,7 +401,10 @@ def write_tokenizers(
             null_token=null_token,
             romanize=not names.isdisjoint(romanize),
             decode_cyrillic=target in names and target in romanize,
+            mask_tokens=placeholders is not None,
         )
+        if placeholders is not None:
+            remember_syntax(tokenizer, placeholders)
         tokenizer.save_pretrained(folder)
         lines.append(f"{folder}: {kind}, {len(tokenizer)} tokens, from {sum(map(bool, texts))} sentences")
     return lines

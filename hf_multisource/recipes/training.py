@@ -27,6 +27,7 @@ from hf_multisource.encoders import wrapped_weights
 from hf_multisource.foreign import build_auto
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.checkpoint_files import resume_point
+from hf_multisource.recipes.masked_evaluation import MaskedReferences
 from hf_multisource.recipes.pretrained import load_encoder
 from hf_multisource.recipes.processes import together
 from hf_multisource.recipes.processor import files_of, load_run_processor, make_processor, wrapped_parts
@@ -83,8 +84,9 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         model = run.together(lambda: build_model(run, processor), everywhere=True)
         parameters = count_parameters(model)
         encoded = encode_data(run, rows, data, processor)
+        masked = MaskedReferences.of_rows(rows["dev"]) if recipe.data.placeholders is not None else None
         del rows  # texts are read from the files of their encoding
-        trainer = build_trainer(run, model, processor, encoded)
+        trainer = build_trainer(run, model, processor, encoded, masked)
         run_updates(trainer, checkpoint, lambda: run.together(lambda: record_start(run, data, processor)))
         trainer.check_weights()
         trainer.save_model(str(folder))

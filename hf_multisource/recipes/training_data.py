@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hf_multisource import MultiSourceProcessor
+from hf_multisource.data import masking, placeholders
 from hf_multisource.data.encoding import Example, MixedExamples, has_others
 from hf_multisource.data.files import write_json
 from hf_multisource.data.interfaces import Preprocessor
+from hf_multisource.data.masking import TABLE, mask_split
 from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
 from hf_multisource.json_files import JsonObject, read_json
@@ -19,6 +23,7 @@ from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
 from hf_multisource.source_kinds import FORMS
 
+PLACEHOLDERS = "placeholders.json"  # in the run folder: what was counted while texts were masked
 UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
 
 
@@ -33,7 +38,8 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
 
     Returns:
         By role, "train" and "dev": rows of the model's sources, nothing on processes that do not need them; and the
-        fingerprints of the data.
+        fingerprints of the data. With `data.placeholders`, the rows are masked, and `placeholders.json` in the folder
+        of a new run receives the counts.
     """
     forms, data = run.recipe.forms(), run.recipe.data
     names = {"train": data.train_described, "dev": data.dev}
@@ -41,15 +47,20 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
 
     def read() -> dict[str, Split]:
         dev = read_split(data.path, data.dev, data.sources, data.target, forms=forms)
+        if not needed:
+            return {"dev": dev}
         if isinstance(data.train, str):
             train = read_split(data.path, data.train, data.sources, data.target, limit=data.limit, forms=forms)
+            if data.placeholders is not None:
+                train = mask_split(train, data.sources, data.target, data.placeholders)
         else:
             train, found = read_mixture(data, run.args.seed)
             reports.update(found)
         return {"train": train, "dev": dev}
 
     needed = run.args.local_process_index == 0 or not all(FORMS[form].has_vocabulary for form in forms.values())
-    splits = run.together(lambda: read() if needed else {}, everywhere=True)
+    # Every process restores the placeholders of its hypotheses for the dev split.
+    splits = run.together(lambda: read() if needed or data.placeholders is not None else {}, everywhere=True)
 
     def compare() -> JsonObject:
         now = {role: data_fingerprint(split.rows, forms) for role, split in splits.items()}
@@ -63,7 +74,16 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         splits = run.together(lambda: without_unreadable(run, splits), everywhere=True)
     for place, report in {**reports, **{role: split.report for role, split in splits.items()}}.items():
         run.say(place, report)
-    return {role: data.model_rows(split.rows) for role, split in splits.items()}, prints
+    arrange = {"train": data.arrange_rows, "dev": data.model_rows}  # the training rows are masked already
+    rows = {role: arrange[role](split.rows) for role, split in splits.items()}
+    if data.placeholders is not None:
+        refused = sum(row[TABLE].refused is not None for row in rows["dev"])
+        run.say(f"dev, placeholders {data.placeholders}", {"rows_that_cannot_be_masked": refused})
+        if not run.begun:
+            counts = reports or {"train": splits["train"].report} if needed else {}
+            facts = {"syntax": data.placeholders, **counts, "dev": {"rows_that_cannot_be_masked": refused}}
+            run.together(lambda: write_json(run.folder / PLACEHOLDERS, facts))
+    return rows, prints
 
 
 def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Preprocessor]) -> None:
@@ -130,7 +150,9 @@ def encode_data(
     """
     data = run.recipe.data
     parts = contents_of(run.folder, processor)
-    form = (data.concatenate, data.mark_sources, data.reverse)
+    form: list[Any] = [data.concatenate, data.mark_sources, data.reverse]
+    if data.placeholders is not None:
+        form += [data.placeholders, inspect.getsource(placeholders), inspect.getsource(masking)]
     drops = {role: role == "train" and data.too_long == DROP for role in fingerprints}
     places = {
         role: place_of([now, parts, data.sources, data.target, *form, data.max_length, drops[role]])

@@ -17,12 +17,12 @@ from torch import Tensor
 from builders import END, LSTM, PAPER_COMBINERS
 from builders import three_source_batch as batch
 from hf_multisource import MultiSourceEnsemble
-from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable, mask_texts, restore_text
-from hf_multisource.evaluation.placeholder_constraint import (
+from hf_multisource.data.placeholder_constraint import (
     FORBIDDEN_SCORE,
     PlaceholderConstraint,
     placeholder_constraint,
 )
+from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable, mask_texts, restore_text
 from hf_multisource.recipes.tokenization import MIN_VOCAB_SIZE, train_tokenizer
 from reference import beam_search, normalised_beam
 from searches import SEARCHES, START, generate, log_probabilities, next_scores, shared_model, texts_of

@@ -1,0 +1,115 @@
+"""Evaluate a training on masked texts: which placeholders each hypothesis has, and texts as they were before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_multisource import DataCollatorForMultiSource
+from hf_multisource.data.encoding import Example
+from hf_multisource.data.masking import REFERENCE, TABLE, refusal, restore_masked
+from hf_multisource.data.placeholders import PlaceholderTable
+from hf_multisource.data.rows import Row
+
+NUMBER = "row_number"  # of an example in the split that is evaluated; samplers and processes may reorder examples
+
+
+@dataclass(frozen=True)
+class MaskedReferences:
+    """What is needed to restore hypotheses for the rows of a split, and to compare them with the references.
+
+    Args:
+        references: The target of each row, as it was before it was masked.
+        tables: The placeholders that the hypothesis of each row must have.
+    """
+
+    references: Sequence[str]
+    tables: Sequence[PlaceholderTable]
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Row]) -> MaskedReferences:
+        """Take from rows what is needed.
+
+        Args:
+            rows: Rows of `mask_evaluated`.
+
+        Returns:
+            The references and tables.
+        """
+        return cls([row[REFERENCE] for row in rows], [row[TABLE] for row in rows])
+
+    def tables_of(self, numbers: Sequence[int], max_new_tokens: int) -> list[PlaceholderTable | None]:
+        """Return what the hypotheses of some rows must have.
+
+        Args:
+            numbers: The numbers of the rows.
+            max_new_tokens: Longest hypothesis, tokens.
+
+        Returns:
+            Their tables; None for a row whose hypothesis cannot have its placeholders.
+        """
+        tables = [self.tables[number] for number in numbers]
+        return [None if refusal(table, max_new_tokens) else table for table in tables]
+
+    def restored(self, masked: Sequence[str], numbers: Sequence[int]) -> tuple[list[str], list[str]]:
+        """Restore the hypotheses of some rows.
+
+        Args:
+            masked: The hypotheses.
+            numbers: The numbers of their rows.
+
+        Returns:
+            The hypotheses with their placeholders, and the references. A hypothesis is empty if its row cannot be
+            masked or its placeholders are not those of its source.
+        """
+        texts = []
+        for text, number in zip(masked, numbers, strict=True):
+            try:
+                texts.append("" if self.tables[number].refused else restore_masked(text, self.tables[number]))
+            except ValueError:
+                texts.append("")
+        return texts, [self.references[number] for number in numbers]
+
+
+class NumberedExamples(Sequence[Example]):
+    """Examples that have their numbers, under `NUMBER`.
+
+    Args:
+        examples: The examples.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return {**self.examples[index], NUMBER: index}
+
+
+class NumberingCollator(DataCollatorForMultiSource):
+    """Collates examples, and their numbers where they have them."""
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Collate.
+
+        Args:
+            examples: As `DataCollatorForMultiSource` has it; all or none from `NumberedExamples`.
+
+        Shape:
+            As `DataCollatorForMultiSource` has it; `NUMBER` (B,).
+
+        Returns:
+            The batch.
+        """
+        batch = super().__call__(examples)
+        if examples and NUMBER in examples[0]:
+            batch[NUMBER] = torch.tensor([example[NUMBER] for example in examples])
+        return batch
