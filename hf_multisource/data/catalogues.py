@@ -190,8 +190,8 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
         if not rows and (name == "train" or getattr(selection, name)):
             raise ValueError(
                 f"the split {name} gets no row (files: {number}, rows: {sum(map(len, splits.values()))}): "
-                f"files are split as a whole; change --dev {selection.dev} and --test {selection.test} "
-                f"(0: no such split), or name more files"
+                f"files are split as a whole; change the shares dev ({selection.dev}) and test ({selection.test}), "
+                "0 for no such split, or name more files"
             )
     with new_folder(out) as folder:
         for name, rows in splits.items():

@@ -44,6 +44,7 @@ from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.experiments import Experiment, ExperimentRow
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.run_folder import RECIPE, SUMMARY, data_fingerprint, is_finished
+from hf_multisource.recipes.schema import CATALOGUES
 from hf_multisource.recipes.seeds import seed_folder, seed_folders
 from hf_multisource.recipes.training import train
 from hf_multisource.recipes.widths import match_parameters
@@ -216,11 +217,17 @@ class Run:
             By role, "train", "dev" and "test": the split.
 
         Raises:
-            ValueError: If the names of the columns or the files are wrong; the message names them.
+            ValueError: If the names of the columns or the files are wrong, or the recipe reads catalogues; the message
+                names them.
             FileNotFoundError: If a split or the data are not there; the message says what was looked for.
         """
         if not self._splits:
             recipe = self.plain_recipe()
+            if recipe.data.kind == CATALOGUES:
+                raise ValueError(
+                    f"data.kind is {CATALOGUES}, but all runs of an experiment read the same rows: write them with "
+                    "`hf-multisource catalogues`, and name that folder in `path`"
+                )
             names = {role: getattr(recipe.data, role) for role in ("train", "dev", "test")}
             read = {
                 role: read_split(recipe.data.path, name, recipe.data.sources, recipe.data.target, forms=recipe.forms())

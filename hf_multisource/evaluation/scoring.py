@@ -61,6 +61,8 @@ from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+from hf_multisource.recipes.run_folder import place_of_rows
+from hf_multisource.recipes.schema import TEXT
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
@@ -361,7 +363,9 @@ def which_data(args: Scoring, source_names: Sequence[str], syntax: str | None = 
     given: JsonObject = {key: value for key, value in options.items() if value is not None}
     recipe = Path(args.run) / "recipe.yaml"
     if recipe.exists():
-        data = replace(load_recipe(recipe).data, **given)
+        known = load_recipe(recipe).data
+        place = place_of_rows(known, Path(args.run)) if args.data is None else args.data
+        data = replace(known, **{**given, "path": place, "kind": TEXT, "catalogues": {}})
     elif missing := [option for option in ("data", "target", "split") if getattr(args, option) is None]:
         raise ValueError(f"{args.run} has no recipe.yaml, so give --{', --'.join(missing)}")
     else:

@@ -57,6 +57,7 @@ from hf_multisource.recipes.recipe import (
     load_recipe,
     parse_overrides,
 )
+from hf_multisource.recipes.schema import CATALOGUES
 from hf_multisource.source_kinds import FORMS
 
 PROGRAM = "hf-multisource"
@@ -297,7 +298,9 @@ def metadata(subject: Subject) -> ModelCardData:
     # Named by the code of a language, a source is taken to be in it; others ("draft") say nothing of theirs.
     languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
     hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
-    dataset = origin.split(",")[0].strip() if origin else Path(subject.recipe.data.path).name or "data"
+    data = subject.recipe.data
+    named = data.kind if data.kind == CATALOGUES else Path(data.path).name or "data"
+    dataset = origin.split(",")[0].strip() if origin else named
     results = [
         EvalResult(
             task_type="translation",

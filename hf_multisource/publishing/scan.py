@@ -16,6 +16,7 @@ from hf_multisource.data.tables import DELIMITERS, read_cells
 from hf_multisource.json_files import parse_json
 from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
+from hf_multisource.recipes.schema import CATALOGUES
 
 SHOWN = 10  # findings that an error lists
 SHOWN_OF_LINE = 20  # characters of a line of the training text that an error shows
@@ -245,6 +246,8 @@ def training_lines(recipe: Path) -> Iterator[str]:
     if not isinstance(data, dict) or not isinstance(data.get("path"), str):
         return
     folder, split = Path(data["path"]), str(data.get("train", "train"))
+    if data.get("kind") == CATALOGUES:  # their rows lie in the run
+        folder = recipe.parent / CATALOGUES
     for name in (*_names(data.get("sources")), *_names(data.get("target"))):
         for path in (folder / f"{split}.{name}", folder / f"{split}.{name}.gz"):
             if path.is_file():

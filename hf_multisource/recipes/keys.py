@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hf_multisource.recipes.schema import (
     FAMILIES,
     Key,
+    catalogue_keys,
     common_keys,
     corpus_keys,
     data_keys,
@@ -56,7 +57,11 @@ def describe_keys(section: str | None = None) -> str:
     """
     families = {name: family_keys(family) for name, family in FAMILIES.items()}
     blocks = {
-        "data": [("data: the text", data_keys()), ("data.train, each entry", corpus_keys())],
+        "data": [
+            ("data: the text", data_keys()),
+            ("data.train, each entry", corpus_keys()),
+            ("data.catalogues", catalogue_keys()),
+        ],
         "tokenizer": [("tokenizer: how text becomes tokens", tokenizer_keys())],
         "model": [
             ("model: the network", common_keys()),

@@ -36,6 +36,7 @@ from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
 from hf_multisource.recipes.schema import (
+    CATALOGUES,
     DROP,
     FAMILIES,
     LOSS,
@@ -46,6 +47,7 @@ from hf_multisource.recipes.schema import (
     DataRecipe,
     Key,
     TokenizerRecipe,
+    catalogue_keys,
     common_keys,
     corpus_keys,
     data_keys,
@@ -72,6 +74,7 @@ __all__ = [
     "parse_overrides",
 ]
 
+BARE_KEYS = {"kind": "tokenizer"}  # the section of a key without one, if it is not the first that has the key
 DECIDED_BY_EPOCHS = ("noam_scale", "lr_scheduler_type", "warmup_steps", "max_steps")
 
 
@@ -150,8 +153,8 @@ class Recipe:
             A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated, turned round, mixed, masked or dropped by
-                length.
+            ValueError: If sources other than texts would be concatenated, turned round, mixed, masked, read from
+                catalogues or dropped by length.
         """
         origins = self.encoder_entries()
         forms = {}
@@ -164,6 +167,8 @@ class Recipe:
             raise ValueError("data.reverse turns texts round; the sources must all be texts")
         if isinstance(self.data.train, list) and set(forms.values()) != {"text"}:
             raise ValueError("data.train mixes corpora of texts; the sources must all be texts")
+        if self.data.kind == CATALOGUES and set(forms.values()) != {"text"}:
+            raise ValueError(f"data.kind is {CATALOGUES}, which hold texts; the sources must all be texts")
         if self.data.placeholders is not None and set(forms.values()) != {"text"}:
             raise ValueError("data.placeholders masks texts; the sources must all be texts")
         if self.data.too_long == DROP and set(forms.values()) != {"text"}:
@@ -353,7 +358,7 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
             return section, name
     else:
         for section, names in known.items():
-            if name in names:
+            if name in names and BARE_KEYS.get(name, section) == section:
                 return section, name
     if name in INSTEAD:
         raise ValueError(f"{key!r} is not a key of a recipe: {INSTEAD[name]}")
@@ -401,7 +406,18 @@ def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
     checked = _checked(data, data_keys(), "data")
     if isinstance(checked.get("train"), list):
         checked["train"] = _checked_corpora(checked["train"])
+    if checked.get("catalogues"):
+        checked["catalogues"] = _checked_catalogues(checked["catalogues"])
     return checked
+
+
+def _checked_catalogues(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The key `data.catalogues`, every value of its key's type."""
+    keys = catalogue_keys()
+    for name in settings:
+        if name not in keys:
+            raise ValueError(f"data.catalogues: unknown key {name!r}; the keys are {', '.join(keys)}")
+    return _checked(settings, keys, "data.catalogues")
 
 
 def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -616,6 +632,8 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         training=_checked(sections["training"], training_keys(), "training"),
     )
     _check_names(recipe.data.model_sources)
+    if recipe.data.kind == CATALOGUES:
+        recipe.data.selection()
     _check_tokenizer(recipe)
     _check_corpora(recipe.data, recipe.tokenizer.null_token)
     _check_training(path, recipe.training, recipe.data.metrics)

@@ -27,6 +27,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
+from hf_multisource.recipes.schema import CATALOGUES, DataRecipe
 from hf_multisource.recipes.values import show
 from hf_multisource.source_kinds import FORMS
 
@@ -291,6 +292,28 @@ def _keeping(old: Mapping[str, Any], new: Mapping[str, Any], wanted: int) -> str
     if not ways and wanted % devices == 0:
         ways.append(f"--{key} {wanted // devices} --gradient_accumulation_steps 1")
     return f"to keep it, add {' or '.join(ways)}" if ways else f"use a number of processes that divides {wanted}"
+
+
+def place_of_rows(data: DataRecipe, folder: Path) -> str:
+    """Return where the rows of a run are read.
+
+    Args:
+        data: The `data` section of the run's recipe.
+        folder: The run's folder.
+
+    Returns:
+        `data.path`; of catalogues, the folder in the run that holds their rows.
+
+    Raises:
+        FileNotFoundError: If that folder is not there.
+    """
+    if data.kind != CATALOGUES:
+        return data.path
+    if not (folder / CATALOGUES).is_dir():
+        raise FileNotFoundError(
+            f"{folder / CATALOGUES} is missing, which holds the rows that the run has read from {data.path}; restore it"
+        )
+    return str(folder / CATALOGUES)
 
 
 def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObject:

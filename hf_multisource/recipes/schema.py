@@ -25,6 +25,7 @@ from hf_multisource import (
     MultiSourceTrainingArguments,
     SourceConfig,
 )
+from hf_multisource.data.catalogues import Selection
 from hf_multisource.data.interfaces import Family
 from hf_multisource.data.masking import mask_evaluated
 from hf_multisource.data.placeholders import SYNTAXES
@@ -44,6 +45,8 @@ REVERSE_SOURCE, REVERSE_TARGET = "target", "source"
 # Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
 HIGHEST_RATE = 100
 
+
+TEXT, CATALOGUES = DATA_KINDS = ("text", "catalogues")  # values of `data.kind`
 
 SOME_TEXT = Annotated[str, Field(min_length=1, description="text that is not empty")]
 ABOVE_ZERO = Annotated[float, Field(gt=0)]
@@ -81,14 +84,40 @@ class CorpusRecipe:
 
 
 @dataclass
+class CatalogueRecipe:
+    """The key `data.catalogues`.
+
+    Args:
+        codes: Codes of sources and the target in paths, by name, such as {en: en-GB}; the others are named by their
+            codes.
+        paths: Places of catalogues by name, for sources and the target that `data.path` does not give.
+        source_language: Name or code of the language of the messages in gettext, Qt and XLIFF files.
+        min_languages: Fewest columns of a row that have a text; the target is one of them, which no row lacks.
+        dev: Share of the files in the split "dev".
+        test: Share of the files in the split "test".
+    """
+
+    codes: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    source_language: str = Selection.source_language
+    min_languages: Annotated[int, Field(ge=1)] = Selection.min_languages
+    dev: Annotated[float, Field(ge=0, lt=1)] = Selection.dev
+    test: Annotated[float, Field(ge=0, lt=1)] = Selection.test
+
+
+@dataclass
 class DataRecipe:
     """The `data` section.
 
     Args:
         path: Folder of the data (one text file for each split and column, such as train.en, or one JSON Lines or
-            Parquet file for each split), or id of a dataset on the Hugging Face Hub.
+            Parquet file for each split), or id of a dataset on the Hugging Face Hub. Of catalogues, their place, with
+            {lang} for the code of a language.
         sources: Names of the source columns, in order.
         target: Name of the target column.
+        kind: What is read: "text", or "catalogues" of localisation, whose rows are aligned by key and written to the
+            folder `catalogues` of the run.
+        catalogues: With kind catalogues: how they are read, some of the keys that are listed below.
         train: Name of the training split; or a list of corpora that are mixed, each a mapping with some of the keys of
             an entry, which are listed below.
         dev: Name of the split that is evaluated during training.
@@ -118,6 +147,8 @@ class DataRecipe:
     path: Annotated[str, Field(min_length=1, description="text that is not empty")]
     sources: Annotated[list[str], Field(min_length=1, description="a list of names")]
     target: str
+    kind: Annotated[str, one_of(DATA_KINDS)] = TEXT
+    catalogues: dict[str, Any] = field(default_factory=dict)
     train: Annotated[str | list[dict[str, Any]], Field(description="the name of a split, or a list of mappings")] = (
         "train"
     )
@@ -138,6 +169,13 @@ class DataRecipe:
     origin: str | None = None
 
     def __post_init__(self) -> None:
+        if self.kind != CATALOGUES and self.catalogues:
+            raise ValueError(f"data.catalogues is given, but data.kind is {self.kind}: set it to {CATALOGUES}")
+        if self.kind == CATALOGUES and not isinstance(self.train, str):
+            raise ValueError(
+                f"data.train is a list of corpora, but data.kind is {CATALOGUES}, of which training reads one split; "
+                "write the rows with `hf-multisource catalogues` and name that folder in data.train"
+            )
         if self.reverse and self.concatenate:
             raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
         if self.mark_sources and not self.concatenate:
@@ -153,6 +191,23 @@ class DataRecipe:
                     f"data.mark_sources would mark source {name!r} by {source_marker(name)}, a special token of "
                     "tokenizers; rename the source"
                 )
+
+    def selection(self) -> Selection:
+        """Return what is read from catalogues.
+
+        Returns:
+            The settings of `write_catalogue_rows`.
+
+        Raises:
+            ValueError: If a setting is not allowed; the message names it.
+        """
+        settings = CatalogueRecipe(**self.catalogues)
+        selection = Selection(languages=[*self.sources, self.target], target=self.target, **vars(settings))
+        try:
+            selection.check()
+        except ValueError as error:
+            raise ValueError(f"data.catalogues: {error}") from error
+        return selection
 
     @property
     def model_sources(self) -> list[str]:
@@ -578,6 +633,16 @@ def corpus_keys() -> dict[str, Key]:
         The keys by name.
     """
     return {key.name: key for key in _of_dataclass(CorpusRecipe)}
+
+
+@cache
+def catalogue_keys() -> dict[str, Key]:
+    """Return the keys of `data.catalogues`.
+
+    Returns:
+        The keys by name.
+    """
+    return {key.name: key for key in _of_dataclass(CatalogueRecipe)}
 
 
 @cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data import masking, placeholders
+from hf_multisource.data.catalogues import COUNTS, write_catalogue_rows
 from hf_multisource.data.encoding import Example, MixedExamples, has_others
 from hf_multisource.data.files import write_json
 from hf_multisource.data.interfaces import Preprocessor
@@ -17,8 +19,8 @@ from hf_multisource.data.store import place_of, read_report, store_rows, stored_
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.mixture import read_mixture
 from hf_multisource.recipes.processor import contents_of
-from hf_multisource.recipes.run_folder import check_data, data_fingerprint
-from hf_multisource.recipes.schema import DROP
+from hf_multisource.recipes.run_folder import check_data, data_fingerprint, place_of_rows
+from hf_multisource.recipes.schema import CATALOGUES, DROP
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
 from hf_multisource.source_kinds import FORMS
@@ -42,15 +44,18 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         of a new run receives the counts.
     """
     forms, data = run.recipe.forms(), run.recipe.data
+    if data.kind == CATALOGUES and not run.begun:
+        run.together(lambda: write_rows(run))
+    path = place_of_rows(data, run.folder)
     names = {"train": data.train_described, "dev": data.dev}
     reports: dict[str, JsonObject] = {}  # of the corpora of a mixture
 
     def read() -> dict[str, Split]:
-        dev = read_split(data.path, data.dev, data.sources, data.target, forms=forms)
+        dev = read_split(path, data.dev, data.sources, data.target, forms=forms)
         if not needed:
             return {"dev": dev}
         if isinstance(data.train, str):
-            train = read_split(data.path, data.train, data.sources, data.target, limit=data.limit, forms=forms)
+            train = read_split(path, data.train, data.sources, data.target, limit=data.limit, forms=forms)
             if data.placeholders is not None:
                 train = mask_split(train, data.sources, data.target, data.placeholders)
         else:
@@ -84,6 +89,19 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
             facts = {"syntax": data.placeholders, **counts, "dev": {"rows_that_cannot_be_masked": refused}}
             run.together(lambda: write_json(run.folder / PLACEHOLDERS, facts))
     return rows, prints
+
+
+def write_rows(run: TrainingRun) -> None:
+    """Read the catalogues of a new run, write their rows into its folder, and print the counts.
+
+    Args:
+        run: The run.
+    """
+    data, folder = run.recipe.data, run.folder / CATALOGUES
+    if (folder / COUNTS).is_file():  # of a start that did not get to training
+        shutil.rmtree(folder)
+    run.say("catalogues", {"from": data.path})
+    print(write_catalogue_rows(data.path, folder, data.selection()).describe(), flush=True)
 
 
 def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Preprocessor]) -> None:

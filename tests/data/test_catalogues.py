@@ -268,7 +268,7 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
             },
             r"the split train gets no row \(files: 9, rows: 0\): files are split as a whole",
         ),
-        ({"dev": 1e-9}, r"the split dev gets no row .* change --dev 1e-09 and --test 0\.1"),
+        ({"dev": 1e-9}, r"the split dev gets no row .* change the shares dev \(1e-09\) and test \(0\.1\)"),
     ],
 )
 def test_what_is_wrong_is_refused_and_nothing_is_written(
