@@ -521,7 +521,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         write_json(path, report)
     if plotted and congruent is not None:
         chosen = data.model_rows([{**split.rows[i], data.target: congruent[i]} for i in plotted])
-        texts = [row[data.target] for row in chosen]  # masked, if the model was trained on masked texts
+        texts = [row[data.target] or "" for row in chosen]  # masked, if the model was trained on masked texts
         measured = measure_attention(model, processor, chosen, texts, search.max_length)
         plots = write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
         return {**report, "plots": [str(plot) for plot in plots]}

@@ -60,19 +60,19 @@ class MaskedReferences:
 
         Args:
             masked: The hypotheses.
-            numbers: The numbers of their rows.
+            numbers: The numbers of their rows. A row that several processes have evaluated counts once.
 
         Returns:
-            The hypotheses with their placeholders, and the references. A hypothesis is empty if its row cannot be
-            masked or its placeholders are not those of its source.
+            The hypotheses with their placeholders, and the references, in the order of the rows. A hypothesis is empty
+            if its row cannot be masked or its placeholders are not those of its source.
         """
-        texts = []
-        for text, number in zip(masked, numbers, strict=True):
+        texts = {}
+        for number, text in sorted(zip(numbers, masked, strict=True)):
             try:
-                texts.append("" if self.tables[number].refused else restore_masked(text, self.tables[number]))
+                texts[number] = "" if self.tables[number].refused else restore_masked(text, self.tables[number])
             except ValueError:
-                texts.append("")
-        return texts, [self.references[number] for number in numbers]
+                texts[number] = ""
+        return [*texts.values()], [self.references[number] for number in texts]
 
 
 class NumberedExamples(Sequence[Example]):

@@ -11,7 +11,7 @@ import pytest
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.cli import translate
-from hf_multisource.data.masking import REFERENCE, TABLE, mask_sources, remembered_syntax
+from hf_multisource.data.masking import REFERENCE, TABLE, mask_evaluated, mask_sources, remembered_syntax
 from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import text_translator
@@ -19,6 +19,7 @@ from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.metrics.measurement import Counts, mean_of
 from hf_multisource.metrics.table import METRICS, Metric
+from hf_multisource.recipes.masked_evaluation import MaskedReferences
 from hf_multisource.recipes.mixture import read_mixture
 from hf_multisource.recipes.processor import make_processor
 from hf_multisource.recipes.tokenization import train_tokenizer, write_tokenizers
@@ -113,6 +114,14 @@ def test_the_evaluations_of_training_compare_raw_texts_with_their_placeholders(
         assert references == column(folder, "dev.cs")
         check_whole(sources_of(folder, "dev"), hypotheses)
         assert any("%S" in text for text in hypotheses)
+
+
+def test_hypotheses_of_several_processes_are_restored_once_in_the_order_of_the_rows() -> None:
+    rows = [mask_evaluated({"en": text, "cs": text}, ["en"], "cs") for text in ("a %S", "{ $n -> x }", "b %d")]
+    hypotheses = ["c <ph1>", "<ph1>", "x", "<ph1>", "c <ph1>"]
+    texts, references = MaskedReferences.of_rows(rows).restored(hypotheses, [2, 0, 1, 0, 2])
+    assert references == ["a %S", "{ $n -> x }", "b %d"]
+    assert texts == ["%S", "", "c %d"]
 
 
 def test_score_reads_and_measures_raw_texts(folder: Path, run: Path, tmp_path: Path) -> None:
