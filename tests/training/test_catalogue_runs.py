@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hf_multisource.data.catalogues import Selection, split_of, write_catalogue_
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.publishing.scan import training_lines
 from hf_multisource.recipes.training import train
+from hf_multisource.recipes.training_data import write_rows
 from runs import WORDS, files_of, make_folder, read_json, recipe_of
 
 CHANGES: dict[str, Any] = {
@@ -85,6 +87,15 @@ def test_a_resumed_run_reads_its_own_rows(folder: Path, run: Path) -> None:
     assert files_of(run / "catalogues") == before
     with pytest.raises(ValueError, match=r"data\.catalogues was .*, is "):
         train(recipe_of_catalogues(folder, catalogues={"codes": {"en": "en-GB"}}), resume=True)
+
+
+def test_a_start_that_did_not_get_to_training_leaves_rows_that_are_read_again(folder: Path, tmp_path: Path) -> None:
+    run: Any = SimpleNamespace(recipe=recipe_of_catalogues(folder), folder=tmp_path, say=lambda *_: None)
+    write_rows(run)
+    before = files_of(tmp_path)
+    (tmp_path / "catalogues" / "train.en").unlink()
+    write_rows(run)
+    assert files_of(tmp_path) == before
 
 
 def test_the_training_text_of_the_run_is_known_when_it_is_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
