@@ -11,6 +11,7 @@ import typer
 from hf_multisource.cli import (
     attach,
     average,
+    calibrate,
     card,
     catalogues,
     degrade,
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     score.NAME: (score.score, score.SETTINGS),
     translate_.NAME: (translate_.translate, translate_.SETTINGS),
     average.NAME: (average.average, {}),
+    calibrate.NAME: (calibrate.calibrate, calibrate.SETTINGS),
     plot.NAME: (plot.plot, {}),
     results.NAME: (None, {}),
     reproduce.NAME: (reproduce.reproduce, {}),

@@ -1,9 +1,10 @@
 """Publish a finished model on the Hub: weights, processor, model card, and the code that loads them anywhere.
 
 Model and processor are loaded first, so nothing that cannot be loaded is published, and saved afresh: checkpoints,
-optimizer states, scores and logs are left out. README.md, the model card, is included if the folder has one. The files
-are searched for secrets, local paths, training state, training text and foreign code before they are shown or uploaded.
-All files appear in one commit: after an upload that broke off nothing has changed, and a second call completes it.
+optimizer states, scores and logs are left out. README.md, the model card, and confidence.json are included if the
+folder has them. The files are searched for secrets, local paths, training state, training text and foreign code before
+they are shown or uploaded. All files appear in one commit: after an upload that broke off nothing has changed, and a
+second call completes it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -18,6 +20,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceRNNConfig
 from hf_multisource.data.interfaces import Model
+from hf_multisource.evaluation.confidence import Confidence, digest_weight_files
 from hf_multisource.foreign import load_auto
 from hf_multisource.publishing.scan import check_publishable
 
@@ -123,6 +126,9 @@ def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) 
             shutil.copy(run / CARD, folder / CARD)
         else:
             print(f"{run} has no {CARD}: the model would have no card", file=sys.stderr)
+        if confidence := Confidence.load(run):
+            facts = {name: fact for name, fact in confidence.facts.items() if name != "command"}  # it may name paths
+            replace(confidence, facts=facts, weights_sha256=digest_weight_files(folder)).save(folder)
         check_publishable(folder, run)
         print(f"{repo}{' (private)' if private else ''}:\n{listing(folder)}", flush=True)
         return f"uploaded: {upload(folder, repo, private)}" if push else "Nothing was uploaded; --push does it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from builders import NAMES, three_source_model
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.cli import push
+from hf_multisource.evaluation.confidence import FILE, Confidence, digest_weight_files
+from hf_multisource.publishing import push as push_module
 from hf_multisource.publishing.push import size_in_words
 from hf_multisource.recipes.tokenization import train_tokenizer
 
@@ -54,6 +57,24 @@ def test_it_shows_what_it_would_upload(run: Path, capsys: pytest.CaptureFixture[
     assert output.out.startswith("org/name:\n")
     assert output.out.endswith("Nothing was uploaded; --push does it.\n")
     assert "has no README.md" not in output.err
+
+
+def test_the_confidence_travels_with_its_weights(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploaded: list[Confidence | None] = []
+    monkeypatch.setattr(
+        push_module, "upload", lambda folder, repo, private: uploaded.append(Confidence.load(folder)) or "an address"
+    )
+    facts = {"split": "dev", "command": f"hf-multisource calibrate {run}"}
+    stored = Confidence(("en",), 5, (1.0, 0.0, 0.0), 0.0, digest_weight_files(run), facts)
+    stored.save(run)
+    push.main([str(run), "org/name", "--push"])
+    assert FILE in capsys.readouterr().out
+    assert uploaded == [replace(stored, facts={"split": "dev"})]
+    replace(stored, weights_sha256="0" * 64).save(run)
+    with pytest.raises(SystemExit, match="was fitted on other weights"):
+        push.main([str(run), "org/name"])
 
 
 def test_a_model_without_a_card_is_warned_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hf_multisource.cli.command import expand
 COMMANDS = [
     "attach",
     "average",
+    "calibrate",
     "card",
     "catalogues",
     "degrade",

@@ -1,0 +1,263 @@
+"""Fit the confidence of a run on its development set.
+
+The n-best lists lie in `calibration/<split>-<digest>.jsonl` in the run's folder, one row a line, written as they are
+decoded: a later call continues an interrupted one and decodes nothing twice. The digest is that of weights, rows and
+search, so that other ones have a file of their own. `confidence.json` is written when all rows are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from hf_multisource.data.checks import check_at_least, check_choice
+from hf_multisource.data.files import check_folder
+from hf_multisource.data.placeholders import SYNTAXES
+from hf_multisource.data.rows import Row, read_split
+from hf_multisource.evaluation.confidence import CANDIDATES, Confidence, ScoredTranslation, digest_weight_files
+from hf_multisource.evaluation.decoding import OPTIMIZATIONS, write_windows
+from hf_multisource.evaluation.tables import format_table
+from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
+from hf_multisource.json_files import JsonObject
+from hf_multisource.recipes.provenance import find_device
+from hf_multisource.recipes.recipe import DataRecipe, load_recipe
+
+FOLDER = "calibration"  # in the run's
+WINDOW = 128  # rows translated between two writes; a kill loses at most one window
+
+
+class Translator(Protocol):
+    """What [`TextTranslator`] offers for a calibration."""
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Names of the sources, in order."""
+
+    def translate(
+        self,
+        rows: Sequence[Mapping[str, str | None]],
+        *,
+        n_best: int = 1,
+        num_beams: int = 5,
+        max_new_tokens: int | None = None,
+        syntax: str | None = None,
+    ) -> Sequence[ScoredTranslation]:
+        """Translate rows of texts."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """On which rows to fit the confidence of a run, and how to decode them.
+
+    Args:
+        run: Run folder.
+        data: Folder or Hub id of the data; None: the recipe's.
+        split: Name of the split; None: the recipe's `dev`.
+        target: Name of the target column; None: the recipe's.
+        num_beams: Beam width, with which the confidence will be used.
+        max_new_tokens: Longest translation, in tokens; None: as [`TextTranslator`] has it.
+        syntax: Syntax of the placeholders; None: any.
+        limit: Number of lines of the split that are read; None: all.
+        optimize: As [`Search`] has it.
+        device: Torch device; None: the GPU if there is one.
+
+    Raises:
+        ValueError: If a value is not allowed; the message names it.
+    """
+
+    run: str
+    data: str | None = None
+    split: str | None = None
+    target: str | None = None
+    num_beams: int = 5
+    max_new_tokens: int | None = None
+    syntax: str | None = None
+    limit: int | None = None
+    optimize: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least(CANDIDATES, num_beams=self.num_beams)
+        check_at_least(1, max_new_tokens=self.max_new_tokens, limit=self.limit)
+        check_choice(list(SYNTAXES), syntax=self.syntax)
+        check_choice(OPTIMIZATIONS, optimize=self.optimize)
+        if not Path(self.run).is_dir():
+            raise ValueError(f"there is no folder {self.run}; name the folder of a run")
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """The options of `translate`."""
+        return {
+            "n_best": CANDIDATES,
+            "num_beams": self.num_beams,
+            "max_new_tokens": self.max_new_tokens,
+            "syntax": self.syntax,
+        }
+
+    def which_data(self, sources: Sequence[str]) -> DataRecipe:
+        """Return the data section of the run's recipe with the options; without a recipe, the options.
+
+        Args:
+            sources: Names of the translator's sources.
+
+        Returns:
+            The data section; its `dev` is the split to read.
+
+        Raises:
+            ValueError: If there is no recipe, and an option is missing.
+        """
+        given = {"path": self.data, "target": self.target, "dev": self.split}
+        known: JsonObject = {key: value for key, value in given.items() if value is not None}
+        recipe = Path(self.run) / "recipe.yaml"
+        if recipe.exists():
+            return replace(load_recipe(recipe).data, **known)
+        if missing := [name for name in ("data", "target", "split") if getattr(self, name) is None]:
+            raise ValueError(f"{self.run} has no recipe.yaml, so give --{', --'.join(missing)}")
+        return DataRecipe(sources=list(sources), **known)
+
+
+def calibrate(job: Calibration, command: str, translator: Translator | None = None) -> Confidence:
+    """Decode the development set, fit the confidence and store it in the run's folder.
+
+    Args:
+        job: What to decode, and how.
+        command: The command line, for the file.
+        translator: Translates the rows; None: the run's own.
+
+    Returns:
+        The confidence.
+
+    Raises:
+        ValueError: If a setting, the data or the model does not allow it; the message says which.
+    """
+    find_device(job.device)
+    folder = Path(job.run)
+    check_folder(folder / FOLDER)
+    digest = digest_weight_files(folder)
+    translator = translator or TextTranslator.from_run(job.run, device=job.device, optimize=job.optimize)
+    data = job.which_data(translator.sources)
+    split = read_split(data.path, data.dev, list(translator.sources), data.target, limit=job.limit)
+    rows = [{name: row[name] for name in translator.sources} for row in split.rows]
+    references = [row[data.target] or "" for row in split.rows]
+    settings = {
+        **job.search,
+        "optimize": job.optimize,
+        "rows": len(rows),
+        "rows_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
+        "weights_sha256": digest,
+    }
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    out = folder / FOLDER / f"{data.dev}-{name}.jsonl"
+    found = Confidence.fit(
+        rows,
+        decode(translator, rows, out, settings, job.search),
+        references,
+        sources=translator.sources,
+        num_beams=job.num_beams,
+        weights_sha256=digest,
+        facts={
+            "split": data.dev,
+            "search": job.search,
+            "optimize": job.optimize,
+            "command": command,
+            "date": datetime.now(timezone.utc).date().isoformat(),
+            "versions": {name: version(name) for name in ("hf-multisource", "torch", "transformers")},
+        },
+    )
+    found.save(folder)
+    return found
+
+
+def decode(
+    translator: Translator, rows: Sequence[Row], out: Path, settings: JsonObject, search: JsonObject
+) -> list[Translation]:
+    """Translate rows into a JSON Lines file, or go on with one.
+
+    Args:
+        translator: Translates them.
+        rows: Rows of the sources.
+        out: The file; `<out>.json` beside it holds the settings it was begun with.
+        settings: Everything that decides the translations.
+        search: The options of `translate`.
+
+    Returns:
+        The translation of each row.
+
+    Raises:
+        FileExistsError: If the file is there but was not written by this function.
+    """
+
+    def windows(done: int) -> Iterator[list[str]]:
+        with tqdm(total=len(rows), initial=done, desc=out.stem, unit="row", dynamic_ncols=True) as bar:
+            for start in range(done, len(rows), WINDOW):
+                translated = translator.translate(rows[start : start + WINDOW], **search)
+                yield [format_translation(translation) for translation in translated]
+                bar.update(len(translated))
+
+    lines, _ = write_windows(out, settings, len(rows), 1, windows)
+    return [parse_translation(line) for line in lines]
+
+
+def format_translation(translation: ScoredTranslation) -> str:
+    """Return a translation as a line of JSON.
+
+    Args:
+        translation: The translation.
+
+    Returns:
+        The line.
+    """
+    candidates = [{"text": one.text, "score": one.score} for one in translation.candidates]
+    return json.dumps({"candidates": candidates}, ensure_ascii=False) + "\n"
+
+
+def parse_translation(line: str) -> Translation:
+    """Read a line of [`format_translation`].
+
+    Args:
+        line: The line.
+
+    Returns:
+        The translation, without the reason of a refusal.
+    """
+    return Translation(tuple(Candidate(**one) for one in json.loads(line)["candidates"]))
+
+
+def describe_confidence(confidence: Confidence) -> str:
+    """Return the quality of a new confidence as text.
+
+    Args:
+        confidence: What [`calibrate`] returns.
+
+    Returns:
+        Several lines: the errors by cross-validation, and the table of coverage against correctness.
+    """
+    quality = confidence.facts["cross_validation"]
+    rows, refused = quality["rows"], quality["refused"]
+    lines = [
+        [
+            f"{one['threshold']:.2f}",
+            str(one["rows"]),
+            f"{100 * one['covered']:.1f} %",
+            "" if one["correct"] is None else f"{100 * one['correct']:.1f} %",
+        ]
+        for one in quality["coverage"]
+    ]
+    return "\n".join(
+        [
+            f"{rows} rows of split {confidence.facts['split']!r}: {quality['correct']} best candidates equal the "
+            f"reference, {refused} translations were refused",
+            f"expected calibration error {100 * quality['calibration_error']:.1f} %, Brier score "
+            f"{quality['brier']:.3f} (a constant probability: {quality['brier_of_constant']:.3f}), by cross-validation",
+            "",
+            format_table(["confidence at least", "rows", "of all rows", "of these correct"], lines),
+        ]
+    )

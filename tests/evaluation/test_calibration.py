@@ -1,0 +1,144 @@
+"""`hf-multisource calibrate`: decodes a development set once, fits the confidence, and shows how good it is."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_multisource.cli.app import main
+from hf_multisource.evaluation import calibration
+from hf_multisource.evaluation.calibration import Calibration, calibrate, describe_confidence
+from hf_multisource.evaluation.confidence import FILE, Confidence
+from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
+from runs import write_lines
+from scored import make_run
+
+ROWS = 200
+
+
+class Learned:
+    """Writes the reference of a row with a probability that its score tells."""
+
+    sources = ("en", "de")
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.options: dict[str, Any] = {}
+
+    def translate(self, rows: Sequence[Mapping[str, str | None]], **options: Any) -> list[Translation]:
+        self.calls.append(len(rows))
+        self.options = options
+        return [translated(row) for row in rows]
+
+
+def translated(row: Mapping[str, str | None]) -> Translation:
+    number = str(row["en"]).removeprefix("text ")
+    rng = random.Random(number)
+    if rng.random() < 0.1:
+        return Translation(refused="a placeholder is missing")
+    score = -rng.random()
+    right = rng.random() < (1 + score) ** 2
+    return Translation((Candidate(f"{'wort' if right else 'wert'} {number}", score), Candidate("x", score - 0.5)))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with weights, without a recipe; and a development set."""
+    write_lines(tmp_path / "dev.en", [f"text {i}" for i in range(ROWS)])
+    write_lines(tmp_path / "dev.de", [f"Text {i}" if i % 3 else "" for i in range(ROWS)])
+    write_lines(tmp_path / "dev.dsb", [f"wort {i}" for i in range(ROWS)])
+    (tmp_path / "run").mkdir()
+    save_file({"a": torch.ones(2)}, tmp_path / "run/model.safetensors")
+    return tmp_path / "run"
+
+
+def job_of(folder: Path, **changes: Any) -> Calibration:
+    return Calibration(**{"run": str(folder), "data": str(folder.parent), "target": "dsb", "split": "dev", **changes})
+
+
+def test_the_confidence_lies_beside_the_weights_and_says_how_good_it_is(run: Path) -> None:
+    found = calibrate(job_of(run, num_beams=4, syntax="html"), "the command", learned := Learned())
+    assert Confidence.load(run) == found
+    assert found.sources == ("en", "de")
+    assert found.num_beams == 4
+    assert learned.options == {"n_best": 2, "num_beams": 4, "max_new_tokens": None, "syntax": "html"}
+    assert found.facts["command"] == "the command"
+    low, high = (Translation((Candidate("a", score), Candidate("b", score - 0.5))) for score in (-0.9, -0.05))
+    assert found.probability({"en": "a"}, low) < 0.3 < 0.7 < found.probability({"en": "a"}, high)
+    quality = found.facts["cross_validation"]
+    lines = describe_confidence(found).splitlines()
+    assert lines[0] == (
+        f"200 rows of split 'dev': {quality['correct']} best candidates equal the reference, {quality['refused']} "
+        "translations were refused"
+    )
+    assert f"Brier score {quality['brier']:.3f}" in lines[1]
+    assert "of these correct" in lines[3]
+    assert quality["refused"] > 0
+    assert quality["brier"] < quality["brier_of_constant"]
+
+
+def test_an_interrupted_calibration_goes_on_and_a_finished_one_decodes_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "WINDOW", 64)
+    whole = calibrate(job_of(run), "x", Learned())
+    (file,) = (run / "calibration").glob("dev-*.jsonl")
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:100]) + b'{"cand')
+    (run / FILE).unlink()
+    assert calibrate(job_of(run), "x", learned := Learned()) == whole
+    assert learned.calls == [64, 36]
+    assert calibrate(job_of(run), "x", learned := Learned()) == whole
+    assert learned.calls == []
+
+
+def test_another_search_and_other_weights_are_decoded_anew(run: Path) -> None:
+    calibrate(job_of(run), "x", Learned())
+    assert calibrate(job_of(run, num_beams=4), "x", learned := Learned()).num_beams == 4
+    assert learned.calls == [128, 72]
+    save_file({"a": torch.zeros(2)}, run / "model.safetensors")
+    with pytest.raises(ValueError, match="was fitted on other weights"):
+        Confidence.load(run)
+    found = calibrate(job_of(run), "x", learned := Learned())
+    assert learned.calls == [128, 72]
+    assert Confidence.load(run) == found
+
+
+def test_what_is_missing_is_named(run: Path) -> None:
+    for changes, message in (
+        ({"run": "nowhere"}, "there is no folder nowhere"),
+        ({"num_beams": 1}, "num_beams is 1; it must be at least 2"),
+        ({"syntax": "tex"}, "syntax is 'tex'; allowed are html"),
+        ({"target": None}, "has no recipe.yaml, so give --target"),
+        ({"limit": 30}, "a confidence needs at least 20 of each"),
+    ):
+        with pytest.raises(ValueError) as error:
+            calibrate(job_of(run, **changes), "x", Learned())
+        assert message in str(error.value)
+    assert not (run / FILE).exists()
+
+
+def test_the_command_reads_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The toy model has learned nothing: it is never right."""
+    make_run(tmp_path / "run", tmp_path)
+    for name in ("en", "de", "cs"):
+        (tmp_path / f"test.{name}").rename(tmp_path / f"dev.{name}")
+    with pytest.raises(SystemExit, match=r"0 of .* translations equal their references"):
+        main(["calibrate", str(tmp_path / "run"), "--num_beams", "2", "--max_new_tokens", "4", "--device", "cpu"])
+    (file,) = (tmp_path / "run/calibration").glob("dev-*.jsonl.json")
+    assert json.loads(file.read_text())["settings"]["rows"] == 12
+    learned = Learned()
+    monkeypatch.setattr(TextTranslator, "from_run", lambda name, **options: learned)
+    for name, word in (("en", "text"), ("de", "Text"), ("cs", "wort")):
+        write_lines(tmp_path / f"other.{name}", [f"{word} {i}" for i in range(ROWS)])
+    main(["calibrate", str(tmp_path / "run"), "--split", "other"])
+    assert "200 rows of split 'other': " in capsys.readouterr().out
+    assert learned.options["num_beams"] == 5
