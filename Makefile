@@ -45,7 +45,7 @@ build/matrix/%/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt torch setuptools
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt --no-build-isolation \
-		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,graph,localization,plots,train]"
+		"transformers$(if $(filter newest,$*),,==$*.*)" ".[demo,dev,graph,localization,plots,serve,train]"
 	touch $@
 
 # Transformers installs no tests, but its source distribution holds the shared ones.
@@ -97,7 +97,7 @@ $(DEMO): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(INSTALLED): $(DEMO)
-	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,graph,localization,plots,train]"
+	$(PIP_INSTALL) --no-build-isolation --editable ".[demo,dev,graph,localization,plots,serve,train]"
 	touch $@
 
 # .venv, and on top what few tests need: timm and torchvision; and what makes every process start a second later.

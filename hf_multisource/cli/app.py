@@ -24,6 +24,7 @@ from hf_multisource.cli import (
     reproduce,
     results,
     score,
+    serve,
     tokenizer,
     train,
 )
@@ -52,6 +53,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     prepare.NAME: (prepare.prepare, {}),
     catalogues.NAME: (catalogues.catalogues, {}),
     filter_.NAME: (filter_.filter_, {}),
+    serve.NAME: (serve.serve, serve.SETTINGS),
 }
 
 

@@ -26,6 +26,7 @@ COMMANDS = [
     "reproduce",
     "results",
     "score",
+    "serve",
     "tokenizer",
 ]
 COMMANDS += ["train", "translate"]

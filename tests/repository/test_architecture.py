@@ -111,7 +111,8 @@ PARTS = {
     "recipes": {"", "data", "metrics"},
     "evaluation": {"", "data", "metrics", "recipes"},
     "publishing": {"", "data", "evaluation", "metrics", "recipes"},
-    "cli": {"data", "evaluation", "metrics", "publishing", "recipes"},
+    "serving": {"", "data", "evaluation", "recipes"},
+    "cli": {"data", "evaluation", "metrics", "publishing", "recipes", "serving"},
 }
 ENTRIES = {"__main__": {"cli"}}  # flat modules that start the command, and no module imports
 

@@ -1,0 +1,1 @@
+"""The service `hf-multisource serve`: translations over HTTP."""

@@ -1,0 +1,138 @@
+"""Where the service may listen, and with which token; how it starts and ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from fake_translator import SECONDS, FakeTranslator
+from hf_multisource.cli import serve as command
+from hf_multisource.cli.app import main
+from hf_multisource.serving.running import Serving, bind, read_token, serve
+from hf_multisource.serving.service import Limits
+
+TOKEN = "a-secret-of-many-letters"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_a_public_address_without_a_token_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match=r"host is '.*', which other machines can reach: give --token_file"):
+        Serving("run", host=host)
+    assert Serving("run", host=host, token_file=Path("token")).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_an_address_of_this_machine_needs_no_token(host: str) -> None:
+    assert Serving("run", host=host).token_file is None
+
+
+def test_the_first_line_of_a_file_is_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"  {TOKEN} \nnot this\n")
+    assert read_token(file) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the token has 0 characters; it must have at least 16"),
+        ("\n" + TOKEN, "the token has 0 characters; it must have at least 16"),
+        ("short", "the token has 5 characters; it must have at least 16"),
+        ("a secret of many letters", "visible ASCII characters without blanks"),
+        ("ein geheimes Wörtchen", "visible ASCII characters without blanks"),
+        ("x" * 5000, "at most 4,096 are read"),
+    ],
+)
+def test_a_bad_token_is_refused_and_not_shown(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(content, "utf-8")
+    with pytest.raises(ValueError) as error:
+        read_token(file)
+    assert str(file) in str(error.value)
+    assert message in str(error.value)
+    assert content.strip() == "" or content.strip() not in str(error.value)
+
+
+def test_an_address_that_cannot_be_used_is_named() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"^cannot listen at 127\.0\.0\.1, port {port}: Address already in use"):
+            bind("127.0.0.1", port)
+    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1, port 0: "):
+        bind("192.0.2.1", 0)
+
+
+def test_options_are_checked_before_the_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--host", "0.0.0.0"], "hf-multisource serve: host is '0.0.0.0', which other machines can reach"),
+        (["--port", "99999"], "hf-multisource serve: port is 99999; it must be at least 0 and at most 65535"),
+        (["--max_rows", "0"], "hf-multisource serve: max_rows is 0; it must be at least 1"),
+        (["--token_file", "/nowhere"], "No such file"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["serve", "no-such-run", *arguments])
+        assert message in str(end.value)
+    with pytest.raises(SystemExit, match="no-such-run"):
+        main(["serve", "./no-such-run", "--port", "0"])
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MODULES", ("fastapi", "not_installed"))
+    with pytest.raises(SystemExit, match=r"pip install 'hf-multisource\[serve\]' \(not_installed is missing\)"):
+        main(["serve", "run"])
+
+
+def test_it_answers_at_its_address_and_finishes_what_has_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends as at SIGTERM, whose handler of uvicorn sets `should_exit` too."""
+    servers: list[uvicorn.Server] = []
+    started = uvicorn.Server.run
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        servers.append(server)
+        started(server, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    (tmp_path / "token").write_text(TOKEN)
+    fake, said = FakeTranslator(), threading.Event()
+    lines: list[str] = []
+    fake.hold()
+    job = Serving(str(tmp_path), port=0, token_file=tmp_path / "token", target="dsb", limits=Limits(time_limit=SECONDS))
+
+    def say(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    service = threading.Thread(target=serve, args=(job, say, fake))
+    service.start()
+    assert said.wait(SECONDS)
+    address = lines[0].split()[0]
+    assert lines == [f"{address} translates en, de to dsb (without confidence, with token)"]
+    answers: list[Any] = []
+
+    def ask() -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        answers.append(
+            httpx2.post(f"{address}/translate", json={"sources": {"en": "a"}}, headers=headers, timeout=SECONDS)
+        )
+
+    client = threading.Thread(target=ask)
+    client.start()
+    fake.wait_until_busy()
+    servers[0].should_exit = True
+    assert not threading.Event().wait(0.3)
+    assert service.is_alive()
+    fake.free.set()
+    client.join(SECONDS)
+    service.join(SECONDS)
+    assert not service.is_alive()
+    assert answers[0].json()["translations"][0]["candidates"][0]["text"] == "A"
+    assert "server" not in answers[0].headers
