@@ -215,7 +215,7 @@ class Service:
                 f"{self.limits.max_beams}"
             )
         self.metrics = Metrics(lambda: self.batcher.waiting)
-        self.batcher = Batcher(
+        self.batcher: Batcher = Batcher(
             translator,
             max_batch=self.limits.max_batch,
             max_wait=self.limits.max_wait,
@@ -348,7 +348,8 @@ class Service:
         done = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(disconnection(receive))
         try:
-            await asyncio.wait({done, gone}, timeout=self.limits.time_limit, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {done, gone}
+            await asyncio.wait(first, timeout=self.limits.time_limit, return_when=asyncio.FIRST_COMPLETED)
             if done.done():
                 return done.result()
             self.metrics.rows.labels("dropped").inc(len(job.rows))

@@ -63,9 +63,12 @@ def test_the_confidence_travels_with_its_weights(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uploaded: list[Confidence | None] = []
-    monkeypatch.setattr(
-        push_module, "upload", lambda folder, repo, private: uploaded.append(Confidence.load(folder)) or "an address"
-    )
+
+    def upload(folder: Path, repo: str, private: bool) -> str:
+        uploaded.append(Confidence.load(folder))
+        return "an address"
+
+    monkeypatch.setattr(push_module, "upload", upload)
     facts = {"split": "dev", "command": f"hf-multisource calibrate {run}"}
     stored = Confidence(("en",), 5, (1.0, 0.0, 0.0), 0.0, digest_weight_files(run), facts)
     stored.save(run)

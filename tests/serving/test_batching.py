@@ -133,6 +133,6 @@ def test_closing_translates_what_waits_and_refuses_what_comes(fake: FakeTranslat
 
 
 def test_a_translator_that_loses_rows_is_an_error(batcher: Batcher, fake: FakeTranslator) -> None:
-    fake.translate = lambda rows, **options: []  # type: ignore[method-assign,assignment]
+    fake.translate = lambda rows, **options: []  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="0 translations for 1 rows"):
         batcher.submit([row("a")], Options()).future.result(SECONDS)

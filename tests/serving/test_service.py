@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fake_translator import SECONDS, FakeTranslator, make_confidence
+from hf_multisource.serving.batching import Options
 from hf_multisource.serving.service import Limits, Service, make_app
 
 TOKEN = "a secret of many letters"
@@ -86,7 +87,7 @@ def test_a_calibrated_service_gives_the_confidence_of_the_calibrated_search(
 def test_a_score_that_is_no_number_is_null(client: TestClient, fake: FakeTranslator) -> None:
     (one,) = fake.translate([ROW], n_best=1)
     broken = replace(one, candidates=(replace(one.candidates[0], score=float("nan")),))
-    fake.translate = lambda rows, **options: [broken]  # type: ignore[method-assign,assignment]
+    fake.translate = lambda rows, **options: [broken]  # type: ignore[method-assign]
     assert post(client, sources=ROW).json()["translations"][0]["candidates"][0]["score"] is None
 
 
@@ -310,7 +311,7 @@ def test_a_client_that_disconnects_takes_its_rows_along(fake: FakeTranslator) ->
 
     fake.hold()
     service.batcher.start()
-    first = service.batcher.submit([{"en": "first"}], service.read_options(read_body(ROW)))
+    first = service.batcher.submit([{"en": "first"}], Options(num_beams=5))
     fake.wait_until_busy()
     asyncio.run(call())
     assert service.batcher.waiting == 0
@@ -333,12 +334,6 @@ def test_a_body_that_arrives_too_slowly_is_given_up(fake: FakeTranslator) -> Non
 
     asyncio.run(app(scope_of(b"{}"), receive, send))
     assert sent[0]["status"] == 408
-
-
-def read_body(row: dict[str, str]) -> Any:
-    from hf_multisource.serving.service import TranslateBody
-
-    return TranslateBody(sources=row)
 
 
 @pytest.mark.parametrize(
