@@ -29,7 +29,8 @@ def calibrate(
         int | None, typer.Option("--max_new_tokens", help="Longest translation, in tokens; default: the recipe's.")
     ] = None,
     syntax: Annotated[
-        str | None, typer.Option("--syntax", help=f"Syntax of the placeholders: {', '.join(SYNTAXES)}.")
+        str | None,
+        typer.Option("--syntax", help=f"Syntax of the placeholders: {', '.join(SYNTAXES)}; default: recipe's or any."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Read the first so many lines only.")] = None,
     optimize: options.Optimize = None,

@@ -22,7 +22,7 @@ from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder
 from hf_multisource.data.placeholders import SYNTAXES
 from hf_multisource.data.rows import Row, read_split
-from hf_multisource.evaluation.confidence import CANDIDATES, Confidence, ScoredTranslation, digest_weight_files
+from hf_multisource.evaluation.confidence import CANDIDATES, Confidence, digest_weight_files
 from hf_multisource.evaluation.decoding import OPTIMIZATIONS, write_windows
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
@@ -35,7 +35,7 @@ WINDOW = 128  # rows translated between two writes; a kill loses at most one win
 
 
 class Translator(Protocol):
-    """What [`TextTranslator`] offers for a calibration."""
+    """What calibration and service use of [`TextTranslator`]."""
 
     @property
     def sources(self) -> Sequence[str]:
@@ -49,7 +49,7 @@ class Translator(Protocol):
         num_beams: int = 5,
         max_new_tokens: int | None = None,
         syntax: str | None = None,
-    ) -> Sequence[ScoredTranslation]:
+    ) -> list[Translation]:
         """Translate rows of texts."""
 
 
@@ -64,7 +64,7 @@ class Calibration:
         target: Name of the target column; None: the recipe's.
         num_beams: Beam width, with which the confidence will be used.
         max_new_tokens: Longest translation, in tokens; None: as [`TextTranslator`] has it.
-        syntax: Syntax of the placeholders; None: any.
+        syntax: Syntax of the placeholders; None: that of the model's training, or else any.
         limit: Number of lines of the split that are read; None: all.
         optimize: As [`Search`] has it.
         device: Torch device; None: the GPU if there is one.
@@ -206,7 +206,7 @@ def decode(
     return [parse_translation(line) for line in lines]
 
 
-def format_translation(translation: ScoredTranslation) -> str:
+def format_translation(translation: Translation) -> str:
     """Return a translation as a line of JSON.
 
     Args:

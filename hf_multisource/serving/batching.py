@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hf_multisource.evaluation.calibration import Translator
 from hf_multisource.evaluation.text_translator import Translation
 
 logger = logging.getLogger(__name__)
@@ -20,25 +21,6 @@ Row = Mapping[str, str | None]
 
 SMOOTHING = 0.2  # weight of the newest batch in the running mean of the seconds a row takes
 LONGEST_DELAY = 60  # seconds after which a refused request is told to come again, at most
-
-
-class Translator(Protocol):
-    """What the service needs of `TextTranslator`."""
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """Names of the sources, in order."""
-
-    def translate(
-        self,
-        rows: Sequence[Row],
-        *,
-        n_best: int = 1,
-        num_beams: int = 5,
-        max_new_tokens: int | None = None,
-        syntax: str | None = None,
-    ) -> list[Translation]:
-        """Translate rows of texts."""
 
 
 class Measures(Protocol):

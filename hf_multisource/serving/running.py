@@ -10,13 +10,14 @@ from pathlib import Path
 
 import uvicorn
 
+from hf_multisource.evaluation.calibration import Translator
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.regular_files import read_regular
-from hf_multisource.serving.batching import Translator
-from hf_multisource.serving.service import Limits, Service, make_app
+from hf_multisource.serving.application import make_app
+from hf_multisource.serving.service import Limits, Service
 
 SHORTEST_TOKEN = 16  # characters
 LARGEST_TOKEN_FILE = 4096  # bytes

@@ -13,8 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fake_translator import SECONDS, FakeTranslator, make_confidence
+from hf_multisource.serving.application import make_app
 from hf_multisource.serving.batching import Options
-from hf_multisource.serving.service import Limits, Service, make_app
+from hf_multisource.serving.service import Limits, Service
 
 TOKEN = "a secret of many letters"
 LIMITS = Limits(

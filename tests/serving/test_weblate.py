@@ -14,7 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fake_translator import FakeTranslator, make_confidence
-from hf_multisource.serving.service import Service, make_app
+from hf_multisource.serving.application import make_app
+from hf_multisource.serving.service import Service
 
 FILE = Path(__file__).resolve().parents[2] / "training/weblate/hf_multisource_machinery.py"
 TOKEN = "a-secret-of-many-letters"

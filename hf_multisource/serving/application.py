@@ -1,0 +1,131 @@
+"""The web application of `hf-multisource serve`, in FastAPI.
+
+A request passes the [`Gate`] first, which checks its token and the size of its body. Then pydantic checks the types of
+its fields, and [`Service`] what the model allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from hf_multisource.messages import shown
+from hf_multisource.serving.gate import GONE, Gate, failure
+from hf_multisource.serving.service import FieldError, Service, TranslateBody
+
+
+def place_of(location: Sequence[int | str]) -> str:
+    """Return the place of a field as messages name it.
+
+    Args:
+        location: Such as ("body", "sources", "rows", 0, "de").
+
+    Returns:
+        Such as "sources[0].de"; "body" for the whole body.
+    """
+    parts = list(location[1:])
+    if len(parts) > 1 and parts[0] == "sources" and parts[1] in ("row", "rows"):
+        del parts[1]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)[1:-1]}" for part in parts)
+    return place.removeprefix(".") or "body"
+
+
+def describe_invalid(error: RequestValidationError) -> JSONResponse:
+    """Return the answer to a request whose fields have the wrong types; the first of them is named.
+
+    Args:
+        error: What pydantic found.
+
+    Returns:
+        The answer, with status 422; 400 for a body that is no JSON.
+    """
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return failure(400, f"no valid JSON: {first['ctx']['error']} at character {first['loc'][-1]}", "body")
+    place = place_of([part for part in first["loc"] if part != "[key]"])
+    if first["type"] == "missing":
+        return failure(422, "the field is missing", place)
+    return failure(422, f"{first['msg']}; got {shown(first['input'])}", place)
+
+
+def make_app(service: Service, token: str | None = None) -> FastAPI:
+    """Return the web application.
+
+    Args:
+        service: What answers.
+        token: The token that requests must have; None: none.
+
+    Returns:
+        The application; its worker thread runs while its lifespan lasts.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.batcher.start()
+        yield
+        await asyncio.to_thread(service.batcher.close, service.limits.time_limit)
+
+    # No pages of documentation: they would load scripts from another place.
+    app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(
+        Gate,
+        token=token,
+        max_body=service.limits.max_body,
+        time_limit=service.limits.time_limit,
+        metrics=service.metrics,
+    )
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return describe_invalid(error)
+
+    @app.exception_handler(FieldError)
+    async def refused(request: Request, error: FieldError) -> JSONResponse:
+        return failure(422, str(error), shown(error.field)[1:-1])
+
+    @app.exception_handler(StarletteHTTPException)
+    async def failed(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        return failure(error.status_code, error.detail, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return failure(500, "the service has an error; its log says more")
+
+    @app.post("/translate")
+    async def translate(body: TranslateBody, request: Request) -> Response:
+        began = time.monotonic()
+        answers = await service.translate(body, request.receive)
+        service.metrics.request_seconds.observe(time.monotonic() - began)
+        return Response(status_code=GONE) if answers is None else JSONResponse({"translations": answers})
+
+    @app.get("/languages")
+    async def languages() -> JSONResponse:
+        return JSONResponse({"sources": list(service.sources), "target": service.target})
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        if not service.batcher.is_alive:
+            return failure(503, "the worker thread has ended")
+        return JSONResponse({"status": "ok", "version": version("hf-multisource")})
+
+    @app.get("/ready")
+    async def ready() -> JSONResponse:
+        if not service.batcher.is_alive or service.batcher.is_full:
+            return failure(503, "the queue is full" if service.batcher.is_alive else "the worker thread has ended")
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app
