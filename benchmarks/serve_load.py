@@ -6,8 +6,9 @@
 First, one client has some rows translated alone. Then all clients ask for random ones of these rows at once, one to
 four in a request. Some requests are bad, which must be answered by status 422 and the name of the field, and some
 clients disconnect before the answer. After status 503, a client waits as it is told and asks again. Printed is one JSON
-object: how many requests were sent, answered, refused for a while, lost, and answered with other translations than
-alone, the seconds until the answer, and the memory of the service after a quarter of the time and at the end.
+object: how many of the rows are translated, how many requests were sent, answered, refused for a while, lost, and
+answered with other translations than alone, the seconds until the answer, and the memory of the service after a quarter
+of the time and at the end.
 """
 
 from __future__ import annotations
@@ -184,7 +185,10 @@ def run(address: str, *, token: str = "", clients: int = 64, minutes: float = 10
     for thread in threads:
         thread.join()
     ordered = sorted(load.seconds)
+    first = [one["candidates"][0] for one in alone if one["candidates"]]
+    distinct = {(one["text"], round(one["score"], 2)) for one in first}
     return {
+        "rows": {"all": len(rows), "translated": len(first), "distinct by text and score": len(distinct)},
         **{name: load.counts[name] for name in ("sent", "answered", "bad", "left", "again")},
         **{name: load.counts[name] for name in ("lost", "different", "unexpected")},
         "problems": load.problems,
