@@ -353,7 +353,8 @@ def restore_window(
             texts = [_restored(hypothesis.text, table) for hypothesis in hypotheses]
             counts["broken"] += bool(hypotheses[0].text) and texts[0] is None
             hypotheses = [
-                one._replace(text=single_line(text or "")) for one, text in zip(hypotheses, texts, strict=True)
+                Hypothesis(single_line(text or ""), one.score, one.is_cut)
+                for one, text in zip(hypotheses, texts, strict=True)
             ]
         restored.append(list(hypotheses))
     return restored

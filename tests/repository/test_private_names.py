@@ -18,7 +18,15 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AutoModel, GenerationConfig, PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+from transformers import (
+    AutoModel,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2PreTrainedModel
 
 import hf_multisource
@@ -83,6 +91,7 @@ READ: dict[str, Any] = {
     "_buffers": torch.nn.Module(),
     "_created_lr_scheduler": Trainer.__init__,
     "_from_model_config": GenerationConfig(),
+    "_gen_kwargs": Seq2SeqTrainer.evaluate,
     "_get_collator_with_removed_columns": Trainer,
     "_get_feature_vector_attention_mask": Wav2Vec2PreTrainedModel,
     "_linear_pointwise": torch.ops.mkldnn,
