@@ -238,6 +238,22 @@ class SourceMemory:
             return SourceMemory(states, self.mask.to(states.device), self.lengths, self.expansion)
         return replace(self, states=states)
 
+    def select(self, kept: Tensor) -> SourceMemory:
+        """Choose examples.
+
+        Args:
+            kept: Their numbers.
+
+        Shape:
+            kept (B',).
+
+        Returns:
+            A memory of these examples.
+        """
+        kept = kept.to(self.mask.device)
+        states = self.states.index_select(0, kept.to(self.states.device))
+        return SourceMemory(states, self.mask.index_select(0, kept), self.lengths, self.expansion)
+
     def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> AttentionMask:
         """The mask in the form that the configured attention implementation wants, made once for all layers.
 

@@ -85,6 +85,16 @@ class BeamLayer(CacheLayerMixin):
                 larger[:, :, : held.shape[2]] = held
                 setattr(self, name, larger)
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Choose examples, not rows: the beams of an example stay together.
+
+        Args:
+            indices: Numbers of the examples.
+        """
+        if self.is_initialized:
+            indices = indices.to(self.device)
+            self.keys, self.values = self.keys.index_select(0, indices), self.values.index_select(0, indices)
+
     def get_seq_length(self) -> int:
         """How many positions it holds.
 
@@ -174,6 +184,16 @@ class BeamCache(Cache):
         if self.writers is not None:
             chosen = beam_idx.to(self.writers.device, torch.long).view(-1, self.num_beams) % self.num_beams
             self.writers = self.writers.take_along_dim(chosen[:, :, None], dim=1)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Choose examples, not rows: the beams of an example stay together.
+
+        Args:
+            indices: Numbers of the examples.
+        """
+        super().batch_select_indices(indices)
+        if self.writers is not None:
+            self.writers = self.writers.index_select(0, indices.to(self.writers.device))
 
     def unfold(self) -> DynamicCache:
         """Give every beam a row of its own. Layer by layer, this cache is emptied.

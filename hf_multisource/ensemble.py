@@ -167,6 +167,25 @@ class EnsembleEncoder(nn.Module):
         )
         return EnsembleEncoderOutput(present=encoder_outputs.present, members=prepared)
 
+    def select_examples(self, encoder_outputs: EnsembleEncoderOutput, kept: Tensor) -> EnsembleEncoderOutput:
+        """Choose examples of what `prepare_sources` made, as [`SourcesModel.select_examples`].
+
+        Args:
+            encoder_outputs: Its output.
+            kept: Numbers of the examples.
+
+        Shape:
+            kept (B',).
+
+        Returns:
+            The outputs of all members for these examples.
+        """
+        members = tuple(
+            None if encoded is None else member.model.select_examples(encoded, kept)
+            for member, encoded in zip(self.members, encoder_outputs.members, strict=True)
+        )
+        return EnsembleEncoderOutput(present=encoder_outputs.present[kept], members=members)
+
 
 class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGenerationMixin):
     """Several models that decode one text together.
@@ -323,6 +342,14 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
             caches.append(own.get("past_key_values"))
         if None not in caches:
             model_kwargs["past_key_values"] = EnsembleCache(caches)
+
+    def _examples_can_leave(self, cache: Any) -> bool:
+        members: list[Any] = [cache] if cache is None else list(cache.caches)
+        return all(super(MultiSourceEnsemble, self)._examples_can_leave(member) for member in members)
+
+    def _select_in_cache(self, cache: Any, kept: Tensor, rows: Tensor) -> None:
+        for member in cache.caches:
+            super()._select_in_cache(member, kept, rows)
 
     def _reorder_cache(self, past_key_values: Any, beam_idx: Any) -> Any:
         for member, cache in zip(self.members, past_key_values.caches, strict=True):

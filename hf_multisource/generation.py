@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 import torch
@@ -14,9 +12,11 @@ from transformers.generation import GenerationMode
 from transformers.utils import ModelOutput
 
 from .beam_cache import BeamCache
+from .beam_search import beam_search
 from .configuration_multisource import SourcesConfig
 from .inference import keep_freed_memory
 from .messages import shown
+from .rnn_cache import MultiSourceRNNCache
 from .vocabulary import Shortlist
 
 OPTION = "length_normalization"
@@ -25,42 +25,7 @@ COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sou
 EXPANSION = "decoder_expansion"
 BEST = "decoder_best_tokens"
 SHORTLIST = "decoder_shortlist"
-# The loop of older releases takes the number of scores from the output layer: it must be given all.
-TAKES_THE_BEST = "vocab_size" not in signature(GenerationMixin._get_top_k_continuations).parameters
 LARGEST_EXPONENT = 20  # of `length_normalization`: far above any in use, and its powers of any length are finite
-GONE = -1e9  # the score with which Transformers marks an empty beam
-
-
-class LengthNormalization(float):
-    """The exponent α of Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14, in place of a length penalty.
-
-    Transformers divides a sum of log-probabilities by `length ** length_penalty`; with this number as the penalty that
-    is ((5 + length) / 6) ** α.
-
-    Example:
-        >>> 7 ** LengthNormalization(2.0)
-        4.0
-    """
-
-    def __rpow__(self, length: float | Tensor, modulo: None = None) -> Any:
-        return ((5 + length) / 6) ** float(self)
-
-
-class BestTokens:
-    """Which tokens the columns of a beam search's scores are, where it looks at the likeliest ones only.
-
-    Transformers' loop hands `do_sample` on to what picks the continuations: this is given to it as a False that knows.
-
-    Args:
-        count: How many tokens of each beam.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.ids = torch.empty(0, dtype=torch.long)
-
-    def __bool__(self) -> bool:
-        return False
 
 
 def check_present(masks: Sequence[Tensor | None]) -> None:
@@ -89,6 +54,10 @@ class MultiSourceGenerationMixin(GenerationMixin):
     kept where it was written ([`BeamCache`]; not if attentions or a `cache_implementation` are asked for). False
     repeats and reorders as Transformers does, for decoding code that expects it, as `custom_generate` may: the same
     tokens, slower, in `num_beams` times the memory.
+
+    With folded beams, beam search is [`beam_search`]: an example leaves the batch when its search is over. It stays if
+    what is asked for has a row for each beam in each step. `past_key_values` is returned only if all stay, and
+    `sequences_scores` always.
 
     `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
     the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
@@ -167,8 +136,6 @@ class MultiSourceGenerationMixin(GenerationMixin):
         collected = model_kwargs.get(COLLECTED, {})
         if outputs.get("source_lengths") is not None:
             collected["source_lengths"] = outputs["source_lengths"]
-        if BEST in model_kwargs:
-            model_kwargs[BEST].ids = outputs["best_token_ids"]
         if outputs.get("source_weights") is not None and "num_new_tokens" not in kwargs:  # not in assisted decoding
             collected.setdefault("source_weights", []).append(outputs["source_weights"])
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
@@ -279,7 +246,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         best = kwargs.pop(BEST, None)
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
         if best is not None:
-            inputs["num_best_tokens"] = best.count
+            inputs["num_best_tokens"] = best
         if inputs.get("encoder_outputs") is not None:
             for key in self.config.source_keywords:
                 inputs.pop(key, None)
@@ -293,10 +260,11 @@ class MultiSourceGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> Any:
-        # The configuration is a copy of this call's own.
         alpha = getattr(generation_config, OPTION, None)
-        if alpha is not None:
-            generation_config.length_penalty = LengthNormalization(alpha)
+        if not getattr(generation_config, FOLD, True) and alpha is None:
+            return super()._beam_search(  # type: ignore[misc]
+                input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs
+            )
         asks = generation_config.return_dict_in_generate and (
             generation_config.output_scores or generation_config.output_logits
         )
@@ -310,97 +278,52 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 f"beam search needs at least {needed} tokens with eos_token_id={generation_config.eos_token_id!r}; the "
                 f"vocabulary has vocab_size={self.config.vocab_size}."
             )
-        finds_best = TAKES_THE_BEST and self.finds_best_tokens and not reads_all
         # With a shorter list the search also picks tokens of probability 0, which have ids only among all logits.
-        if finds_best and (SHORTLIST not in kwargs or len(kwargs[SHORTLIST].ids) >= needed):
-            kwargs[BEST] = generation_config.do_sample = BestTokens(needed * generation_config.num_beams)
-        output: Any = super()._beam_search(  # type: ignore[misc]
-            input_ids, logits_processor=logits_processor, generation_config=generation_config, **kwargs
+        if (
+            self.finds_best_tokens
+            and not reads_all
+            and (SHORTLIST not in kwargs or len(kwargs[SHORTLIST].ids) >= needed)
+        ):
+            kwargs[BEST] = needed * generation_config.num_beams
+        output: Any = beam_search(
+            self,
+            input_ids,
+            logits_processor=logits_processor,
+            generation_config=generation_config,
+            length_normalization=alpha,
+            **kwargs,
         )
         cache = output.get("past_key_values") if isinstance(output, ModelOutput) else None
         if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
             cache.self_attention_cache = cache.self_attention_cache.unfold()  # as whoever goes on expects it
         return output
 
-    def _get_top_k_continuations(  # type: ignore[override]
-        self,
-        *,
-        accumulated_log_probs: Tensor,
-        cur_len: int,
-        decoder_prompt_len: int,
-        do_sample: Any,
-        num_beams: int,
-        batch_size: int,
-        **state: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        best = do_sample if isinstance(do_sample, BestTokens) else None
-        if best is not None:  # nobody goes on with "all other tokens"
-            accumulated_log_probs.unflatten(1, (num_beams, -1))[:, :, -1] = -math.inf
-        scores, sequences, beams = super()._get_top_k_continuations(
-            accumulated_log_probs=accumulated_log_probs,
-            cur_len=cur_len,
-            decoder_prompt_len=decoder_prompt_len,
-            do_sample=do_sample,
-            num_beams=num_beams,
-            batch_size=batch_size,
-            **state,
-        )
-        if best is not None:
-            columns, rows = sequences[:, :, cur_len], beams[:, :, cur_len - decoder_prompt_len]
-            sequences[:, :, cur_len] = best.ids[rows, columns]
-        return scores, sequences, beams
+    def _examples_can_leave(self, cache: Any) -> bool:
+        """Whether examples can be taken out of a cache: one that this call has made, and that grows."""
+        if isinstance(cache, EncoderDecoderCache):
+            return isinstance(cache.self_attention_cache, BeamCache)
+        return cache is None or isinstance(cache, MultiSourceRNNCache)
 
-    def _update_finished_beams(  # type: ignore[override]
-        self,
-        *,
-        topk_log_probs: Tensor,
-        next_token_hits_stopping_criteria: Tensor,
-        length_penalty: float,
-        **state: Any,
-    ) -> tuple[Tensor, ...]:
-        ends = next_token_hits_stopping_criteria
-        if isinstance(length_penalty, LengthNormalization):
-            ends = ends & (topk_log_probs > GONE / 2)  # an empty beam cannot finish
-        return super()._update_finished_beams(
-            topk_log_probs=topk_log_probs,
-            next_token_hits_stopping_criteria=ends,
-            length_penalty=length_penalty,
-            **state,
-        )
+    def _select_examples(self, model_kwargs: dict[str, Any], kept: Tensor, num_beams: int) -> dict[str, Any]:
+        """Choose examples in all that a step of beam search reads."""
+        rows = (kept[:, None] * num_beams + torch.arange(num_beams, device=kept.device)).flatten()
+        folded = model_kwargs[EXPANSION] > 1
+        chosen = dict(model_kwargs)
+        for key, value in model_kwargs.items():
+            if isinstance(value, Tensor) and key not in self.config.source_keywords:
+                chosen[key] = value[rows.to(value.device)]
+        encoded = model_kwargs["encoder_outputs"]
+        chosen["encoder_outputs"] = self.model.select_examples(encoded, kept if folded else rows)
+        if (cache := model_kwargs.get("past_key_values")) is not None:
+            self._select_in_cache(cache, kept, rows)
+        return chosen
 
-    def _check_early_stop_heuristic(  # type: ignore[override]
-        self,
-        *,
-        running_beam_scores: Tensor,
-        beam_scores: Tensor,
-        is_sent_finished: Tensor,
-        cur_len: int,
-        decoder_prompt_len: int,
-        length_penalty: float,
-        **state: Any,
-    ) -> Tensor:
-        if not isinstance(length_penalty, LengthNormalization):
-            return super()._check_early_stop_heuristic(
-                running_beam_scores=running_beam_scores,
-                beam_scores=beam_scores,
-                is_sent_finished=is_sent_finished,
-                cur_len=cur_len,
-                decoder_prompt_len=decoder_prompt_len,
-                length_penalty=length_penalty,
-                **state,
-            )
-        # The one place in the loop that sees both kinds: at most `width` of them stay. The loop goes on with these very
-        # tensors, hence in place. The best of each kind, which is what it has kept, hold the best of all.
-        width = beam_scores.shape[1]
-        running = running_beam_scores / (cur_len - decoder_prompt_len) ** length_penalty
-        running = running.masked_fill(running_beam_scores <= GONE / 2, -math.inf)
-        finished = beam_scores.masked_fill(~is_sent_finished, -math.inf)
-        best = torch.cat([finished, running], dim=1).topk(width).indices
-        stays = torch.zeros(len(best), 2 * width, dtype=torch.bool, device=best.device).scatter(1, best, True)
-        is_sent_finished &= stays[:, :width]
-        beam_scores.masked_fill_(~is_sent_finished, GONE)
-        running_beam_scores.masked_fill_(~stays[:, width:], GONE)
-        return (running_beam_scores > GONE / 2).any(dim=1, keepdim=True)
+    def _select_in_cache(self, cache: Any, kept: Tensor, rows: Tensor) -> None:
+        if not isinstance(cache, EncoderDecoderCache):
+            cache.batch_select_indices(rows)
+            return
+        cache.self_attention_cache.batch_select_indices(kept)  # a BeamCache
+        cache.cross_attention_cache.batch_select_indices(kept)
 
 
-__all__ = ["LengthNormalization", "MultiSourceGenerationMixin"]
+__all__ = ["MultiSourceGenerationMixin"]

@@ -547,6 +547,31 @@ class SourcesModel(MultiSourcePreTrainedModel):
             made.mask_version = _version(made.attention_mask)
         return made
 
+    def select_examples(self, encoder_outputs: MultiSourceEncoderOutput, kept: Tensor) -> MultiSourceEncoderOutput:
+        """Choose examples of what `prepare_sources` made.
+
+        Args:
+            encoder_outputs: Its output.
+            kept: Numbers of the examples.
+
+        Shape:
+            kept (B',).
+
+        Returns:
+            The output for these examples, with its memory, but without hidden states and attentions of the encoder.
+        """
+        memory: Any = encoder_outputs.memory
+        chosen = memory.select(kept)
+        fields: dict[str, Any] = {
+            name: value.index_select(0, kept.to(value.device)) if isinstance(value, Tensor) else value
+            for name, value in encoder_outputs.items()
+            if name not in ("hidden_states", "attentions")
+        }
+        fields.update(last_hidden_state=chosen.states, attention_mask=chosen.mask)
+        made = type(encoder_outputs)(**fields)
+        made.memory, made.mask_version = chosen, _version(chosen.mask)
+        return made
+
     def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
     ) -> MultiSourceEncoderOutput:

@@ -267,7 +267,9 @@ class MultiSourcePipeline(Pipeline):
         settings = model.generation_config
         if not (generate_kwargs.keys() & set(LENGTH_SETTINGS) or settings.max_new_tokens or settings.max_length):
             generate_kwargs["max_new_tokens"] = LONGEST
-        generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores)
+        # Transformers' own loop gives no scores of texts without those of all steps.
+        stock = not generate_kwargs.get("fold_beams", getattr(settings, "fold_beams", True))
+        generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores and stock)
         inputs = {  # a model in half precision takes pixels and features in that
             key: tensor.to(self.device, model.dtype if tensor.is_floating_point() else None)
             for key, tensor in batch.items()

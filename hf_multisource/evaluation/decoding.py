@@ -265,7 +265,7 @@ def decode_batch(
             num_return_sequences=width,
             do_sample=False,
             return_dict_in_generate=True,
-            output_scores=search.n_best > 0,  # keeps every step's log probabilities: memory
+            fold_beams=True,
             **rule,
         )
     texts = processor.batch_decode(output.sequences, skip_special_tokens=True)

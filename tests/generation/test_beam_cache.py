@@ -98,7 +98,8 @@ def test_an_empty_cache_unfolds_to_an_empty_one() -> None:
 
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_a_search_gives_back_the_cache_that_stock_code_does(combiner: str) -> None:
-    model, options = make(combiner), {"num_beams": 3, "max_new_tokens": 5, "return_dict_in_generate": True}
+    asked = {"return_dict_in_generate": True, "output_scores": True}  # of every step, so that no example leaves
+    model, options = make(combiner), {"num_beams": 3, "max_new_tokens": 5, **asked}
     ours, theirs = (model.generate(**batch(), **options, fold_beams=fold).past_key_values for fold in (True, False))
     assert type(ours) is EncoderDecoderCache and type(ours.self_attention_cache) is DynamicCache
     assert len(ours.self_attention_cache) == len(theirs.self_attention_cache) == model.config.decoder_layers

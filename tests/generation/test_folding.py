@@ -131,7 +131,9 @@ def test_sources_are_projected_and_kept_once_however_many_beams_there_are(combin
         options = {
             key: many if isinstance(value, int) and value > 1 else value for key, value in SEARCHES[search].items()
         }
-        output = model.generate(**batch(), **options, max_new_tokens=4, return_dict_in_generate=True)
+        output = model.generate(
+            **batch(), **options, max_new_tokens=4, return_dict_in_generate=True, output_scores=True
+        )
         counts.append(sorted(rows))
         rows.clear()
         kept += [len(layer.keys) for layer in output.past_key_values.cross_attention_cache.layers]
@@ -203,7 +205,7 @@ def test_the_option_is_kept_in_the_generation_config(tmp_path: Any) -> None:
     model.save_pretrained(tmp_path)
     loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
     assert GenerationConfig.from_pretrained(tmp_path).to_dict()["fold_beams"] is False
-    search = {"num_beams": 2, "max_new_tokens": 2, "return_dict_in_generate": True}
+    search = {"num_beams": 2, "max_new_tokens": 2, "return_dict_in_generate": True, "output_scores": True}
     assert rows_kept(loaded.generate(**batch(), **search)) == 10
     assert rows_kept(loaded.generate(**batch(), fold_beams=True, **search)) == 5
 

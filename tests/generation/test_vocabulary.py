@@ -15,7 +15,6 @@ from builders import EVERY_COMBINER, first_is_best
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import inference, vocabulary
-from hf_multisource.generation import TAKES_THE_BEST
 from hf_multisource.vocabulary import best_tokens, block_maxima, highest
 
 pytestmark = pytest.mark.pairs
@@ -149,7 +148,8 @@ def test_a_search_that_looks_at_the_best_tokens_finds_what_one_that_looks_at_all
     options = {"max_new_tokens": 7, **SEARCHES[search]}
     few = model.generate(**batch(), **options)
     many = max(2, 1 + len(options.get("eos_token_id", [1]))) * options["num_beams"]
-    assert set(looked_at) == {min(many, 16) + 1 if TAKES_THE_BEST else 16}
+    folded = options.get("fold_beams", True)
+    assert set(looked_at) == {min(many, 16) + 1 if folded else 16}
     looked_at.clear()
     every = model.generate(**batch(), **options, return_dict_in_generate=True, output_scores=True)
     assert set(looked_at) == {16}

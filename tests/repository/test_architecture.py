@@ -32,6 +32,7 @@ FLOORS = {
     "packing": set[str](),
     "attention": {"dropout", "packing"},
     "beam_cache": set[str](),
+    "beam_search": set[str](),
     "arrays": set[str](),
     "pictures": {"regular_files"},
     "sounds": {"arrays", "regular_files"},
@@ -69,7 +70,11 @@ FLOORS = {
     },
     "inference": set[str](),
     "vocabulary": {"inference"},
-    "generation": {"beam_cache", "configuration_multisource", "inference", "messages", "vocabulary"},
+    "rnn_cache": set[str](),
+    "generation": {
+        *("beam_cache", "beam_search", "configuration_multisource", "inference", "messages", "rnn_cache"),
+        "vocabulary",
+    },
     "architectures": {"configuration_multisource"},
     "combiner_weights": {"architectures"},
     "source_checkpoints": {"architectures", "configuration_multisource", "encoders", "foreign", "messages"},
@@ -88,7 +93,6 @@ FLOORS = {
     },
     "ensemble": {"configuration_multisource", "generation", "inference", "messages", "modeling_sources"},
     "combinations": {"configuration_multisource_rnn", "layers"},
-    "rnn_cache": set[str](),
     "rnn_attention": {"configuration_multisource_rnn", "attention", "layers"},
     "modeling_multisource_rnn": {
         *("configuration_multisource_rnn", "attention", "combinations", "encoders", "generation", "layers"),

@@ -21,6 +21,7 @@ from packaging.version import Version
 from transformers import (
     AutoModel,
     GenerationConfig,
+    GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
     Seq2SeqTrainer,
@@ -30,7 +31,6 @@ from transformers import (
 from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2PreTrainedModel
 
 import hf_multisource
-from hf_multisource import generation
 
 PACKAGE = Path(hf_multisource.__file__).parent
 FOREIGN = ("transformers", "torch", "datasets", "peft")
@@ -42,26 +42,12 @@ OVERRIDDEN = {
     "GenerationMixin._beam_search": (
         "self input_ids logits_processor stopping_criteria generation_config synced_gpus model_kwargs"
     ),
-    "GenerationMixin._check_early_stop_heuristic": (
-        "is_early_stop_heuristic_unsatisfied running_beam_scores beam_scores is_sent_finished cur_len "
-        "max_length decoder_prompt_len early_stopping length_penalty"
-    ),
     "GenerationMixin._expand_inputs_for_generation": "self expand_size is_encoder_decoder input_ids model_kwargs",
-    "GenerationMixin._get_top_k_continuations": (
-        "self accumulated_log_probs running_sequences running_beam_indices cur_len decoder_prompt_len "
-        "do_sample beams_to_keep num_beams batch_size kwargs"
-    ),
     "GenerationMixin._prepare_cache_for_generation": (
         "self generation_config model_kwargs generation_mode batch_size max_cache_length"
     ),
     "GenerationMixin._prepare_generation_config": "self generation_config kwargs",
     "GenerationMixin._prepare_model_inputs": "self inputs bos_token_id model_kwargs",
-    "GenerationMixin._update_finished_beams": (
-        "self sequences topk_running_sequences beam_scores topk_log_probs beam_indices "
-        "topk_running_beam_indices is_early_stop_heuristic_unsatisfied is_sent_finished "
-        "next_token_hits_stopping_criteria top_num_beam_mask num_beams cur_len decoder_prompt_len "
-        "length_penalty early_stopping"
-    ),
     "GenerationMixin._update_model_kwargs_for_generation": (
         "self outputs model_kwargs is_encoder_decoder num_new_tokens"
     ),
@@ -90,16 +76,20 @@ READ: dict[str, Any] = {
     "_attn_implementation": PreTrainedConfig(),
     "_buffers": torch.nn.Module(),
     "_created_lr_scheduler": Trainer.__init__,
+    "_eos_token_tensor": GenerationMixin._prepare_special_tokens,
     "_from_model_config": GenerationConfig(),
     "_gen_kwargs": Seq2SeqTrainer.evaluate,
     "_get_collator_with_removed_columns": Trainer,
     "_get_feature_vector_attention_mask": Wav2Vec2PreTrainedModel,
+    "_has_unfinished_sequences": GenerationMixin,
     "_linear_pointwise": torch.ops.mkldnn,
     "_load_from_checkpoint": Trainer,
     "_model_mapping": AutoModel,
     "_name_or_path": PreTrainedConfig(),
     "_no_split_modules": PreTrainedModel,
+    "_pad_token_tensor": GenerationMixin._prepare_special_tokens,
     "_parameters": torch.nn.Module(),
+    "_prefill": GenerationMixin,
     "_reorder_linear_weight": torch.ops.mkldnn,
     "_signature_columns": Trainer.__init__,
     "_tied_weights_keys": PreTrainedModel,
@@ -167,7 +157,6 @@ def test_overridden_private_methods_are_those_that_were_read() -> None:
     for name, (now, place) in found.items():
         assert OVERRIDDEN.get(name) == now, f"Transformers {transformers.__version__}: see {place}"
     assert set(OVERRIDDEN) == set(found)
-    assert generation.TAKES_THE_BEST, "beam search no longer looks at the likeliest tokens only: it is slower"
 
 
 def test_private_names_that_are_read_exist() -> None:
