@@ -98,6 +98,11 @@ def self_attention_cache(cache: Cache) -> Cache:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
+def _needs_cast(query: Tensor) -> bool:
+    """Whether a mask in the type of the queries could be of another type than the products, or be part of a graph."""
+    return torch.is_grad_enabled() or torch.is_autocast_enabled(query.device.type) or torch.compiler.is_compiling()
+
+
 def show_first_position(mask: Tensor) -> Tensor:
     """Let a row in which nothing may be attended to see its first position.
 
@@ -278,6 +283,9 @@ class SourceMemory:
                 attention_mask=mask,
                 encoder_hidden_states=query.new_empty(mask.shape[0], mask.shape[1], 0),
             )
+            if isinstance(made, Tensor) and made.dtype == torch.bool and not _needs_cast(query):
+                # What `scaled_dot_product_attention` would make of it in every layer and step.
+                made = query.new_zeros(made.shape).masked_fill_(~made, -torch.inf)
             self._attention_masks[key] = (made_for, made)
         return self._attention_masks[key][1]
 

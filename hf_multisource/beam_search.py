@@ -88,9 +88,9 @@ class Texts:
         """
         places = chosen[:, :, None]
         return Texts(
-            self.tokens.take_along_dim(places, dim=1),
-            self.scores.take_along_dim(chosen, dim=1),
-            self.rows.take_along_dim(places, dim=1),
+            self.tokens.gather(1, places.expand(-1, -1, self.tokens.shape[2])),
+            self.scores.gather(1, chosen),
+            self.rows.gather(1, places.expand(-1, -1, self.rows.shape[2])),
         )
 
     def extend(self, tokens: Tensor, rows: Tensor) -> Texts:
@@ -335,7 +335,7 @@ def beam_search(
     )
     ends_with = config._eos_token_tensor
     width = num_beams * max(2, 1 + (0 if ends_with is None else len(ends_with)))
-    lists = _begin(input_ids, num_beams)
+    lists, fill = _begin(input_ids, num_beams), _fill_value(config)
     found: list[_Lists] = []  # the lists of examples that have left
     over = False
     outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=not config.is_assistant)
@@ -357,14 +357,15 @@ def beam_search(
         candidates, beams = best_continuations(lists.running, log_probs, ids, lists.examples, width, config.do_sample)
         ends = stopping_criteria(candidates.tokens.flatten(0, 1), record.scores).view_as(beams)
         lists.running, best = _keep_running(candidates, ends, num_beams)
-        _keep_finished(lists, candidates, ends, start, config, length_normalization)
+        if ends[:, :num_beams].any():
+            _keep_finished(lists, candidates, ends, start, fill, config, length_normalization)
         if (cache := model_kwargs.get("past_key_values")) is not None:
             first = torch.arange(0, beams.shape[0] * num_beams, num_beams, device=beams.device)
             order = (first[:, None] + beams.gather(1, best)).flatten()
             model_kwargs["past_key_values"] = model._reorder_cache(cache, order)
 
         active = _find_active(lists, ends, start, config, length_normalization)
-        number = int(active.sum())  # the only value of a step that the host waits for
+        number = int(active.sum())
         over = number == 0
         if may_leave and not over and len(active) - number >= LEAVING_SHARE * len(active):
             found.append(lists.select((~active).nonzero().flatten()))
@@ -372,7 +373,7 @@ def beam_search(
             lists = lists.select(kept)
             model_kwargs = model._select_examples(model_kwargs, kept, num_beams)
 
-    texts = _in_order([*found, lists], _fill_value(config))
+    texts = _in_order([*found, lists], fill)
     texts = texts.pick(torch.arange(config.num_return_sequences, device=beams.device).expand(len(texts.scores), -1))
     length = int((texts.rows >= 0).sum(dim=2).max())  # of the longest text that is returned
     sequences = texts.tokens[:, :, : start + length].flatten(0, 1)
@@ -435,7 +436,13 @@ def _keep_running(candidates: Texts, ends: Tensor, num_beams: int) -> tuple[Text
 
 
 def _keep_finished(
-    lists: _Lists, candidates: Texts, ends: Tensor, start: int, config: Any, length_normalization: float | None
+    lists: _Lists,
+    candidates: Texts,
+    ends: Tensor,
+    start: int,
+    fill: int,
+    config: Any,
+    length_normalization: float | None,
 ) -> None:
     """Let those of the first K candidates that end into the list of finished texts, if they are among the best."""
     num_beams, total = config.num_beams, candidates.tokens.shape[2]
@@ -448,7 +455,7 @@ def _keep_finished(
         new &= candidates.scores > GONE / 2
     closed = ~lists.going_on | (lists.ended.all(dim=1) & (config.early_stopping is True))
     worth = worth + closed[:, None] * GONE + ~new * GONE
-    merged = lists.finished.pad(total, _fill_value(config)).join(replace(candidates, scores=worth))
+    merged = lists.finished.pad(total, fill).join(replace(candidates, scores=worth))
     best = merged.scores.topk(num_beams).indices
     lists.finished, lists.ended = merged.pick(best), torch.cat([lists.ended, new], dim=1).gather(1, best)
 

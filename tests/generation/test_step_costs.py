@@ -1,0 +1,55 @@
+"""What a step of beam search costs, in counts: so that no change, here or in PyTorch, loses speed in silence.
+
+The bounds are what is counted today. Whoever lowers a count lowers its bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from builders import LSTM, three_source_batch, three_source_model
+
+SHORT, LONG = 6, 12
+#: Operations of PyTorch in one step of two layers, views included, where all sources are present.
+OPERATIONS = {"serial": 360, "parallel": 362, "flat": 284, "hierarchical": 434, LSTM: 298}
+#: Values of tensors that Python reads in one step: does a text end, is the search over, may probabilities overflow.
+READS = 3
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that reach PyTorch's kernels, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of_a_step(name: str) -> Counter[str]:
+    """The operations of steps in which no text ends and no example leaves, divided by their number."""
+    model, found = three_source_model(name), []
+    inputs = {key: torch.ones_like(value) if "mask" in key else value for key, value in three_source_batch().items()}
+    for length in (SHORT, LONG):
+        with Operations() as operations:
+            model.generate(**inputs, num_beams=3, max_new_tokens=length, eos_token_id=None, pad_token_id=0)
+        found.append(operations.counts)
+    few, many = found
+    assert all((many[name] - few[name]) % (LONG - SHORT) == 0 for name in many), "steps differ"
+    return Counter({name: (many[name] - few[name]) // (LONG - SHORT) for name in many})
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_a_step(name: str) -> None:
+    operations = operations_of_a_step(name)
+    assert operations.total() <= OPERATIONS[name], operations
+    assert operations["_local_scalar_dense"] <= READS
+    assert operations["where"] <= 1, "beyond the heuristic of the search: masks and present sources are found once"
