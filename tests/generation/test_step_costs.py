@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builders import LSTM, three_source_batch, three_source_model
