@@ -58,6 +58,7 @@ class Catalogue:
         unhandled: What could not be read as an entry, each with its line or key and the reason.
         source_language: Language of the `source` of entries, if the file names it.
         encoding: Encoding of the text.
+        header: The settings of a gettext file, such as its plural forms.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Catalogue:
     unhandled: tuple[str, ...] = ()
     source_language: str | None = None
     encoding: str = "utf-8"
+    header: str = ""
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hf_multisource.data.catalogue_entries import (
@@ -20,6 +20,7 @@ from hf_multisource.data.catalogue_entries import (
     newline_of,
     review_state,
 )
+from hf_multisource.data.plural_forms import CATEGORIES
 
 INDENT = " " * 4
 
@@ -205,6 +206,14 @@ def _add_attributes(node: Any, given: Mapping[str, str], newline: str) -> tuple[
     return [comment, (last, last, newline + newline.join(lines))], refused
 
 
+def _in_order(variants: Collection[str], names: Sequence[str]) -> list[str]:
+    """Variants in the order of the reference; if it lacks plural categories, in the order of CLDR after the others."""
+    if set(variants) <= set(names):
+        return [one for one in names if one in variants]
+    places = {f"[{category}]": place for place, category in enumerate(CATEGORIES, 1)}
+    return sorted(variants, key=lambda one: places.get(one, 0))
+
+
 def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) -> list[str] | str:
     """The lines of a new message, or why it cannot be written.
 
@@ -238,7 +247,7 @@ def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) ->
             return f"the default variant {name}[{default}] would be missing"
         selector = source[select.selector.span.start : select.selector.span.end]
         lines += [left, f"{indent}{INDENT}{{ {selector} ->"]
-        for variant in [*(one for one in names if one in groups[name]), *(v for v in groups[name] if v not in names)]:
+        for variant in _in_order(groups[name], names):
             mark = "*" if variant == f"[{default}]" else " "
             lines += _assignment(
                 f"{indent}{INDENT}   {mark}{variant}", groups[name][variant], f"{indent}{INDENT}{INDENT}"

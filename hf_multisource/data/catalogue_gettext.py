@@ -21,6 +21,7 @@ from hf_multisource.data.catalogue_entries import (
     Entry,
     Identity,
     Span,
+    apply_edits,
     by_key,
     decode,
     lines_of,
@@ -104,9 +105,10 @@ def read_po(path: str, content: bytes) -> Catalogue:
         ValueError: If the character set is not allowed, the file is not in it, or a line is not of gettext.
     """
     encoding = _charset(path, content[:HEADER_BYTES])
-    entries = []
+    entries, header = [], ""
     for block in _blocks(path, decode(path, content, encoding)):
         if block.header:
+            header = header or block.texts.get("msgstr", "")
             continue
         for part, name in block.forms.items():
             text = block.texts[name]
@@ -114,7 +116,7 @@ def read_po(path: str, content: bytes) -> Catalogue:
             source = block.texts.get("msgid_plural") if part not in ("", "[0]") else None
             source = block.texts["msgid"] if source is None else source
             entries.append(Entry(block.key, part, text, state, "\n".join(block.comments), source))
-    return Catalogue(path, content, tuple(entries), encoding=encoding)
+    return Catalogue(path, content, tuple(entries), encoding=encoding, header=header)
 
 
 def fill_po(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
@@ -153,6 +155,54 @@ def fill_po(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cata
     return Changes(tuple(edits), refused)
 
 
+def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
+    """Return a gettext file for another language: the same messages without translations.
+
+    Comments and their references stay; obsolete messages, previous texts and the mark for a review do not.
+
+    Args:
+        catalogue: The file of any language, or a template.
+        language: Code of the other language.
+        plural_forms: Value of its header `Plural-Forms`, such as `nplurals=2; plural=(n != 1);`.
+
+    Returns:
+        The file, in UTF-8 by its header.
+    """
+    text = catalogue.text
+    newline = newline_of(text)
+    number = int(plural_forms.partition("=")[2].partition(";")[0])
+    fields = {
+        "Language": language,
+        "Last-Translator": "Automatically generated",
+        "Language-Team": "none",
+        "MIME-Version": "1.0",
+        "Content-Type": "text/plain; charset=UTF-8",
+        "Content-Transfer-Encoding": "8bit",
+        "Plural-Forms": plural_forms,
+    }
+    edits: list[Edit] = []
+    for block in _blocks(catalogue.path, text):
+        spans = [block.spans[name] for name in block.forms.values()]
+        start, end = spans[0][0], spans[-1][1]
+        if block.obsolete:
+            continue
+        if block.header:
+            kept = [line for line in block.texts["msgstr"].split("\n") if line.partition(":")[0] not in fields]
+            lines = [line for line in kept if line] + [f"{name}: {value}" for name, value in fields.items()]
+            edits.append((start, end, _written("msgstr", "".join(f"{line}\n" for line in lines), newline)))
+        else:
+            names = [f"msgstr[{i}]" for i in range(number)] if "msgid_plural" in block.pieces else ["msgstr"]
+            edits.append((start, end, "".join(_written(name, "", newline) for name in names)))
+        if block.fuzzy and block.flags:
+            place, flags = block.flags
+            left = [flag for flag in flags.replace(",", " ").split() if flag != "fuzzy"]
+            stop = text.index("\n", place) + 1
+            edits.append((place, stop, f"#, {', '.join(left)}{newline}" if left else ""))
+    old = [(place, line) for place, line in lines_of(text) if line.lstrip().startswith(("#~", "#|"))]
+    edits += [(place, place + len(line), "") for place, line in old]
+    return f"{apply_edits(text, edits).rstrip()}{newline}"
+
+
 def read_mo(path: str, content: bytes) -> Catalogue:
     """Read a compiled .mo file.
 
@@ -183,7 +233,8 @@ def read_mo(path: str, content: bytes) -> Catalogue:
                 raise ValueError(f"{path}: damaged: text {i} is longer than what is left of the file")
             pair.append(content[start : start + length])
         pairs.append((pair[0], pair[1]))
-    encoding = _charset(path, next((one for key, one in pairs if not key), b""))
+    header = next((one for key, one in pairs if not key), b"")
+    encoding = _charset(path, header)
     entries = []
     for key, translation in pairs:
         if key:
@@ -201,7 +252,7 @@ def read_mo(path: str, content: bytes) -> Catalogue:
                         source=plurals[0] if plurals and i else source,
                     )
                 )
-    return Catalogue(path, content, tuple(entries), encoding=encoding)
+    return Catalogue(path, content, tuple(entries), encoding=encoding, header=decode(path, header, encoding))
 
 
 def _charset(path: str, header: bytes) -> str:

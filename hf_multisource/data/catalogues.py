@@ -196,7 +196,7 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
     with new_folder(out) as folder:
         for name, rows in splits.items():
             if rows:
-                texts = ({key: _one_line(text) for key, text in row.texts.items()} for row in rows)
+                texts = ({key: text and one_line(text) for key, text in row.texts.items()} for row in rows)
                 write_columns(folder, name, selection.languages, texts)
         keys = {name: [[row.file, row.key, row.part] for row in rows] for name, rows in splits.items() if rows}
         write_json(folder / KEYS, keys)
@@ -245,22 +245,41 @@ def read_languages(pattern: str, selection: Selection) -> dict[str, dict[str, Ca
             continue
         else:
             place, shared = place_or_none, LANG not in pattern
-        files: dict[str, Catalogue] = {}
-        for path, content in read_files(place, lambda name: find_format(name) is not None):
-            neutral = neutral_path(path, code)
-            if shared and neutral == path:
-                continue  # a file of another language
-            if neutral in files:
-                raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
-            alone = path == place.name and place.is_file()
-            files[neutral] = read_catalogue(str(place if alone else place / path), content)
-        found[language] = files
+        found[language] = read_place(place, language, code, shared=shared)
     if lacking := [name for name, files in found.items() if not files and name != selection.source_language]:
         raise ValueError(
             f"{selection.paths.get(lacking[0], pattern)} has no catalogue of {lacking[0]!r} "
             f"(code {selection.code(lacking[0])}); catalogues are {', '.join(NAMES)}"
         )
     return found
+
+
+def read_place(place: Path, language: str, code: str, *, shared: bool = False) -> dict[str, Catalogue]:
+    """Read the catalogues of a language in a folder or an archive, or one file.
+
+    Args:
+        place: The folder, archive or file.
+        language: The language, for messages.
+        code: Its code in paths.
+        shared: Whether other languages are in the same place: then only files are read whose paths hold the code.
+
+    Returns:
+        Path in the place, with `{lang}` instead of the code -> catalogue.
+
+    Raises:
+        FileNotFoundError: If there is no such place.
+        ValueError: If a file is damaged, or two files have the same path.
+    """
+    files: dict[str, Catalogue] = {}
+    for path, content in read_files(place, lambda name: find_format(name) is not None):
+        neutral = neutral_path(path, code)
+        if shared and neutral == path:
+            continue  # a file of another language
+        if neutral in files:
+            raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
+        alone = path == place.name and place.is_file()
+        files[neutral] = read_catalogue(str(place if alone else place / path), content)
+    return files
 
 
 def _place_of(pattern: str, language: str, code: str, selection: Selection) -> Path | None:
@@ -428,6 +447,13 @@ def split_of(path: str, dev: float, test: float) -> str:
     return "dev" if place < dev else "test" if place < dev + test else "train"
 
 
-def _one_line(text: str | None) -> str | None:
-    r"""A text in one line: line breaks become `\n`, other control characters a blank."""
-    return None if text is None else CONTROLS.sub(" ", text.replace("\r\n", "\n")).replace("\n", "\\n").strip()
+def one_line(text: str) -> str:
+    r"""Return a text as rows of parallel text hold it.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text in one line: line breaks are `\n`, other control characters a blank; without white space at both ends.
+    """
+    return CONTROLS.sub(" ", text.replace("\r\n", "\n")).replace("\n", "\\n").strip()

@@ -132,8 +132,8 @@ def test_the_result_is_as_a_person_would_write_it() -> None:
 
     assert new_lines(FLUENT, "tabs", "open") == (
         f"# {REVIEW}: .title\n    .title = Titel\n"
-        f"# {REVIEW}\ntabs =\n    {{ $n ->\n        [one] {{ $n }} rejtarik\n       *[other] {{ $n }} rejtarikow\n"
-        "        [two] { $n } rejtarika\n    }\n"
+        f"# {REVIEW}\ntabs =\n    {{ $n ->\n        [one] {{ $n }} rejtarik\n        [two] {{ $n }} rejtarika\n"
+        "       *[other] { $n } rejtarikow\n    }\n"
     )
     assert new_lines(PROPERTIES, "first") == f"# {REVIEW}\nfirst=prědny\n"
     assert new_lines(DTD, "close.label") == (

@@ -1,0 +1,173 @@
+"""The texts of a catalogue by key and part, in which numbered plural forms are categories of CLDR.
+
+Form 1 of Czech is `few`, and form 1 of German is `other`: by their categories, forms of several languages are aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from hf_multisource.data.catalogue_entries import OBSOLETE, TRANSLATED, Catalogue, Entry
+from hf_multisource.data.catalogues import JOINT
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule
+
+HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language
+NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats whose plural forms have numbers
+
+
+@dataclass(frozen=True)
+class View:
+    """The translated texts of one catalogue.
+
+    Args:
+        entries: Key -> part -> entry. Parts of plural forms are categories, such as `[few]`, if these are known.
+        rule: Plural rule of the language; None if CLDR does not know it.
+    """
+
+    entries: Mapping[str, Mapping[str, Entry]]
+    rule: PluralRule | None
+
+    def find(self, key: str, part: str) -> Entry | None:
+        """Find the entry that says what a part says.
+
+        Args:
+            key: Key of the entry.
+            part: Part of the entry.
+
+        Returns:
+            The entry with this part. Without it: of a number, its category; of a category, `other`; of a text without
+            variants, its variant `other`; of a variant, the text without variants. None if there is none of these.
+        """
+        parts = self.entries.get(key, {})
+        name, bracket, variant = split_part(part)
+        other = f"{name}[{OTHER}]"
+        wanted = [part]
+        if variant.isdigit() and self.rule and other in parts:
+            wanted.append(f"{name}[{self.rule.category(int(variant[:9]))}]")
+        wanted += [other, name]
+        if not bracket or variant in CATEGORIES:
+            wanted += [one for one in reversed([*parts]) if one.startswith(f"{name}[")]
+        return next((parts[one] for one in wanted if one in parts), None)
+
+
+def split_part(part: str) -> tuple[str, bool, str]:
+    """Split a part such as `.label[few]`.
+
+    Args:
+        part: The part.
+
+    Returns:
+        Its name `.label`, whether it has a variant, and the variant `few`.
+    """
+    name, bracket, rest = part.partition("[")
+    return name, bool(bracket), rest.removesuffix("]")
+
+
+def suffix_of(catalogue: Catalogue) -> str:
+    """Return the suffix of a catalogue's name, which tells its format.
+
+    Args:
+        catalogue: The catalogue.
+
+    Returns:
+        Such as `.po`, in small letters.
+    """
+    return PurePosixPath(catalogue.path).suffix.lower()
+
+
+def view_of(catalogue: Catalogue, code: str) -> View:
+    """Return the translated texts of a catalogue.
+
+    Args:
+        catalogue: The catalogue.
+        code: Code of its language.
+
+    Returns:
+        The texts; of entries with the same key and part, the first one.
+
+    Raises:
+        ImportError: If the package babel is not installed.
+    """
+    rule = plural_rule(code)
+    forms = forms_of(catalogue, rule)
+    entries: dict[str, dict[str, Entry]] = {}
+    for entry in catalogue.entries:
+        if entry.state == TRANSLATED and entry.text.strip():
+            part = category_part(entry.part, catalogue, forms)
+            entries.setdefault(entry.key, {}).setdefault(entry.part if part is None else part, entry)
+    return View(entries, rule)
+
+
+def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] | None:
+    """Return the categories of numbered plural forms.
+
+    Args:
+        catalogue: A catalogue.
+        rule: Plural rule of its language.
+
+    Returns:
+        The category of each number; None if the file has no such forms, or their categories are not known.
+    """
+    if rule is None or suffix_of(catalogue) not in NUMBERED:
+        return None
+    if suffix_of(catalogue) != ".ts":
+        return forms_of_header(catalogue.header, rule)
+    highest = max((int(entry.part[1:-1]) for entry in catalogue.entries if entry.part), default=-1)
+    return rule.categories if highest + 1 == len(rule.categories) else None
+
+
+def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None) -> str | None:
+    """Replace the number of a plural form by its category.
+
+    Args:
+        part: Part of an entry.
+        catalogue: Its catalogue.
+        forms: As [`forms_of`] returns them.
+
+    Returns:
+        The part with the category; the part as it is if it has no number; None if the category is not known.
+    """
+    if not part or suffix_of(catalogue) not in NUMBERED:
+        return part
+    number = int(part[1:-1])
+    return f"[{forms[number]}]" if forms and number < len(forms) else None
+
+
+def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[str, Entry]]:
+    """Return the messages in the source language, which gettext, XLIFF and Qt files of all languages hold.
+
+    Args:
+        catalogues: Files of any languages.
+        code: Code of the source language. Of files that name another one, nothing is taken.
+
+    Returns:
+        Key -> part -> entry.
+    """
+    found: dict[str, dict[str, Entry]] = {}
+    for catalogue in catalogues:
+        if suffix_of(catalogue) not in HOLDS_MESSAGES or not _is_language(catalogue.source_language, code):
+            continue
+        for entry in catalogue.entries:
+            if entry.source and entry.source.strip() and entry.state != OBSOLETE:
+                part = entry.part
+                if part and suffix_of(catalogue) in NUMBERED:
+                    part = "[one]" if part == "[0]" else f"[{OTHER}]"
+                message = Entry(entry.key, part, entry.source, markup=entry.markup)
+                found.setdefault(entry.key, {}).setdefault(part, message)
+    return found
+
+
+def _is_language(named: str | None, code: str) -> bool:
+    """Whether the language that a file names as its source language is the wanted one."""
+    if named is None:
+        return True
+    full, wanted = (JOINT.sub("-", one).lower() for one in (named, code))
+    return full == wanted or full.partition("-")[0] == wanted.partition("-")[0]
+
+
+__all__ = [
+    *("HOLDS_MESSAGES", "NUMBERED", "View", "category_part", "forms_of", "messages_of", "split_part", "suffix_of"),
+    "view_of",
+]

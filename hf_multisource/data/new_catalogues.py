@@ -1,0 +1,112 @@
+"""Make the catalogue of a language that has none yet: a source's file without its texts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from hf_multisource.data.catalogue_entries import Catalogue, Edit, apply_edits, newline_of
+from hf_multisource.data.catalogue_files import find_format, read_catalogue
+from hf_multisource.data.catalogue_gettext import empty_po
+from hf_multisource.data.plural_forms import plural_rule
+from hf_multisource.data.xml_places import Element, indent_of, parse_xml, with_attribute, with_content
+
+# Files that hold one language each: suffix -> what comments in them look like.
+COMMENTS = {
+    ".ftl": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:#[^\n]*(?:\n|$))+)"),
+    ".properties": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:[ \t]*[#!][^\n]*(?:\n|$))+)"),
+    ".dtd": re.compile(r"\ufeff?\s*(<!--(?:[^-]|-(?!->))*-->[ \t]*\r?\n?)"),
+}
+LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
+
+
+def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
+    """Make a catalogue without translations for another language.
+
+    Comments at the beginning of the file stay where a licence or an empty line shows that they belong to the file. In
+    formats that hold the messages of the source language, these stay, with as many plural forms as CLDR has.
+
+    Args:
+        reference: The same file in a source language.
+        path: Name of the new file; a template `.pot` becomes `.po`.
+        language: Code of the new language.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        ImportError: If plural forms are needed, and the package babel is not installed.
+        ValueError: If files of this format cannot be made.
+    """
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix in (".po", ".pot"):
+        path = f"{path[: -len(suffix)]}.po"
+        rule = plural_rule(language)
+        text = empty_po(reference, language, rule.formula if rule else "nplurals=2; plural=(n != 1);")
+    elif suffix in (".xlf", ".xliff"):
+        text = _empty_xliff(reference, language)
+    elif suffix == ".ts":
+        text = _empty_qt(reference, language)
+    elif suffix == ".xml":
+        root, found = parse_xml(reference.path, reference.content)
+        newline = newline_of(found)
+        head = found[: root.inner] if root.inner < root.end else f"{found[: root.inner - 2].rstrip()}>"
+        text = f"{head}{newline}</{root.tag}>{newline}"
+    elif suffix in COMMENTS:
+        text = _first_comment(reference.text, COMMENTS[suffix])
+    else:
+        form = find_format(path)
+        raise ValueError(f"{reference.path} is {form.name if form else 'no catalogue'}: such files cannot be made anew")
+    return read_catalogue(path, text.encode())
+
+
+def _first_comment(text: str, pattern: re.Pattern[str]) -> str:
+    """The comment that a file begins with, if it is one on the file, and the empty line behind it."""
+    found = pattern.match(text)
+    if found is None:
+        return ""
+    newline = newline_of(text)
+    alone = re.match(r"[ \t]*(\r?\n|$)", text[found.end() :]) is not None
+    return f"{found[1].rstrip()}{newline}{newline}" if alone or LICENCE.search(found[1]) else ""
+
+
+def _empty_xliff(reference: Catalogue, language: str) -> str:
+    root, text = parse_xml(reference.path, reference.content)
+    new = root.get("version").startswith("2")
+    edits: list[Edit] = []
+    for element in root.walk():
+        if (element is root) if new else element.name == "file":
+            edits.append(_attribute(element, text, "trgLang" if new else "target-language", language))
+        parent = element.parent
+        if element.name == "target" and parent is not None and parent.name in ("trans-unit", "segment"):
+            edits.append((element.start - len(indent_of(text, element.start)), element.end, ""))
+            if parent.name == "segment":
+                tag = re.sub(r"\s(state|subState)\s*=\s*(\"[^\"]*\"|'[^']*')", "", text[parent.start : parent.inner])
+                edits.append((parent.start, parent.inner, tag))
+    return apply_edits(text, edits)
+
+
+def _empty_qt(reference: Catalogue, language: str) -> str:
+    root, text = parse_xml(reference.path, reference.content)
+    rule = plural_rule(language)
+    forms = len(rule.categories) if rule else 2
+    edits = [_attribute(root, text, "language", language)]
+    for element in root.walk():
+        if element.name != "translation" or element.parent is None:
+            continue
+        message = element.parent
+        if element.get("type") in ("vanished", "obsolete"):
+            edits.append((message.start - len(indent_of(text, message.start)), message.end, ""))
+        elif message.get("numerus") == "yes":
+            inner = "<numerusform></numerusform>" * forms
+            edits.append((element.start, element.end, with_content(element, text, inner, type="unfinished")))
+        else:
+            edits.append((element.start, element.end, with_content(element, text, "", type="unfinished")))
+    return apply_edits(text, edits)
+
+
+def _attribute(element: Element, text: str, name: str, value: str) -> Edit:
+    return element.start, element.inner, with_attribute(text[element.start : element.inner], name, value)
+
+
+__all__ = ["new_catalogue"]

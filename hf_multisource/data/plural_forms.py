@@ -1,0 +1,135 @@
+"""Plural forms of languages: the categories of CLDR, and how the numbered forms of gettext and Qt map to them."""
+
+from __future__ import annotations
+
+import gettext
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+CATEGORIES = ("zero", "one", "two", "few", "many", "other")  # in the order of CLDR
+OTHER = "other"
+NUMBERS = range(1001)  # numbers by which rules are compared; no rule of CLDR but those of a million has a longer period
+FORMULA = re.compile(r"nplurals\s*=\s*(\d{1,2})\s*;\s*plural\s*=\s*([^;\n]{1,1000})")
+
+
+@dataclass(frozen=True)
+class PluralRule:
+    """Which category of CLDR a whole number has in a language.
+
+    Args:
+        category: Whole number -> one of `CATEGORIES`.
+        categories: The categories that whole numbers have, in the order of `CATEGORIES`.
+        formula: What a `Plural-Forms` header of gettext says: the number of forms, and the form of a number n. The
+            forms are the `categories` in order.
+    """
+
+    category: Callable[[int], str]
+    categories: tuple[str, ...]
+    formula: str
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The categories of selectors: those of whole numbers, and `other`, which selectors must have."""
+        return tuple(name for name in CATEGORIES if name in (*self.categories, OTHER))
+
+
+@cache
+def plural_rule(language: str) -> PluralRule | None:
+    """Return the plural rule that CLDR has for a language.
+
+    Args:
+        language: Its code, such as `dsb`, `pt-BR` or `pt_BR`.
+
+    Returns:
+        The rule; None if CLDR knows no such language.
+
+    Raises:
+        ImportError: If the package babel is not installed.
+    """
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError as error:
+        raise ImportError("plural forms need the package babel: pip install 'hf-multisource[localization]'") from error
+    rule = None
+    for code in (language, re.split("[-_@.]", language)[0]):
+        try:
+            rule = Locale.parse(code, sep="_" if "_" in code else "-").plural_form
+            break
+        except (UnknownLocaleError, ValueError):
+            continue
+    if rule is None:
+        return None
+    found = {rule(number) for number in NUMBERS}
+    categories = tuple(name for name in CATEGORIES if name in found)
+    conditions = dict(rule.abstract)
+    formula = str(len(categories) - 1)
+    for index in reversed(range(len(categories) - 1)):
+        formula = f"{_whole(conditions[categories[index]])} ? {index} : {formula}"
+    return PluralRule(rule, categories, f"nplurals={len(categories)}; plural=({formula});")
+
+
+def _whole(condition: Any) -> Any:
+    """A condition of CLDR for whole numbers, as an expression of C; a constant where it does not depend on the number.
+
+    In CLDR, i is the whole part of a number, v, w, f and t describe its decimals, and c and e its exponent.
+    """
+    name, arguments = condition
+    if name == "value":
+        return arguments[0]
+    if name in ("n", "i"):
+        return "n"
+    if name in ("v", "w", "f", "t", "c", "e"):
+        return 0
+    if name == "mod":
+        left, right = map(_whole, arguments)
+        return f"{left} % {right}" if isinstance(left, str) else left % right
+    if name == "relation":
+        _, value, (_, pairs) = arguments
+        value = _whole(value)
+        bounds = [(_whole(low), _whole(high)) for low, high in pairs]
+        if not isinstance(value, str):
+            return any(low <= value <= high for low, high in bounds)
+        tests = [f"{value} == {low}" if low == high else _both(f"{value} >= {low}", f"{value} <= {high}")
+                 for low, high in bounds]  # fmt: skip
+        return tests[0] if len(tests) == 1 else f"({' || '.join(tests)})"
+    if name == "not":
+        inner = _whole(arguments[0])
+        return f"!({inner})" if isinstance(inner, str) else not inner
+    decided = name == "or"  # what one side decides alone
+    sides = [side for side in map(_whole, arguments) if side is not (not decided)]
+    if not sides or decided in sides:
+        return decided if decided in sides else not decided
+    return sides[0] if len(sides) == 1 else f"({' || '.join(sides)})" if decided else _both(*sides)
+
+
+def _both(left: str, right: str) -> str:
+    return f"({left} && {right})"
+
+
+def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
+    """Return the category of each plural form of a gettext file.
+
+    Args:
+        header: The header of the file, with its line `Plural-Forms`.
+        rule: The rule of its language.
+
+    Returns:
+        Of each form, the category that most of its numbers have; None if the header has no formula that can be read.
+    """
+    if not (found := FORMULA.search(header)):
+        return None
+    try:
+        form_of = gettext.c2py(found[2].strip())
+        forms: list[Counter[str]] = [Counter() for _ in range(int(found[1]))]
+        for number in NUMBERS:
+            forms[form_of(number)][rule.category(number)] += 1
+    except (ValueError, ArithmeticError, IndexError, RecursionError):
+        return None
+    return tuple(form.most_common(1)[0][0] if form else OTHER for form in forms)
+
+
+__all__ = ["CATEGORIES", "OTHER", "PluralRule", "forms_of_header", "plural_rule"]

@@ -1,0 +1,207 @@
+"""A translation memory over several source languages: finds earlier translations by the texts of their sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hf_multisource.data.catalogues import one_line
+from hf_multisource.data.streams import stream_rows
+
+SPLIT = "train"  # what is read of the folders of `hf-multisource catalogues`: dev and test rows stay unseen
+SIMILAR = 70  # least similarity of a hint, in per cent: below it, translators of texts rewrite rather than edit
+LONGEST_HINT = 300  # characters of a text for which similar ones are looked for
+
+# White space at both ends, and line breaks as files of lines write them. No match begins in white space: linear time.
+OUTER = re.compile(r"\A(?:\\n|\s)+|(?<!\\n)(?<!\s)(?:\\n|\s)+\Z")
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One translation that the memory holds.
+
+    Args:
+        sources: Language -> text in one line.
+        text: The translation, without white space at both ends.
+        key: Key and part of its entry, or "".
+        from_line: Whether `text` is a line of a file, in which line breaks are written as a backslash and n.
+    """
+
+    sources: Mapping[str, str]
+    text: str
+    key: str = ""
+    from_line: bool = False
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the memory answers.
+
+    Args:
+        text: The translation, with the line breaks and the outer white space of the text that was asked for.
+        times: How many entries of the memory have these sources and this translation.
+        total: How many entries of the memory have these sources.
+    """
+
+    text: str
+    times: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A translation of a similar text.
+
+    Args:
+        language: The source that is similar.
+        source: Its text in the memory.
+        text: The translation.
+        similarity: Of the two source texts, from 0 to 1.
+    """
+
+    language: str
+    source: str
+    text: str
+    similarity: float
+
+
+@dataclass
+class TranslationMemory:
+    """Finds translations of entries whose sources are the same, and of similar ones.
+
+    Args:
+        rows: The translations, in the order in which they were added.
+    """
+
+    rows: list[MemoryRow] = field(default_factory=list)
+    _places: dict[tuple[str, str], set[int]] = field(default_factory=dict, repr=False)
+    _texts: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
+
+    def add(self, sources: Mapping[str, str], text: str, *, key: str = "", from_line: bool = False) -> None:
+        """Add a translation.
+
+        Args:
+            sources: Language -> text; those that are present.
+            text: The translation.
+            key: Key and part of its entry.
+            from_line: As [`MemoryRow`] has it.
+        """
+        bare = _bare_line if from_line else str.strip
+        lines = {language: line for language, source in sources.items() if (line := one_line(bare(source)))}
+        text = bare(text)
+        if not lines or not text:
+            return
+        number = len(self.rows)
+        self.rows.append(MemoryRow(lines, text, key, from_line))
+        for language, source in lines.items():
+            self._places.setdefault((language, source), set()).add(number)
+            self._texts.setdefault(language, {}).setdefault(source, number)
+
+    def read(self, place: str, sources: Sequence[str], target: str) -> int:
+        """Add the training rows of a folder that `hf-multisource catalogues` has written.
+
+        Args:
+            place: The folder, or the id of a Hub data set.
+            sources: Names of the columns of the sources; some may be missing.
+            target: Name of the column of the target.
+
+        Returns:
+            How many rows have a translation.
+
+        Raises:
+            FileNotFoundError: If there is no such place, or it has no training rows.
+            ValueError: If the target has no column, or a file is damaged.
+        """
+        before = len(self.rows)
+        for row in stream_rows(place, SPLIT, [*sources, target], optional=[*sources]):
+            texts = {name: text for name in sources if (text := row[name])}
+            self.add(texts, row[target] or "", from_line=True)
+        return len(self.rows) - before
+
+    def find(self, sources: Mapping[str, str], key: str = "") -> list[Match]:
+        """Find the translations of entries that have the same texts in all given sources.
+
+        Args:
+            sources: Language -> text; those that are present.
+            key: Key and part of the entry. Translations of entries with the same key come first.
+
+        Returns:
+            The different translations: those of the same key first, then by how often they occur, then by their order.
+        """
+        lines = {language: one_line(source.strip()) for language, source in sources.items()}
+        places = [self._places.get((language, line), set()) for language, line in lines.items() if line]
+        found = sorted(set.intersection(*sorted(places, key=len))) if places else []
+        whole = next((source for source in sources.values() if source.strip()), "")
+        texts = [(self.rows[i], fitted(self.rows[i], whole)) for i in found]
+        counts = Counter(text for _, text in texts)
+        same = {text for row, text in texts if key and row.key == key}
+        order = sorted(counts, key=lambda text: (text not in same, -counts[text]))
+        return [Match(text, counts[text], len(found)) for text in order]
+
+    def similar(self, sources: Mapping[str, str]) -> Hint | None:
+        """Find the translation whose source is most like the first given source that the memory has texts of.
+
+        Args:
+            sources: Language -> text; those that are present.
+
+        Returns:
+            The translation; None if none is similar.
+
+        Raises:
+            ImportError: If the package rapidfuzz is not installed.
+        """
+        try:
+            from rapidfuzz import fuzz, process
+        except ImportError as error:
+            raise ImportError(
+                "similar texts are found by the package rapidfuzz: pip install 'hf-multisource[localization]'"
+            ) from error
+        for language, source in sources.items():
+            line = one_line(source.strip())
+            if line and len(line) <= LONGEST_HINT and language in self._texts:
+                texts = self._texts[language]
+                best = process.extractOne(line, texts.keys(), scorer=fuzz.ratio, score_cutoff=SIMILAR)
+                if best is None:
+                    return None
+                return Hint(language, best[0], self.rows[texts[best[0]]].text, best[1] / 100)
+        return None
+
+    def digest(self) -> str:
+        """Return a digest of all that the memory holds.
+
+        Returns:
+            The SHA-256 in hexadecimal digits.
+        """
+        digest = hashlib.sha256()
+        for row in self.rows:
+            digest.update(f"{json.dumps([dict(row.sources), row.text, row.key, row.from_line])}\n".encode())
+        return digest.hexdigest()
+
+
+def _bare_line(line: str) -> str:
+    r"""A line of a file without white space at both ends, and without `\n`, which stands for a line break there."""
+    return OUTER.sub("", line)
+
+
+def fitted(row: MemoryRow, source: str) -> str:
+    r"""Return a translation with the outer white space and the line breaks of a text.
+
+    Args:
+        row: The translation.
+        source: The text that it translates.
+
+    Returns:
+        The translation. Of lines of files, `\n` becomes a line break where the text has line breaks, but no `\n`.
+    """
+    text = row.text
+    if row.from_line and "\n" in source and "\\n" not in source:
+        text = text.replace("\\n", "\n")
+    start = len(source) - len(source.lstrip())
+    return source[:start] + text + source[len(source.rstrip()) :]
+
+
+__all__ = ["Hint", "Match", "MemoryRow", "TranslationMemory"]

@@ -1,0 +1,346 @@
+"""Plan how the catalogues of a language are filled: what is missing, and what its sources say, text by text.
+
+Texts are aligned by file, key and plural category, so that the forms of a language are translated one by one from the
+forms of its sources that have the same category.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hf_multisource.data.access_keys import is_access_key, labels_of
+from hf_multisource.data.archives import is_archive
+from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, UNTRANSLATED, Catalogue, Entry, Identity
+from hf_multisource.data.catalogue_files import NAMES, find_format
+from hf_multisource.data.catalogue_views import (
+    HOLDS_MESSAGES,
+    NUMBERED,
+    View,
+    category_part,
+    forms_of,
+    messages_of,
+    split_part,
+    suffix_of,
+    view_of,
+)
+from hf_multisource.data.catalogues import LANG, read_place
+from hf_multisource.data.new_catalogues import new_catalogue
+from hf_multisource.data.placeholders import ANY
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
+from hf_multisource.data.translation_memory import TranslationMemory
+from hf_multisource.data.xml_places import escape
+
+#: Suffix -> syntax of the placeholders, of formats in which all files have the same one.
+SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
+NO_SOURCE = "no source has a text"
+NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
+PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
+COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
+
+
+@dataclass(frozen=True)
+class Places:
+    """The catalogues to fill, and those of the sources.
+
+    Args:
+        target: The language to fill.
+        sources: Source language -> folder, archive or file. The files of the first one say what a whole catalogue has.
+        target_path: Folder, archive or file of the target; None: it has no catalogues yet.
+        codes: Language -> its code in paths, of languages whose code is not their name.
+        source_language: The language of the messages themselves in gettext files, and in Qt and XLIFF files that do not
+            name it.
+    """
+
+    target: str
+    sources: Mapping[str, Path]
+    target_path: Path | None = None
+    codes: Mapping[str, str] = field(default_factory=dict)
+    source_language: str = "en"
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("sources is empty: name at least one source")
+        if self.target in self.sources:
+            raise ValueError(f"target is {self.target!r}, which is a source, too; they must differ")
+        for name in self.codes:
+            if name not in (self.target, *self.sources):
+                raise ValueError(f"codes has {name!r}; the languages are {', '.join((*self.sources, self.target))}")
+
+    def code(self, language: str) -> str:
+        """Return the code of a language in paths.
+
+        Args:
+            language: The language.
+
+        Returns:
+            The code.
+        """
+        return self.codes.get(language, language)
+
+
+@dataclass(frozen=True)
+class MissingText:
+    """A text that the target lacks.
+
+    Args:
+        file: Path of its file in the output.
+        key: Key of its entry.
+        part: Part of its entry, as the file has it.
+        sources: Language -> text, of the sources that are present.
+        syntax: Syntax of its placeholders.
+        labels: Of an access key: the entries of the same file that it may belong to, likeliest first.
+        reason: Why it cannot be filled; "": it can.
+    """
+
+    file: str
+    key: str
+    part: str
+    sources: Mapping[str, str]
+    syntax: str = ANY
+    labels: tuple[Identity, ...] = ()
+    reason: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        """Key and part."""
+        return self.key, self.part
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What one file needs.
+
+    Args:
+        path: Its path in the output.
+        catalogue: The target's file, or a new one without translations.
+        reference: The same file in the first source that has it; None if no source has it.
+        missing: The texts that it lacks.
+        kept: How many texts it has.
+        unreviewed: How many of its texts are marked as needing review; they are kept, and not learned from.
+    """
+
+    path: str
+    catalogue: Catalogue
+    reference: Catalogue | None
+    missing: tuple[MissingText, ...]
+    kept: int
+    unreviewed: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a language needs.
+
+    Args:
+        files: The files of the output.
+        memory: The translations that the target has; more can be added.
+        single: Whether the output is one file.
+        digests: Language -> digest of its catalogues.
+    """
+
+    files: tuple[FilePlan, ...]
+    memory: TranslationMemory
+    single: bool
+    digests: Mapping[str, str]
+
+    @property
+    def missing(self) -> Iterator[MissingText]:
+        """All missing texts, file by file."""
+        for file in self.files:
+            yield from file.missing
+
+
+def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
+    """Find what the target's catalogues lack, and the texts of the sources.
+
+    Args:
+        places: The catalogues.
+        spoken: The languages that the model reads. The source language of gettext, XLIFF and Qt files is read from
+            these files if it is among them, and has no catalogues of its own.
+
+    Returns:
+        The plan.
+
+    Raises:
+        FileNotFoundError: If a place is not there.
+        ImportError: If a format or plural forms need a package that is not installed.
+        ValueError: If a language is unknown to the model, has no catalogue, or a file is damaged.
+    """
+    for language in places.sources:
+        if language not in spoken:
+            raise ValueError(f"the source {language!r} is unknown to the model, whose sources are {', '.join(spoken)}")
+    given = {**places.sources, **({places.target: places.target_path} if places.target_path else {})}
+    found: dict[str, dict[str, Catalogue]] = {}
+    for language, place in given.items():
+        shared = sum(place == other for other in given.values()) > 1
+        found[language] = read_place(place, language, places.code(language), shared=shared)
+        if not found[language]:
+            raise ValueError(
+                f"{place} has no catalogue of {language!r} (code {places.code(language)}); "
+                f"catalogues are {', '.join(NAMES)}"
+            )
+    alone = {language: place.is_file() and not is_archive(place.name) for language, place in given.items()}
+    digests = {language: _digest(catalogues) for language, catalogues in found.items()}
+    single = all(alone.values())
+    if single:  # the same file in each language, whatever its names are
+        found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
+    elif alone.get(places.target):
+        raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
+    memory, plans = TranslationMemory(), dict[str, FilePlan]()
+    for neutral in sorted({path for catalogues in found.values() for path in catalogues}):
+        catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
+        if plan := _plan_file(neutral, catalogues, places, spoken, memory):
+            if plan.path in plans:
+                raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
+            plans[plan.path] = plan
+    return Plan(tuple(plans.values()), memory, single, digests)
+
+
+def _digest(files: Mapping[str, Catalogue]) -> str:
+    """A digest of all catalogues of a language."""
+    digest = hashlib.sha256()
+    for path, catalogue in sorted(files.items()):
+        digest.update(f"{path}\0{len(catalogue.content)}\0".encode() + catalogue.content)
+    return digest.hexdigest()
+
+
+def _plan_file(
+    neutral: str,
+    catalogues: Mapping[str, Catalogue],
+    places: Places,
+    spoken: Sequence[str],
+    memory: TranslationMemory,
+) -> FilePlan | None:
+    """Plan one file, and add its translations to the memory; None: only sources after the first have this file."""
+    code = places.code(places.target)
+    reference = next((catalogues[language] for language in places.sources if language in catalogues), None)
+    catalogue = catalogues.get(places.target)
+    if catalogue is not None:
+        assert places.target_path is not None
+        whole = Path(catalogue.path)
+        path = whole.name if not neutral else whole.relative_to(places.target_path).as_posix()
+    elif (first := catalogues.get(next(iter(places.sources)))) is not None:
+        catalogue = new_catalogue(first, (neutral or Path(first.path).name).replace(LANG, code), code)
+        path = catalogue.path
+    else:
+        return None
+    views = _views(catalogue, catalogues, places, spoken)
+    for key, parts in view_of(catalogue, code).entries.items():
+        for part, entry in parts.items():
+            if not is_access_key(key, part):
+                memory.add(_sources(views, key, part, entry.markup), entry.text, key=f"{key}\x04{part}")
+    missing = tuple(_missing(catalogue, reference, views, plural_rule(code), path))
+    states = Counter(entry.state for entry in catalogue.entries)
+    return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY])
+
+
+def _views(
+    catalogue: Catalogue, catalogues: Mapping[str, Catalogue], places: Places, spoken: Sequence[str]
+) -> dict[str, View]:
+    """The texts of the sources of a file, in the order of the model."""
+    views = {name: view_of(catalogues[name], places.code(name)) for name in places.sources if name in catalogues}
+    language = places.source_language
+    if language in spoken and language != places.target:
+        code = places.code(language)
+        messages = messages_of([catalogue, *catalogues.values()], code)
+        own = views.get(language, View({}, plural_rule(code)))
+        entries = {key: {**messages.get(key, {}), **own.entries.get(key, {})} for key in {**own.entries, **messages}}
+        if entries:
+            views[language] = View(entries, own.rule)
+    return {name: views[name] for name in spoken if name in views}
+
+
+def _sources(views: Mapping[str, View], key: str, part: str, markup: bool) -> dict[str, str]:
+    """The texts of the sources for a part: as XML if the entry is XML, and otherwise only those that are not XML."""
+    found = {}
+    for language, view in views.items():
+        entry = view.find(key, part)
+        if entry is not None and (markup or not entry.markup):
+            found[language] = escape(entry.text) if markup and not entry.markup else entry.text
+    return found
+
+
+def _missing(
+    catalogue: Catalogue,
+    reference: Catalogue | None,
+    views: Mapping[str, View],
+    rule: PluralRule | None,
+    path: str,
+) -> Iterator[MissingText]:
+    """The texts that a catalogue lacks, in the order of the file or of the reference."""
+    syntax, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
+
+    def missing(key: str, part: str, category: str, markup: bool, reason: str = "") -> MissingText:
+        texts = _sources(views, key, category, markup)
+        first = next(iter(texts.values()), "")
+        is_key = is_access_key(key, part) and len(first.strip()) == 1
+        labels = labels_of(key, part) if is_key else ()
+        return MissingText(path, key, part, texts, syntax, labels, reason or ("" if texts else NO_SOURCE))
+
+    if suffix in HOLDS_MESSAGES:
+        form, forms = find_format(catalogue.path), forms_of(catalogue, rule)
+        seen: set[Identity] = set()
+        begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
+        for entry in catalogue.entries:
+            if entry.state != UNTRANSLATED or entry.identity in seen:
+                continue
+            seen.add(entry.identity)
+            category = category_part(entry.part, catalogue, forms)
+            reason = NO_RULE if category is None else ""
+            if entry.key in begun and suffix in NUMBERED:
+                reason = PARTLY
+            if form is None or form.fill is None:
+                reason = COMPILED
+            yield missing(entry.key, entry.part, category or entry.part, entry.markup, reason)
+        return
+    there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
+    unread = {one.partition(": ")[0] for one in catalogue.unhandled}
+    for (key, name), group in _patterns(reference.entries if reference else ()).items():
+        if (key, name) not in there and f"{key}{name}" not in unread:
+            markup = any(entry.markup for entry in group.values())
+            for part in _parts_of(name, group, key, views, rule):
+                yield missing(key, part, part, markup)
+    for one in reference.unhandled if reference else ():
+        key, _, reason = one.partition(": ")
+        if key not in unread and not any(key == f"{name}{part}" for name, part in there):
+            yield MissingText(path, key, "", {}, syntax, reason=f"the first source cannot be read here: {reason}")
+
+
+def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:
+    """Key and name of each text without its variants -> its variants."""
+    found: dict[Identity, dict[str, Entry]] = {}
+    for entry in entries:
+        found.setdefault((entry.key, split_part(entry.part)[0]), {}).setdefault(entry.part, entry)
+    return found
+
+
+def _parts_of(
+    name: str, group: Mapping[str, Entry], key: str, views: Mapping[str, View], rule: PluralRule | None
+) -> list[str]:
+    """The parts of a text that the target needs: of plural forms, the categories of its language."""
+    parts = [*group, *(part for view in views.values() for part in view.entries.get(key, ()))]
+    variants = {variant for one, given, variant in map(split_part, parts) if given and one == name}
+    plural = OTHER in variants and all(variant in CATEGORIES or variant.isdigit() for variant in variants)
+    if rule is None or not plural or name in group:
+        return [*group]
+    numbers = [part for part in group if split_part(part)[2].isdigit()]
+    return [*numbers, *(f"{name}[{category}]" for category in rule.variants)]
+
+
+def count_sources(missing: Iterable[MissingText]) -> dict[int, int]:
+    """Count texts by the number of their sources.
+
+    Args:
+        missing: The texts.
+
+    Returns:
+        Number of sources -> number of texts, the most sources first.
+    """
+    return dict(sorted(Counter(len(one.sources) for one in missing).items(), reverse=True))
+
+
+__all__ = ["FilePlan", "MissingText", "Places", "Plan", "count_sources", "make_plan"]

@@ -1,0 +1,81 @@
+"""New catalogues: a source's file without its texts, with the licence, and with the plural forms of the language."""
+
+from __future__ import annotations
+
+import pytest
+
+from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2, Sample
+from hf_multisource.data.access_keys import choose_access_key, is_access_key, labels_of
+from hf_multisource.data.catalogue_entries import TRANSLATED, UNTRANSLATED
+from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
+from hf_multisource.data.new_catalogues import new_catalogue
+
+SAMPLES = {one.path: one for one in (ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2)}
+OF_SEVERAL = (PO, QT, XLIFF_1, XLIFF_2)  # formats that hold the messages of the source language
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+def test_a_new_catalogue_has_the_licence_and_no_text_of_the_old_one(sample: Sample) -> None:
+    old = read_catalogue(sample.path, sample.text.encode())
+    new = new_catalogue(old, sample.path, "cs")
+    assert "Licence: the licence of this file" in new.text
+    assert {entry.state for entry in new.entries} == ({UNTRANSLATED} if sample in OF_SEVERAL else set())
+    assert not [entry.text for entry in old.entries if entry.state == TRANSLATED and f">{entry.text}<" in new.text]
+    assert sample in OF_SEVERAL or "open" not in new.text
+    if sample in OF_SEVERAL:
+        keys = [entry.key for entry in old.entries if entry.state != "obsolete"]
+        assert list(dict.fromkeys(entry.key for entry in new.entries)) == list(dict.fromkeys(keys))
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+def test_a_new_catalogue_can_be_filled(sample: Sample) -> None:
+    old = read_catalogue(sample.path, (sample.reference or sample.text).encode())
+    new = new_catalogue(old, sample.path, "pl")
+    plain = [entry for entry in old.entries if not entry.part and entry.state != "obsolete" and not entry.markup][:2]
+    texts = {entry.identity: "nowy\n" if "\n" in entry.key else "nowy" for entry in plain}
+    texts = {identity: text for identity, text in texts.items() if not text.endswith("\n")}
+    keys = {key for key, part in texts if not any(e.key == key and e.part != part for e in old.entries)}
+    texts = {identity: text for identity, text in texts.items() if identity[0] in keys}
+    filled = fill_catalogue(new, texts, old)
+    assert texts
+    assert filled.filled == tuple(texts)
+
+
+def test_gettext_has_the_plural_forms_of_cldr_and_no_marks_of_the_old_language() -> None:
+    new = new_catalogue(read_catalogue("de.po", PO.text.encode()), "x.pot", "cs")
+    assert new.path == "x.po"
+    assert "Plural-Forms: nplurals=3; plural=(n == 1 ? 0 : (n >= 2 && n <= 4) ? 1 : 2);\n" in new.header
+    assert [entry.part for entry in new.entries if entry.key == "%d file"] == ["[0]", "[1]", "[2]"]
+    assert "#, c-format" in new.text
+    assert not any(mark in new.text for mark in ("fuzzy", "#~", "#|", "dataja"))
+
+
+def test_a_comment_on_a_message_is_no_comment_on_the_file() -> None:
+    text = "# about open\nopen = Open\n"
+    assert new_catalogue(read_catalogue("a.ftl", text.encode()), "a.ftl", "cs").text == ""
+    with pytest.raises(ValueError, match="compiled gettext"):
+        new_catalogue(read_catalogue("a.mo", b"\xde\x12\x04\x95" + bytes(24)), "a.mo", "cs")
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "label"),
+    [
+        ("open", ".accesskey", ("open", ".label")),
+        ("dialog", ".buttonaccesskeyaccept", ("dialog", ".buttonlabelaccept")),
+        ("file.accesskey", "", ("file.label", "")),
+        ("fileAccessKey", "", ("fileLabel", "")),
+        ("menu-file-accesskey", "", ("menu-file", "")),
+    ],
+)
+def test_the_label_of_an_access_key_follows_from_its_name(key: str, part: str, label: tuple[str, str]) -> None:
+    assert is_access_key(key, part)
+    assert label in labels_of(key, part)
+
+
+def test_an_access_key_is_a_letter_of_the_label() -> None:
+    assert not is_access_key("open", ".label")
+    assert choose_access_key("Wócyniś", {"en": "O", "hsb": "N"}) == "n"
+    assert choose_access_key("nowa Nowosć", {"en": "N"}) == "N"
+    assert choose_access_key("Wócyniś", {"en": "X"}) == "W"
+    assert choose_access_key("{ $x } %S Tab", {"en": "x"}, "fluent") == "S"
+    assert choose_access_key("{ $x }…", {"en": "x"}, "fluent") is None

@@ -1,0 +1,119 @@
+"""Plural rules of CLDR, formulas of gettext, and texts whose plural forms are aligned by category."""
+
+from __future__ import annotations
+
+import gettext
+import sys
+
+import pytest
+
+from hf_multisource.data.catalogue_files import read_catalogue
+from hf_multisource.data.catalogue_views import messages_of, view_of
+from hf_multisource.data.plural_forms import forms_of_header, plural_rule
+
+NUMBERS = [*range(220), 1000]
+
+
+@pytest.mark.parametrize(
+    ("language", "categories", "variants"),
+    [
+        ("dsb", "one two few other", "one two few other"),
+        ("cs", "one few other", "one few other"),
+        ("pl", "one few many", "one few many other"),
+        ("ja", "other", "other"),
+        ("pt_BR", "one other", "one other"),
+        ("ar", "zero one two few many other", "zero one two few many other"),
+    ],
+)
+def test_the_categories_of_whole_numbers_and_of_selectors(language: str, categories: str, variants: str) -> None:
+    rule = plural_rule(language)
+    assert rule is not None
+    assert " ".join(rule.categories) == categories
+    assert " ".join(rule.variants) == variants
+
+
+@pytest.mark.parametrize(
+    "language", ["dsb", "hsb", "cs", "pl", "ru", "sr@latin", "lv", "lt", "ga", "cy", "br", "ar", "he", "is", "mk", "ja"]
+)
+def test_the_formula_gives_the_form_with_the_category_of_the_number(language: str) -> None:
+    rule = plural_rule(language)
+    assert rule is not None
+    number, formula = rule.formula.removesuffix(";").split("; plural=")
+    form_of = gettext.c2py(formula)
+    assert number == f"nplurals={len(rule.categories)}"
+    assert [rule.categories[form_of(n)] for n in NUMBERS] == [rule.category(n) for n in NUMBERS]
+    assert forms_of_header(f"Language: x\nPlural-Forms: {rule.formula}\n", rule) == rule.categories
+
+
+@pytest.mark.parametrize(
+    ("header", "forms"),
+    [
+        ("Plural-Forms: nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;\n", ("one", "few", "other")),
+        ("Plural-Forms: nplurals=3; plural=(n>4 || n==0) ? 0 : (n==1) ? 2 : 1\n", ("other", "few", "one")),
+        ("Plural-Forms: nplurals=1; plural=0;\n", ("other",)),
+        ("Plural-Forms: nplurals=2; plural=n==1 ? 0 : 2;\n", None),  # there is no form 2
+        ("Plural-Forms: nplurals=2; plural=n % 0;\n", None),
+        ("Plural-Forms: nplurals=2; plural=__import__('os');\n", None),
+        ("Plural-Forms: nplurals=2; plural=" + "(" * 500 + "n;\n", None),
+        ("Language: cs\n", None),
+    ],
+)
+def test_the_categories_of_the_forms_of_a_file(header: str, forms: tuple[str, ...] | None) -> None:
+    rule = plural_rule("cs")
+    assert rule is not None
+    assert forms_of_header(header, rule) == forms
+
+
+def test_a_language_that_cldr_does_not_know_has_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plural_rule("xx") is None
+    assert plural_rule("") is None
+    assert plural_rule("de-XX") == plural_rule("de-XX") is not None
+    plural_rule.cache_clear()
+    monkeypatch.setitem(sys.modules, "babel", None)
+    with pytest.raises(ImportError, match="babel: pip install"):
+        plural_rule("de")
+
+
+CZECH = """\
+msgid ""
+msgstr "Plural-Forms: nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;\\n"
+
+msgid "%d tab"
+msgid_plural "%d tabs"
+msgstr[0] "%d panel"
+msgstr[1] "%d panely"
+msgstr[2] "%d panelů"
+
+msgid "open"
+msgstr "otevřít"
+"""
+
+
+def test_forms_are_found_by_category_and_else_by_the_form_other() -> None:
+    view = view_of(read_catalogue("cs.po", CZECH.encode()), "cs")
+    found = {part: entry and entry.text for part in ("[one]", "[two]", "[few]", "[many]", "[other]", "[2]", "")
+             for entry in [view.find("%d tab", part)]}  # fmt: skip
+    assert found == {
+        **{"[one]": "%d panel", "[few]": "%d panely", "[2]": "%d panely"},
+        **dict.fromkeys(("[two]", "[many]", "[other]", ""), "%d panelů"),
+    }
+    assert (entry := view.find("open", "[few]")) is not None
+    assert entry.text == "otevřít"
+    assert view.find("absent", "") is None
+
+
+def test_of_an_array_no_item_stands_for_another_one() -> None:
+    text = '<resources><string-array name="days"><item>Mo</item></string-array></resources>'
+    view = view_of(read_catalogue("strings.xml", text.encode()), "de")
+    assert view.find("days", "[0]") is not None
+    assert view.find("days", "[1]") is None
+
+
+def test_messages_of_the_source_language_are_in_files_of_other_languages() -> None:
+    catalogue = read_catalogue("cs.po", CZECH.encode())
+    found = messages_of([catalogue], "en")
+    assert {part: entry.text for part, entry in found["%d tab"].items()} == {"[one]": "%d tab", "[other]": "%d tabs"}
+    qt = '<TS sourcelanguage="en_US"><message id="a"><source>A</source><translation>B</translation></message></TS>'
+    english = [read_catalogue("a.ts", qt.encode())]
+    assert messages_of(english, "en").keys() == messages_of(english, "en-GB").keys() == {"a"}
+    assert messages_of(english, "de") == {}

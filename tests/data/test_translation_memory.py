@@ -1,0 +1,80 @@
+"""A translation memory over several sources: what is found by all texts together, and what is only similar."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_multisource.data.translation_memory import Match, TranslationMemory
+
+
+def memory_of(*rows: tuple[dict[str, str], str]) -> TranslationMemory:
+    memory = TranslationMemory()
+    for sources, text in rows:
+        memory.add(sources, text)
+    return memory
+
+
+def test_all_given_sources_must_be_the_same() -> None:
+    memory = memory_of(({"en": "Open", "de": "Öffnen"}, "Wócyniś"), ({"en": "Open", "de": "Offen"}, "Wócynjony"))
+    assert memory.find({"en": "Open", "de": "Offen"}) == [Match("Wócynjony", 1, 1)]
+    assert [match.text for match in memory.find({"en": "Open"})] == ["Wócyniś", "Wócynjony"]
+    assert memory.find({"en": "Open", "de": "Auf"}) == []
+    assert memory.find({"en": "Open", "cs": "Otevřít"}) == []
+    assert memory.find({}) == memory.find({"en": " "}) == []
+
+
+def test_the_same_key_comes_first_then_the_most_frequent_translation() -> None:
+    memory = TranslationMemory()
+    for text, key in (("a", "x"), ("b", "y"), ("b", "z")):
+        memory.add({"en": "Open"}, text, key=key)
+    assert memory.find({"en": "Open"}) == [Match("b", 2, 3), Match("a", 1, 3)]
+    assert memory.find({"en": "Open"}, "x")[0] == Match("a", 1, 3)
+
+
+def test_outer_white_space_and_line_breaks_are_those_of_the_text() -> None:
+    memory = TranslationMemory()
+    memory.add({"en": "Open:\nnow"}, " Wócyniś:\nněto")
+    memory.add({"en": "One\\nTwo"}, "Jaden\\nDwa", from_line=True)
+    memory.add({"en": "End %s\\n"}, "Kóńc %s\\n", from_line=True)
+    assert memory.find({"en": "Open:\nnow \n"})[0].text == "Wócyniś:\nněto \n"
+    assert memory.find({"en": "End %s\n\n"})[0].text == "Kóńc %s\n\n"
+    assert memory.find({"en": "End %s"})[0].text == "Kóńc %s"
+    assert memory.find({"en": "One\nTwo"})[0].text == "Jaden\nDwa"
+    assert memory.find({"en": "One\\nTwo"})[0].text == "Jaden\\nDwa"
+
+
+def test_training_rows_are_read_and_others_stay_unseen(tmp_path: Path) -> None:
+    for name, text in {
+        "train.en": "Open\nSave\n",
+        "train.dsb": "Wócyniś\n\n",
+        "dev.en": "x\n",
+        "dev.dsb": "y\n",
+    }.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    memory = TranslationMemory()
+    assert memory.read(str(tmp_path), ["en", "de"], "dsb") == 1
+    assert memory.find({"en": "Open"})[0].text == "Wócyniś"
+    assert memory.find({"en": "x"}) == []
+    with pytest.raises(ValueError, match="'hsb'"):
+        memory.read(str(tmp_path), ["en"], "hsb")
+
+
+def test_a_hint_is_the_translation_of_the_most_similar_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memory_of(({"en": "Open the file"}, "Wócyniś dataju"), ({"en": "Quit"}, "Skóńcyś"))
+    hint = memory.similar({"de": "Datei öffnen", "en": "Open a file"})
+    assert hint is not None
+    assert (hint.language, hint.source, hint.text) == ("en", "Open the file", "Wócyniś dataju")
+    assert 0.7 < hint.similarity < 1
+    assert memory.similar({"en": "Something else"}) is None
+    assert memory.similar({"de": "Datei"}) is None
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    with pytest.raises(ImportError, match="rapidfuzz: pip install"):
+        memory.similar({"en": "Open"})
+
+
+def test_the_digest_changes_with_a_row() -> None:
+    one, other = memory_of(({"en": "a"}, "b")), memory_of(({"en": "a"}, "c"))
+    assert one.digest() == memory_of(({"en": "a"}, "b")).digest() != other.digest()
