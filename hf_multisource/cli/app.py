@@ -16,6 +16,7 @@ from hf_multisource.cli import (
     catalogues,
     degrade,
     graph,
+    localize,
     plot,
     precompute,
     prepare,
@@ -52,6 +53,7 @@ COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     degrade.NAME: (degrade.degrade, {}),
     prepare.NAME: (prepare.prepare, {}),
     catalogues.NAME: (catalogues.catalogues, {}),
+    localize.NAME: (localize.localize, localize.SETTINGS),
     filter_.NAME: (filter_.filter_, {}),
     serve.NAME: (serve.serve, serve.SETTINGS),
 }

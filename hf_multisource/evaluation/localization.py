@@ -7,6 +7,7 @@ forms of its sources that have the same category.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,9 @@ class Places:
             raise ValueError("sources is empty: name at least one source")
         if self.target in self.sources:
             raise ValueError(f"target is {self.target!r}, which is a source, too; they must differ")
+        for name in (self.target, *self.sources):
+            if not re.fullmatch(r"[A-Za-z][\w@-]*", self.code(name)):
+                raise ValueError(f"the code of {name!r} is {self.code(name)!r}; it must be like de or pt-BR")
         for name in self.codes:
             if name not in (self.target, *self.sources):
                 raise ValueError(f"codes has {name!r}; the languages are {', '.join((*self.sources, self.target))}")

@@ -18,6 +18,7 @@ COMMANDS = [
     "degrade",
     "filter",
     "graph",
+    "localize",
     "plot",
     "precompute",
     "prepare",

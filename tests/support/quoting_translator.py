@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hf_multisource.evaluation.localization_run import Proposal, Proposals
+from hf_multisource.evaluation.localization_answers import Proposal, Proposals
 from kills import Killed
 
 

@@ -1,0 +1,211 @@
+"""`hf-multisource localize`: fill the catalogues of a language from those of other languages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_multisource.cli import options
+from hf_multisource.cli.command import make_main
+from hf_multisource.data.files import check_folder
+from hf_multisource.evaluation.confidence import Confidence
+from hf_multisource.evaluation.decoding import Search
+from hf_multisource.evaluation.localization import Places, make_plan
+from hf_multisource.evaluation.localization_answers import Options, Probability, Translator
+from hf_multisource.evaluation.localization_report import describe_counts, preview
+from hf_multisource.evaluation.localization_run import describe_settings
+from hf_multisource.evaluation.localization_run import localize as localize_catalogues
+from hf_multisource.evaluation.shards import describe_settings as describe_model
+from hf_multisource.evaluation.text_translator import TextTranslator
+from hf_multisource.evaluation.translating import source_options
+from hf_multisource.json_files import JsonObject
+
+NAME = "localize"
+SETTINGS = {"bare": options.BARE_OPTIMIZE}
+NUM_BEAMS = 5  # of runs without a confidence, which says itself with which width it was fitted
+
+
+def localize(
+    run: Annotated[str, typer.Argument(help="Run folder, model folder or Hub id.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="LANGUAGE[=PATH]", help="Language to fill, and its catalogues.")
+    ],
+    source: Annotated[
+        list[str],
+        typer.Option(
+            "--source", metavar="LANGUAGE=PATH ...", help="Catalogues of the sources; the first is the guide."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write, or file if the catalogues are one file each.")],
+    codes: Annotated[
+        list[str] | None,
+        typer.Option("--codes", metavar="LANGUAGE=CODE ...", help="Codes in paths that are not the names: en=en-GB."),
+    ] = None,
+    source_language: Annotated[
+        str, typer.Option("--source_language", help="Language of the messages in gettext, Qt and XLIFF files.")
+    ] = "en",
+    memory: Annotated[
+        list[str] | None,
+        typer.Option("--memory", metavar="FOLDER ...", help="Training rows that `hf-multisource catalogues` wrote."),
+    ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option("--min_confidence", help="Write no translation of the model whose probability is lower."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry_run", help="Print what would be filled from where; translate and write nothing.")
+    ] = False,
+    review: Annotated[
+        Path | None, typer.Option("--review", metavar="FILE", help="Write a page in HTML for reviewers.")
+    ] = None,
+    num_beams: Annotated[
+        int | None, typer.Option("--num_beams", help=f"Beam width; default: that of confidence.json, else {NUM_BEAMS}.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max_new_tokens", help="Longest translation, in tokens; default: that of the run.")
+    ] = None,
+    optimize: options.Optimize = None,
+    device: options.Device = None,
+) -> None:
+    """Fill what the catalogues of a language lack, from a translation memory and a model, marked for a review.
+
+    \b
+        hf-multisource localize runs/mine --target dsb=l10n/dsb --source en=l10n/en de=l10n/de --out filled/dsb
+        hf-multisource localize runs/mine --target dsb=dsb.po --source de=de.po cs=cs.po --out new.po
+        hf-multisource localize runs/mine --target dsb --source en=en.xpi hsb=hsb.xpi --out dsb --review review.html
+
+    Comments, order and translations of the target stay; only what is missing is filled. Without a PATH, the target gets
+    the files of the first source. First comes the memory: translations of the target, and of --memory, whose texts are
+    the same in all sources. The model translates the others. OUT.json says where each text is from, and why texts are
+    refused. After an interruption, the same command goes on and writes the same files.
+    """
+    language, equals, path = target.partition("=")
+    if not language or (equals and not path):
+        raise ValueError(f"--target {target}: write LANGUAGE or LANGUAGE=PATH, such as dsb=l10n/dsb")
+    places = Places(
+        target=language,
+        sources={name: Path(place) for name, place in parse_pairs("source", source, "en=l10n/en").items()},
+        target_path=Path(path) if equals else None,
+        codes=parse_pairs("codes", codes or (), "en=en-GB"),
+        source_language=source_language,
+    )
+    search = Options(num_beams or NUM_BEAMS, max_new_tokens, min_confidence)
+    check_places(places, out)
+    if review is not None:
+        check_folder(review.parent)
+    plan = make_plan(places, source_options(run))
+    for place in memory or ():
+        plan.memory.read(place, [*places.sources], language)
+    if dry_run:
+        print(describe_counts(preview(plan)))
+        return
+    loaded = load_run(run, num_beams, min_confidence, optimize, device)
+    search = Options(loaded.num_beams, max_new_tokens, min_confidence)
+    settings = describe_settings(places, plan, search, loaded.settings)
+    try:
+        record = localize_catalogues(plan, out, settings, lambda: (loaded.translator, loaded.confidence), search)
+    except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
+        raise type(error)(f"the same command continues {out}") from error
+    print(describe_counts(record["counts"]))
+    print(f"{out} is written; {out.name}.json says where each text is from")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run that is ready to translate.
+
+    Args:
+        translator: The model.
+        confidence: Its confidence; None if the run has none.
+        num_beams: The beam width.
+        settings: What identifies model and confidence.
+    """
+
+    translator: Translator
+    confidence: Probability | None
+    num_beams: int
+    settings: JsonObject
+
+
+def load_run(
+    run: str, num_beams: int | None, min_confidence: float | None, optimize: str | None, device: str | None
+) -> Loaded:
+    """Load a run.
+
+    Args:
+        run: Run folder, model folder or Hub id.
+        num_beams: Beam width; None: that of the confidence, or `NUM_BEAMS`.
+        min_confidence: The least confidence; None: none is needed.
+        optimize: As `Search` has it.
+        device: Torch device; None: the GPU if there is one.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: If the model cannot be loaded, or the confidence is needed and missing.
+    """
+    confidence = Confidence.load(run)
+    if confidence is None and min_confidence is not None:
+        raise ValueError(f"--min_confidence needs the file confidence.json, which {run} lacks: see docs/confidence.md")
+    if confidence is not None and num_beams not in (None, confidence.num_beams):
+        raise ValueError(
+            f"--num_beams is {num_beams}; the confidence of {run} is that of translations with {confidence.num_beams}"
+        )
+    translator = TextTranslator.from_run(run, device=device, optimize=optimize)
+    model = describe_model(translator.model, translator.processor, [], Search())
+    names = ("weights_sha256", "config_sha256", "processor_sha256")
+    settings = {
+        **{name: model[name] for name in names},
+        "max_length": translator.max_length,
+        "optimize": optimize,
+        "confidence": [*confidence.weights, confidence.bias] if confidence else None,
+    }
+    return Loaded(translator, confidence, confidence.num_beams if confidence else num_beams or NUM_BEAMS, settings)
+
+
+def check_places(places: Places, out: Path) -> None:
+    """Refuse an output inside a folder that is read.
+
+    Args:
+        places: The catalogues.
+        out: The output.
+
+    Raises:
+        ValueError: If the output is in the place of a language, which it would change.
+    """
+    for name, place in {**places.sources, places.target: places.target_path}.items():
+        if place is not None and place.is_dir() and out.resolve().is_relative_to(place.resolve()):
+            raise ValueError(f"--out {out} is in {place}, where the catalogues of {name!r} are: name another place")
+
+
+def parse_pairs(option: str, given: list[str] | tuple[()], example: str) -> dict[str, str]:
+    """Read `en=l10n/en de=l10n/de`.
+
+    Args:
+        option: Name of the option.
+        given: Its values.
+        example: A value, for the message.
+
+    Returns:
+        What stands after `=` by what stands before.
+
+    Raises:
+        ValueError: If a value has another form, or a name is given twice.
+    """
+    pairs: dict[str, str] = {}
+    for value in given:
+        name, _, rest = value.partition("=")
+        if not (name and rest) or name in pairs:
+            raise ValueError(f"--{option} {value}: write {example}, once for each language")
+        pairs[name] = rest
+    return pairs
+
+
+main = make_main(NAME, localize, **SETTINGS)
+
+if __name__ == "__main__":
+    main()

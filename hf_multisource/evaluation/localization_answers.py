@@ -1,0 +1,277 @@
+"""What becomes of each missing text: an answer of the translation memory, of a model, or a refusal with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hf_multisource.data.access_keys import choose_access_key
+from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
+from hf_multisource.data.checks import check_at_least
+from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
+from hf_multisource.data.translation_memory import Match
+from hf_multisource.evaluation.localization import MissingText, Plan
+from hf_multisource.json_files import JsonObject
+
+CANDIDATES = 3  # translations that the model is asked for; the review page shows all of them
+MEMORY, MODEL, COPY, ACCESS_KEY = "memory", "model", "copy", "access key"
+ORIGINS = (MEMORY, MODEL, COPY, ACCESS_KEY)
+NO_LABEL = "no label is found that the access key belongs to"
+NO_LABEL_TEXT = "the label of the access key is not translated"
+NO_LETTER = "the label of the access key has no letter"
+
+Request = tuple[tuple[tuple[str, str], ...], str]  # the texts of the sources, and the syntax of their placeholders
+
+
+class ScoredText(Protocol):
+    """A translation and its score."""
+
+    @property
+    def text(self) -> str:
+        """The translation."""
+
+    @property
+    def score(self) -> float:
+        """Its score in beam search."""
+
+
+class ScoredTranslation(Protocol):
+    """What a translator returns for one row."""
+
+    @property
+    def candidates(self) -> Sequence[ScoredText]:
+        """The translations, best first; none if the row is refused."""
+
+    @property
+    def refused(self) -> str:
+        """Why the row has no translation."""
+
+
+class Translator(Protocol):
+    """Translates rows of texts; a translation whose placeholders are broken is refused."""
+
+    def translate(
+        self,
+        rows: Sequence[Mapping[str, str | None]],
+        *,
+        n_best: int = 1,
+        num_beams: int = 5,
+        max_new_tokens: int | None = None,
+        syntax: str | None = None,
+    ) -> Sequence[ScoredTranslation]:
+        """Translate rows."""
+
+
+class Probability(Protocol):
+    """Tells how likely a translation is what a person would write."""
+
+    def probability(self, row: Mapping[str, str | None], translation: ScoredTranslation) -> float:
+        """Return the probability for the best candidate."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A translation of the model.
+
+    Args:
+        text: The text.
+        score: Its score in beam search.
+    """
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """The translations of one row, as the journal keeps them.
+
+    Args:
+        candidates: The translations, best first.
+        refused: Why there are none.
+    """
+
+    candidates: tuple[Proposal, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How texts are translated.
+
+    Args:
+        num_beams: Beam width.
+        max_new_tokens: Longest translation, in tokens; None: what the translator allows.
+        min_confidence: Translations of the model with a lower confidence are not written; None: all are.
+    """
+
+    num_beams: int = 5
+    max_new_tokens: int | None = None
+    min_confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least(CANDIDATES, num_beams=self.num_beams)
+        check_at_least(1, max_new_tokens=self.max_new_tokens)
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise ValueError(f"min_confidence is {self.min_confidence}; it must be from 0 to 1")
+
+
+@dataclass
+class Answer:
+    """What becomes of a missing text.
+
+    Args:
+        missing: The text.
+        origin: One of `ORIGINS`; "" as long as nothing has answered.
+        text: What is proposed; "" if nothing is.
+        confidence: Probability that a person would write the same; None if it is not known.
+        reason: Why the text is not written; "": it is.
+        times: Of the memory: how many entries have this translation.
+        total: Of the memory: how many entries have these sources.
+        others: Further translations, best first.
+    """
+
+    missing: MissingText
+    origin: str = ""
+    text: str = ""
+    confidence: float | None = None
+    reason: str = ""
+    times: int = 0
+    total: int = 0
+    others: tuple[str, ...] = ()
+
+    def describe(self) -> JsonObject:
+        """Return the answer as JSON.
+
+        Returns:
+            Values by name.
+        """
+        return {
+            "file": self.missing.file,
+            "key": self.missing.key,
+            "part": self.missing.part,
+            "sources": dict(self.missing.sources),
+            "state": "refused" if self.reason else "filled",
+            "origin": self.origin,
+            "text": self.text,
+            "confidence": self.confidence,
+            "reason": self.reason,
+            "memory": [self.times, self.total],
+            "others": list(self.others),
+        }
+
+
+def answer_from_memory(plan: Plan) -> list[Answer]:
+    """Answer what needs no model: texts that the memory has, and texts without words.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        An answer for each missing text of the plan, in its order. Those for the model and access keys are still open.
+    """
+    answers = []
+    for missing in plan.missing:
+        answer = Answer(missing, reason=missing.reason)
+        if not missing.reason and not missing.labels:
+            first = next(iter(missing.sources.values()))
+            found = [
+                match
+                for match in plan.memory.find(missing.sources, f"{missing.key}\x04{missing.part}")
+                if not broken_placeholders(first, match.text, missing.syntax)
+            ]
+            if found:
+                _take_match(answer, found)
+            elif not _words(first, missing.syntax) and set(missing.sources.values()) == {first}:
+                answer.origin, answer.text = COPY, first
+        answers.append(answer)
+    return answers
+
+
+def _take_match(answer: Answer, found: Sequence[Match]) -> None:
+    best = found[0]
+    answer.origin, answer.text, answer.times, answer.total = MEMORY, best.text, best.times, best.total
+    answer.others = tuple(match.text for match in found[1:CANDIDATES])
+
+
+def _words(text: str, syntax: str) -> bool:
+    """Whether a text has letters beside its placeholders."""
+    hidden = {i for one in find_placeholders(text, syntax) for i in range(one.start, one.end)}
+    return any(letter.isalpha() for i, letter in enumerate(text) if i not in hidden)
+
+
+def open_requests(answers: Sequence[Answer]) -> dict[Request, list[Answer]]:
+    """Collect the texts that the model has to translate.
+
+    Args:
+        answers: All answers.
+
+    Returns:
+        What the model is asked, each once, sorted by syntax -> the answers that wait for it.
+    """
+    waiting: dict[Request, list[Answer]] = {}
+    for answer in answers:
+        if not (answer.origin or answer.reason or answer.missing.labels):
+            request = (tuple(answer.missing.sources.items()), answer.missing.syntax)
+            waiting.setdefault(request, []).append(answer)
+    return dict(sorted(waiting.items(), key=lambda item: item[0][1]))
+
+
+def take_proposals(
+    waiting: Mapping[Request, Sequence[Answer]],
+    proposals: Sequence[Proposals],
+    options: Options,
+    confidence: Probability | None,
+) -> None:
+    """Enter the model's translations into the answers that wait for them.
+
+    Args:
+        waiting: What the model was asked -> answers.
+        proposals: The translations, in the same order.
+        options: The least confidence.
+        confidence: Gives the probability of a translation; None: it is not known.
+    """
+    for ((sources, _), answers), found in zip(waiting.items(), proposals, strict=True):
+        probability = confidence.probability(dict(sources), found) if confidence and found.candidates else None
+        for answer in answers:
+            answer.origin = MODEL
+            if not found.candidates:
+                answer.reason = found.refused or "the model gave no translation"
+                continue
+            answer.text, answer.confidence = found.candidates[0].text, probability
+            answer.others = tuple(one.text for one in found.candidates[1:])
+            if options.min_confidence is not None and (probability or 0) < options.min_confidence:
+                answer.reason = f"its confidence is below {options.min_confidence:g}"
+
+
+def choose_access_keys(plan: Plan, answers: Sequence[Answer]) -> None:
+    """Choose the access keys, each a letter of its label.
+
+    Args:
+        plan: The plan.
+        answers: The answers; texts are there already.
+    """
+    new = {(one.missing.file, one.missing.identity): one.text for one in answers if one.text and not one.reason}
+    there: dict[tuple[str, Identity], str] = {}
+    for file in plan.files:
+        for entry in file.catalogue.entries:
+            if entry.state in (TRANSLATED, FUZZY) and entry.text.strip():
+                there.setdefault((file.path, entry.identity), entry.text)
+    known = {(one.missing.file, one.missing.identity) for one in answers} | there.keys()
+    for answer in answers:
+        missing = answer.missing
+        if not missing.labels or answer.reason:
+            continue
+        answer.origin = ACCESS_KEY
+        places = [(missing.file, label) for label in missing.labels]
+        label = next((new.get(place, there.get(place, "")) for place in places if place in known), None)
+        if not label:
+            answer.reason = NO_LABEL if label is None else NO_LABEL_TEXT
+        elif letter := choose_access_key(label, missing.sources, missing.syntax):
+            answer.text = letter
+        else:
+            answer.reason = NO_LETTER
+
+
+__all__ = ["Answer", "Options", "Probability", "Proposal", "Proposals", "Translator", "answer_from_memory"]

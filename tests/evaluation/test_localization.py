@@ -1,0 +1,459 @@
+"""Filling the catalogues of a language: what is missing, from where it is filled, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archive_files import zipped
+from quoting_translator import QuotingTranslator
+from hf_multisource.cli import localize as command
+from hf_multisource.cli.app import main
+from hf_multisource.data.catalogue_entries import REVIEW
+from hf_multisource.data.catalogue_files import read_catalogue
+from hf_multisource.evaluation import localization_run
+from hf_multisource.evaluation.localization import NO_RULE, NO_SOURCE, PARTLY, Places, Plan, make_plan
+from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options, Proposals
+from hf_multisource.evaluation.localization_report import describe_counts, preview
+from hf_multisource.evaluation.localization_run import localize
+from hf_multisource.json_files import JsonObject
+from kills import Killed, kill_in
+
+ENGLISH = {
+    "en/menu.ftl": """\
+# Licence of the file
+
+open = Open { $name }
+    .label = Open
+    .accesskey = O
+save = Save
+again = Save
+tabs = { $n ->
+    [one] { $n } tab
+   *[other] { $n } tabs
+}
+place = { $x }: https://a.b
+""",
+    "en/new/sync.properties": "# Licence of the other file\n\non=Sync is on\noff=Sync is off\n",
+}
+GERMAN = {
+    "de/menu.ftl": """\
+open = { $name } öffnen
+    .label = Öffnen
+    .accesskey = f
+save = Sichern
+again = Sichern
+tabs = { $n ->
+    [one] Ein Tab von { $n }
+   *[other] { $n } Tabs
+}
+""",
+    "de/new/sync.properties": "on=Sync ist an\n",
+}
+SORBIAN = {"dsb/menu.ftl": "# Mine\n\n### ours\nsave = Składowaś\n", "dsb/more/own.ftl": "own = naš\n"}
+
+
+def write(place: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text, "utf-8")
+
+
+def plan_of(place: Path, *files: Mapping[str, str], spoken: Sequence[str] = ("en", "de"), **changes: Any) -> Plan:
+    """The plan for trees `en`, `de` and, if there is one, `dsb`."""
+    for one in files:
+        write(place, one)
+    sources = {name: place / name for name in ("en", "de") if (place / name).exists()}
+    target = place / "dsb" if (place / "dsb").exists() else None
+    return make_plan(Places(**{"target": "dsb", "sources": sources, "target_path": target, **changes}), spoken)
+
+
+def filled(
+    plan: Plan, out: Path, translator: QuotingTranslator | None = None, confidence: Any = None, **options: Any
+) -> tuple[dict[str, str], dict[str, JsonObject]]:
+    """Localise: path -> text of each file, and key with part -> what the record says."""
+    record = localize(plan, out, {"x": 1}, lambda: (translator or QuotingTranslator(), confidence), Options(**options))
+    files = {path.relative_to(out).as_posix(): path.read_text("utf-8") for path in out.rglob("*.*")}
+    return files, {f"{text['key']}{text['part']}": text for text in record["texts"]}
+
+
+def origins(texts: Mapping[str, JsonObject]) -> dict[str, str]:
+    return {name: text["reason"] or text["origin"] for name, text in texts.items()}
+
+
+def test_what_is_missing_is_filled_and_all_else_stays(tmp_path: Path) -> None:
+    translator = QuotingTranslator()
+    files, texts = filled(plan_of(tmp_path, ENGLISH, GERMAN, SORBIAN), tmp_path / "out", translator)
+    assert files == {
+        "menu.ftl": f"""\
+# Mine
+
+### ours
+# {REVIEW}
+open = «Open {{ $name }}»
+    .label = «Open»
+    .accesskey = O
+save = Składowaś
+# {REVIEW}
+again = Składowaś
+# {REVIEW}
+tabs =
+    {{ $n ->
+        [one] «{{ $n }} tab»
+        [two] «{{ $n }} tabs»
+        [few] «{{ $n }} tabs»
+       *[other] «{{ $n }} tabs»
+    }}
+# {REVIEW}
+place = {{ $x }}: https://a.b
+""",
+        "more/own.ftl": "own = naš\n",
+        "new/sync.properties": f"""\
+# Licence of the other file
+
+# {REVIEW}
+on=«Sync is on»
+# {REVIEW}
+off=«Sync is off»
+""",
+    }
+    assert origins(texts) == {
+        **dict.fromkeys(("open", "open.label"), "model"),
+        **{"open.accesskey": "access key", "again": "memory", "place": "copy"},
+        **{f"tabs[{name}]": "model" for name in ("one", "two", "few", "other")},
+        **dict.fromkeys(("on", "off"), "model"),
+    }
+    asked = {(row["en"], row.get("de"), syntax) for row, syntax in translator.asked}
+    assert len(translator.asked) == 6  # what is the same in all sources is asked once
+    assert ("{ $n } tab", "Ein Tab von { $n }", "fluent") in asked
+    assert ("{ $n } tabs", "{ $n } Tabs", "fluent") in asked
+    assert ("Sync is off", None, "properties") in asked
+    assert texts["again"]["memory"] == [1, 1]
+    assert texts["on"]["others"] == ["«Sync is on»?"]
+
+
+def test_a_language_without_catalogues_gets_the_files_of_the_first_source(tmp_path: Path) -> None:
+    more = {"de/only.ftl": "only = Nur\n"}
+    files, texts = filled(plan_of(tmp_path, ENGLISH, GERMAN, more), tmp_path / "out")
+    assert sorted(files) == ["menu.ftl", "new/sync.properties"]
+    assert files["menu.ftl"].startswith(f"# Licence of the file\n\n# {REVIEW}\nopen = ")
+    assert origins(texts)["save"] == "model"
+    counts = json.loads((tmp_path / "out.json").read_text("utf-8"))["counts"]
+    assert counts["sources"] == {"2": 10, "1": 2}
+
+
+def test_the_codes_of_languages_are_replaced_in_new_paths_and_archives_become_trees(tmp_path: Path) -> None:
+    english, german = (
+        {f"locale/{code}/a.ftl": text.encode()} for code, text in (("en-GB", "a = A b\n"), ("de", "a = A c\n"))
+    )
+    (tmp_path / "en.xpi").write_bytes(zipped(english))
+    (tmp_path / "de.zip").write_bytes(zipped(german))
+    sources = {"en": tmp_path / "en.xpi", "de": tmp_path / "de.zip"}
+    plan = plan_of(tmp_path, sources=sources, codes={"en": "en-GB", "dsb": "dsb-DE"})
+    files, _ = filled(plan, tmp_path / "out")
+    assert files == {"locale/dsb-DE/a.ftl": f"# {REVIEW}\na = «A b»\n"}
+
+
+PO = """\
+# Licence
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: {}\\n"
+
+msgid "%d tab"
+msgid_plural "%d tabs"
+{}
+msgid "open"
+msgstr "{}"
+"""
+FORMS = {
+    "cs": ("nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;", ["%d panel", "%d panely", "%d panelů"]),
+    "dsb": ("nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);", [""] * 4),
+}
+
+
+def po(language: str, text: str, forms: Sequence[str] | None = None) -> str:
+    header, own = FORMS[language]
+    lines = "".join(f'msgstr[{i}] "{form}"\n' for i, form in enumerate(forms or own))
+    return PO.format(header, lines, text)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_plural_forms_of_gettext_are_translated_from_the_forms_of_their_category(tmp_path: Path, new: bool) -> None:
+    write(tmp_path, {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", "wócyniś")})
+    places = Places("dsb", {"cs": tmp_path / "cs.po"}, None if new else tmp_path / "dsb.po")
+    plan = make_plan(places, ["en", "cs"])
+    translator = QuotingTranslator(["en", "cs"])
+    localize(plan, tmp_path / "out.po", {}, lambda: (translator, None), Options())
+    found = read_catalogue("out.po", (tmp_path / "out.po").read_bytes())
+    assert [row for row, _ in translator.asked][:4] == [
+        {"en": "%d tab", "cs": "%d panel"},
+        {"en": "%d tabs", "cs": "%d panelů"},
+        {"en": "%d tabs", "cs": "%d panely"},
+        *([{"en": "open", "cs": "otevřít"}] if new else []),
+    ]
+    assert [(entry.part, entry.text, entry.state) for entry in found.entries if entry.part] == [
+        ("[0]", "«%d tab»", "fuzzy"),
+        *((f"[{i}]", "«%d tabs»", "fuzzy") for i in (1, 2, 3)),
+    ]
+    assert "nplurals=4" in found.header
+    if not new:
+        old = (tmp_path / "dsb.po").read_text("utf-8")
+        assert (tmp_path / "out.po").read_text("utf-8").split('msgid "open"')[1] == old.split('msgid "open"')[1]
+
+
+def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothing(tmp_path: Path) -> None:
+    forms = po("dsb", "", ["jadna", "", "", ""])
+    write(tmp_path, {"cs.po": po("cs", "otevřít"), "dsb.po": forms})
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["cs"])
+    refused = QuotingTranslator(["cs"], {"otevřít": "<b> is missing"})
+    record = localize(plan, tmp_path / "out.po", {}, lambda: (refused, None), Options())
+    assert (tmp_path / "out.po").read_text("utf-8") == forms
+    assert {f"{text['key']}{text['part']}": text["reason"] for text in record["texts"]} == {
+        **{f"%d tab[{i}]": PARTLY for i in (1, 2, 3)},
+        "open": "<b> is missing",
+    }
+    unknown = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po", {"dsb": "xx"}), ["cs"])
+    assert {one.reason for one in unknown.missing if one.part} == {PARTLY}
+    write(tmp_path, {"dsb.po": po("dsb", "")})
+    unknown = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po", {"dsb": "xx"}), ["cs"])
+    assert {one.reason for one in unknown.missing if one.part} == {NO_RULE}
+
+
+def test_of_a_message_that_cannot_be_written_whole_nothing_is_written(tmp_path: Path) -> None:
+    mixed = 'mixed = Have { $n ->\n   *[other] a\n} tab\nempty = { $x ->\n   *[other] { "" }\n}\n'
+    files = {"en/a.ftl": f"a = A x\n    .label = L x\n    .accesskey = L\nb = B x\n{mixed}", "dsb/a.ftl": "c = C\n"}
+    translator = QuotingTranslator(["en"], {"L x": "a reason"})
+    found, texts = filled(plan_of(tmp_path, files, spoken=["en"]), tmp_path / "out", translator)
+    assert found == {
+        "a.ftl": f"c = C\n\n# {REVIEW}\nb = «B x»\n# {REVIEW}\nempty =\n" + found["a.ftl"].partition("empty =\n")[2]
+    }
+    reasons = {name: text["reason"] for name, text in texts.items() if text["reason"]}
+    assert reasons.pop("mixed").endswith("a selector inside a text or another selector")
+    assert reasons == {
+        "a": ".label, .accesskey of the message would be missing",
+        "a.label": "a reason",
+        "a.accesskey": NO_LABEL_TEXT,
+    }
+    assert texts["a"]["text"] == "«A x»"
+
+
+def test_access_keys_belong_to_labels_that_may_be_translated_already(tmp_path: Path) -> None:
+    files = {
+        "en/a.properties": "b.label=Big x\nb.accesskey=x\nc.accesskey=c\nd.accesskey=Ctrl\ne.label=%S\ne.accesskey=S\n",
+        "dsb/a.properties": "b.label=Wjelike\n",
+    }
+    _, texts = filled(plan_of(tmp_path, files, spoken=["en"]), tmp_path / "out")
+    assert {name: text["text"] or text["reason"] for name, text in texts.items()} == {
+        "b.accesskey": "W",
+        "c.accesskey": NO_LABEL,
+        "d.accesskey": "«Ctrl»",
+        "e.label": "%S",
+        "e.accesskey": "the label of the access key has no letter",
+    }
+
+
+def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) -> None:
+    files = {"en/a.properties": "a=Open %S\nb=Quit\n", "dsb/a.properties": "c=x\n"}
+    plan = plan_of(tmp_path, files, spoken=["en"])
+    plan.memory.add({"en": "Open %S"}, "Wócyniś", from_line=True)
+    plan.memory.add({"en": "Quit"}, "Skóńcyś", from_line=True)
+    _, texts = filled(plan, tmp_path / "out", QuotingTranslator(["en"]))
+    assert {name: text["text"] for name, text in texts.items()} == {"a": "«Open %S»", "b": "Skóńcyś"}
+
+
+class Half:
+    """Finds every second translation likely."""
+
+    def probability(self, row: Mapping[str, str | None], translation: Proposals) -> float:
+        return 0.9 if "Sync is on" in str(row["en"]) else 0.25
+
+
+def test_translations_below_the_least_confidence_are_not_written(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {"en/a.properties": ENGLISH["en/new/sync.properties"]})
+    found, texts = filled(plan, tmp_path / "out", confidence=Half(), min_confidence=0.5)
+    assert found["a.properties"].count("«") == 1
+    assert (texts["on"]["confidence"], texts["on"]["state"]) == (0.9, "filled")
+    assert (texts["off"]["confidence"], texts["off"]["reason"]) == (0.25, "its confidence is below 0.5")
+    assert texts["off"]["text"] == "«Sync is off»"
+
+
+def test_texts_without_any_source_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"cs.po": po("cs", ""), "dsb.po": po("dsb", "")})
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["cs"])
+    assert [one.reason for one in plan.missing] == [""] * 4 + [NO_SOURCE]
+
+
+def test_the_table_says_how_many_texts_are_from_where(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ENGLISH, GERMAN, SORBIAN)
+    assert describe_counts(preview(plan)).splitlines() == [
+        "file                 kept  unreviewed  missing  memory  model  copy  access key  refused",
+        "menu.ftl                1           0        9       1      6     1           1        0",
+        "new/sync.properties     0           0        2       0      2     0           0        0",
+        "all 3 files             2           0       11       1      8     1           1        0",
+        "sources of the missing texts: 9 from 2, 2 from 1",
+    ]
+    lacking = plan_of(tmp_path / "other", {"en/a.ftl": "a = A\nb = x { $n ->\n   *[other] y\n}\n"})
+    assert "refused, 1: the first source cannot be read here:" in describe_counts(preview(lacking))
+
+
+# Interruptions
+
+
+def everything(place: Path) -> dict[str, bytes]:
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of nine texts, which are five windows."""
+    monkeypatch.setattr(localization_run, "WINDOW", 2)
+    texts = "".join(f"key{i}=Text number {i}\n" for i in range(9))
+    write(tmp_path, {"in/en/a.properties": texts, "in/dsb/b.properties": "b=B\n"})
+    return tmp_path
+
+
+def test_after_a_kill_the_same_call_goes_on_and_writes_the_same_files(many: Path) -> None:
+    def run(out: str, kill_at: int = 0) -> QuotingTranslator:
+        translator = QuotingTranslator(["en"], kill_at=kill_at)
+        plan = plan_of(many / "in", spoken=["en"])
+        (many / out).mkdir(exist_ok=True)
+        filled(plan, many / out / "dsb", translator)
+        return translator
+
+    whole = len(run("whole").asked)
+    for kill_at in (1, 3, 5):
+        with pytest.raises(Killed):
+            run(f"killed {kill_at}", kill_at)
+        assert not (many / f"killed {kill_at}" / "dsb").exists()
+        assert len(run(f"killed {kill_at}").asked) == whole - 2 * (kill_at - 1)
+        assert everything(many / f"killed {kill_at}") == everything(many / "whole")
+    assert run("whole").calls == 0  # the output is there
+    assert everything(many / "whole").keys() == {"dsb/a.properties", "dsb/b.properties", "dsb.json"}
+
+
+@pytest.mark.parametrize(("owner", "name"), [("os", "replace"), ("shutil", "rmtree"), ("ShardedFile", "join")])
+def test_a_kill_while_files_are_written_loses_nothing(
+    many: Path, owner: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (many / "whole").mkdir()
+    filled(plan_of(many / "in", spoken=["en"]), many / "whole/dsb", QuotingTranslator(["en"]))
+    for after in (False, True):
+        (place := many / f"killed {after}").mkdir()
+        with monkeypatch.context() as patch:
+            kill_in(
+                patch,
+                getattr(localization_run, owner),
+                name,
+                when=lambda *_: (
+                    (place / "dsb.work/translations.jsonl.parts/0000000008.json").exists()
+                    or (place / "dsb.work/translations.jsonl").exists()
+                ),
+                after=after,
+            )
+            with pytest.raises(Killed):
+                filled(plan_of(many / "in", spoken=["en"]), place / "dsb", QuotingTranslator(["en"]))
+        again = QuotingTranslator(["en"])
+        filled(plan_of(many / "in", spoken=["en"]), place / "dsb", again)
+        assert again.asked == []
+        assert everything(place) == everything(many / "whole")
+
+
+def test_an_output_of_other_settings_or_inputs_is_named_and_left_as_it_is(many: Path) -> None:
+    plan, out = plan_of(many / "in", spoken=["en"]), many / "dsb"
+
+    def run(settings: JsonObject, kill_at: int = 0) -> None:
+        localize(plan, out, settings, lambda: (QuotingTranslator(["en"], kill_at=kill_at), None), Options())
+
+    with pytest.raises(Killed):
+        run({"num_beams": 5, "de_sha256": "a" * 64}, 2)
+    begun = everything(many)
+    with pytest.raises(
+        ValueError, match=r"dsb was begun with other settings: num_beams was 5, is 6; de_sha256 was aaa"
+    ):
+        run({"num_beams": 6, "de_sha256": "b" * 64})
+    assert everything(many) == begun
+    run({"num_beams": 5, "de_sha256": "a" * 64})
+    with pytest.raises(ValueError, match=r"dsb was made with other settings: num_beams was 5, is 6\. It is unchanged"):
+        run({"num_beams": 6, "de_sha256": "a" * 64})
+    (out / "a.properties").write_text("reviewed", "utf-8")
+    with pytest.raises(ValueError, match="dsb was changed since it was made"):
+        run({"num_beams": 5, "de_sha256": "a" * 64})
+    (many / "dsb.json").unlink()
+    with pytest.raises(FileExistsError, match=r"dsb exists, but dsb\.json is missing"):
+        run({})
+
+
+# The command
+
+
+@pytest.fixture
+def translator(monkeypatch: pytest.MonkeyPatch) -> QuotingTranslator:
+    """In place of a run."""
+    fake = QuotingTranslator()
+    monkeypatch.setattr(command, "source_options", lambda run: ["en", "de"])
+    monkeypatch.setattr(command, "load_run", lambda *_: command.Loaded(fake, None, 5, {"weights_sha256": "0"}))
+    return fake
+
+
+def test_the_command_fills_prints_the_table_and_does_nothing_twice(
+    tmp_path: Path, translator: QuotingTranslator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"en": "Sync is on", "de": "Sync ist an", "dsb": "Sync jo zašaltowany"}
+    lines = {f"rows/train.{name}": f"{text}\n" for name, text in rows.items()}
+    write(tmp_path, {**ENGLISH, **GERMAN, **SORBIAN, **lines})
+    sources = ["--source", f"en={tmp_path}/en", f"de={tmp_path}/de", "--memory", f"{tmp_path}/rows"]
+    line = ["localize", "run", "--target", f"dsb={tmp_path}/dsb", *sources, "--out", f"{tmp_path}/out"]
+    main([*line, "--dry_run"])
+    table = capsys.readouterr().out
+    assert table.splitlines()[3].split()[-6:] == ["11", "2", "7", "1", "1", "0"]
+    assert not (tmp_path / "out").exists()
+    main(line)
+    printed = capsys.readouterr().out
+    assert printed.startswith(table)
+    assert printed.endswith(f"{tmp_path}/out is written; out.json says where each text is from\n")
+    calls = translator.calls
+    main(line)
+    assert translator.calls == calls > 0
+    (tmp_path / "de/menu.ftl").write_text("save = Speichern\n", "utf-8")
+    with pytest.raises(SystemExit, match=r"out was made with other settings: de_sha256 was \w{12}…, is"):
+        main(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "dsb=", "--source", "en=en", "--out", "x"], "--target dsb=: write LANGUAGE or LANGUAGE=PATH"),
+        (["--target", "dsb", "--source", "en", "--out", "x"], "--source en: write en=l10n/en, once for each language"),
+        (["--target", "en", "--source", "en=en", "--out", "x"], "target is 'en', which is a source, too"),
+        (["--target", "dsb", "--source", "cs=en", "--out", "x"], "the source 'cs' is unknown to the model"),
+        (["--target", "dsb", "--source", "en=nothing", "--out", "x"], "nothing is not there"),
+        (["--target", "dsb", "--source", "en=empty", "--out", "x"], "empty has no catalogue of 'en'"),
+        (
+            ["--target", "dsb", "--source", "en=en", "--out", "en/x"],
+            "--out en/x is in en, where the catalogues of 'en'",
+        ),
+        (["--target", "dsb", "--source", "en=en", "--out", "file"], "file is a file; the catalogues are several"),
+        (["--target", "dsb", "--source", "en=en", "--out", "x", "--codes", "fr=x"], "codes has 'fr'; the languages"),
+        (["--target", "dsb", "--source", "en=en", "--out", "x", "--codes", "en=../x"], "the code of 'en' is '../x'"),
+        (["--target", "dsb", "--source", "en=en/a.po", "--out", "x.ftl"], "x.ftl is not named as a.po"),
+        (["--target", "dsb", "--source", "en=en", "--out", "x", "--min_confidence", "2"], "min_confidence is 2.0"),
+        (["--target", "dsb", "--source", "en=en", "--out", "x", "--num_beams", "1"], "num_beams is 1; it must be at"),
+        (["--target", "dsb=en/a.po", "--source", "en=en", "--out", "x"], "en/a.po is one file, so each source"),
+    ],
+)
+def test_bad_options_are_named(
+    arguments: list[str], message: str, tmp_path: Path, translator: QuotingTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"en/a.po": po("cs", "x"), "file": "", "empty/a.txt": ""})
+    monkeypatch.chdir(tmp_path)
+    before = everything(tmp_path)
+    with pytest.raises(SystemExit, match=message.replace("(", r"\(").replace("..", r"\.\.")):
+        main(["localize", "run", *arguments])
+    assert everything(tmp_path) == before
+    assert translator.calls == 0
