@@ -10,7 +10,7 @@ import typer
 
 from hf_multisource.cli import options
 from hf_multisource.cli.command import make_main
-from hf_multisource.data.files import check_folder
+from hf_multisource.data.files import check_folder, write_text
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.decoding import Search
 from hf_multisource.evaluation.localization import Places, make_plan
@@ -18,6 +18,7 @@ from hf_multisource.evaluation.localization_answers import Options, Probability,
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import describe_settings
 from hf_multisource.evaluation.localization_run import localize as localize_catalogues
+from hf_multisource.evaluation.review_page import find_hints, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.evaluation.translating import source_options
@@ -96,6 +97,8 @@ def localize(
     check_places(places, out)
     if review is not None:
         check_folder(review.parent)
+        if review.resolve() == out.resolve() or review.is_dir():
+            raise ValueError(f"--review {review} must be a file of its own, such as review.html")
     plan = make_plan(places, source_options(run))
     for place in memory or ():
         plan.memory.read(place, [*places.sources], language)
@@ -110,6 +113,9 @@ def localize(
     except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
         raise type(error)(f"the same command continues {out}") from error
     print(describe_counts(record["counts"]))
+    if review is not None:
+        write_text(review, review_page(record, find_hints(record, plan.memory)))
+        print(f"{review} is written: open it in a browser")
     print(f"{out} is written; {out.name}.json says where each text is from")
 
 

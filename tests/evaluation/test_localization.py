@@ -416,6 +416,10 @@ def test_the_command_fills_prints_the_table_and_does_nothing_twice(
     main(line)
     printed = capsys.readouterr().out
     assert printed.startswith(table)
+    main([*line, "--review", f"{tmp_path}/review.html"])
+    page = (tmp_path / "review.html").read_text("utf-8")
+    assert page.count("<article") == 11
+    assert "Sync jo zašaltowany" in page
     assert printed.endswith(f"{tmp_path}/out is written; out.json says where each text is from\n")
     calls = translator.calls
     main(line)
