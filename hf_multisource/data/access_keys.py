@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hf_multisource.data.catalogue_entries import Identity
 from hf_multisource.data.placeholders import ANY, find_placeholders
 
 ACCESS_KEY = re.compile("access[-_.]?key", re.IGNORECASE)
-LABELS = (".label", "", ".value", ".title")  # attributes that an access key may belong to
+LABELS = (
+    ".label",
+    "",
+    ".value",
+    ".title",
+    ".aria-label",
+    ".tooltiptext",
+)  # attributes that an access key may belong to
 
 
 def is_access_key(key: str, part: str) -> bool:
@@ -33,34 +40,41 @@ def labels_of(key: str, part: str) -> tuple[Identity, ...]:
         part: Part of the access key.
 
     Returns:
-        Keys and parts, likeliest first.
+        Keys and parts, likeliest first; the parts have no variants.
     """
     if part:
-        same = [ACCESS_KEY.sub(label, part) for label in ("label", "Label")]
+        same = [ACCESS_KEY.sub(label, part.partition("[")[0]) for label in ("label", "Label")]
         return tuple(dict.fromkeys((key, one) for one in (*same, *LABELS)))
     bare = re.sub(rf"[-_.]?{ACCESS_KEY.pattern}", "", key, flags=re.IGNORECASE)
     names = [ACCESS_KEY.sub("label", key), ACCESS_KEY.sub("Label", key), *(f"{bare}{label}" for label in LABELS)]
     return tuple((name, "") for name in dict.fromkeys(names))
 
 
-def choose_access_key(label: str, sources: Mapping[str, str], syntax: str = ANY) -> str | None:
+def choose_access_key(labels: Sequence[str], sources: Mapping[str, str], syntax: str = ANY) -> str:
     """Choose the access key of a label.
 
     Args:
-        label: The label.
+        labels: The label; if it has variants, all of them.
         sources: Language -> access key of the source.
         syntax: Syntax of the placeholders of the label, which hold no access key.
 
     Returns:
-        The first source's access key that occurs in the label, in its letter case if the label has it, or else the
-        first letter of the label; None if the label has no letter.
+        The first source's access key that occurs in all variants of the label, in its letter case if the first variant
+        has it, or else the first letter that they share. If they share none, the first source's access key.
     """
+    first, *others = [_letters(label, syntax) for label in labels]
+    shared = [letter for letter in first if all(letter.casefold() in map(str.casefold, other) for other in others)]
+    keys = [key.strip() for key in sources.values()]
+    for key in keys:
+        if found := [letter for letter in shared if letter.casefold() == key.casefold()]:
+            return key if key in found else found[0]
+    return shared[0] if shared else keys[0]
+
+
+def _letters(label: str, syntax: str) -> list[str]:
+    """The letters and digits of a label outside its placeholders."""
     hidden = {i for one in find_placeholders(label, syntax) for i in range(one.start, one.end)}
-    letters = [letter for i, letter in enumerate(label) if i not in hidden and letter.isalnum()]
-    for key in sources.values():
-        if found := [letter for letter in letters if letter.casefold() == key.strip().casefold()]:
-            return key.strip() if key.strip() in found else found[0]
-    return letters[0] if letters else None
+    return [letter for i, letter in enumerate(label) if i not in hidden and letter.isalnum()]
 
 
 __all__ = ["choose_access_key", "is_access_key", "labels_of"]

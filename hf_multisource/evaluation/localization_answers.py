@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hf_multisource.data.access_keys import choose_access_key
 from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
+from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
 from hf_multisource.data.translation_memory import Match
@@ -19,7 +20,6 @@ MEMORY, MODEL, COPY, ACCESS_KEY = "memory", "model", "copy", "access key"
 ORIGINS = (MEMORY, MODEL, COPY, ACCESS_KEY)
 NO_LABEL = "no label is found that the access key belongs to"
 NO_LABEL_TEXT = "the label of the access key is not translated"
-NO_LETTER = "the label of the access key has no letter"
 
 Request = tuple[tuple[tuple[str, str], ...], str]  # the texts of the sources, and the syntax of their placeholders
 
@@ -252,26 +252,28 @@ def choose_access_keys(plan: Plan, answers: Sequence[Answer]) -> None:
         plan: The plan.
         answers: The answers; texts are there already.
     """
-    new = {(one.missing.file, one.missing.identity): one.text for one in answers if one.text and not one.reason}
-    there: dict[tuple[str, Identity], str] = {}
+    texts: dict[tuple[str, Identity], list[str]] = {}  # file, key and name of a text -> its variants; "": it has none
     for file in plan.files:
+        there: dict[Identity, str] = {}
         for entry in file.catalogue.entries:
-            if entry.state in (TRANSLATED, FUZZY) and entry.text.strip():
-                there.setdefault((file.path, entry.identity), entry.text)
-    known = {(one.missing.file, one.missing.identity) for one in answers} | there.keys()
+            if entry.state in (TRANSLATED, FUZZY):
+                there.setdefault(entry.identity, entry.text)
+        for (key, part), text in there.items():
+            texts.setdefault((file.path, (key, split_part(part)[0])), []).append(text)
+    for answer in answers:
+        place = (answer.missing.file, (answer.missing.key, split_part(answer.missing.part)[0]))
+        texts.setdefault(place, []).append("" if answer.reason else answer.text)
     for answer in answers:
         missing = answer.missing
-        if not missing.labels or answer.reason:
-            continue
-        answer.origin = ACCESS_KEY
-        places = [(missing.file, label) for label in missing.labels]
-        label = next((new.get(place, there.get(place, "")) for place in places if place in known), None)
-        if not label:
-            answer.reason = NO_LABEL if label is None else NO_LABEL_TEXT
-        elif letter := choose_access_key(label, missing.sources, missing.syntax):
-            answer.text = letter
-        else:
-            answer.reason = NO_LETTER
+        if missing.labels and not answer.reason:
+            answer.origin = ACCESS_KEY
+            places = [(missing.file, label) for label in missing.labels]
+            if (label := next((texts[place] for place in places if place in texts), None)) is None:
+                answer.reason = NO_LABEL
+            elif not all(map(str.strip, label)):
+                answer.reason = NO_LABEL_TEXT
+            else:
+                answer.text = choose_access_key(label, missing.sources, missing.syntax)
 
 
 __all__ = ["Answer", "Options", "Probability", "Proposal", "Proposals", "Translator", "answer_from_memory"]

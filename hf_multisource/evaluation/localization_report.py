@@ -10,6 +10,7 @@ from hf_multisource.evaluation.localization_answers import ACCESS_KEY, MODEL, OR
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown_key
 
+LONGEST = 60  # characters of a path that are shown
 SHOWN = 3  # examples of texts that were refused for the same reason
 
 
@@ -75,7 +76,7 @@ def describe_counts(counts: JsonObject) -> str:
     rows = {path: [found.get(name, 0) for name in names] for path, found in counts["files"].items()}
     total = [sum(column) for column in zip(*rows.values(), strict=True)]
     lines = {path: numbers for path, numbers in rows.items() if numbers[names.index("missing")]}
-    cells = [["file", *names], *([path, *map(str, row)] for path, row in lines.items())]
+    cells = [["file", *names], *([_tail(path), *map(str, row)] for path, row in lines.items())]
     cells.append([f"all {len(rows)} files", *map(str, total)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     table = [
@@ -88,8 +89,14 @@ def describe_counts(counts: JsonObject) -> str:
     sources = ", ".join(f"{count} from {number}" for number, count in counts["sources"].items())
     table.append(f"sources of the missing texts: {sources or 'none is missing'}")
     for reason, found in counts["refused"].items():
-        table.append(f"refused, {found['texts']}: {reason}, for example {'; '.join(map(shown_key, found['examples']))}")
+        examples = "; ".join(shown_key(_tail(one)) for one in found["examples"])
+        table.append(f"refused, {found['texts']}: {reason}, for example {examples}")
     return "\n".join(table)
+
+
+def _tail(path: str) -> str:
+    """The end of a path, which tells more than its beginning."""
+    return path if len(path) <= LONGEST else f"…{path[1 - LONGEST :]}"
 
 
 __all__ = ["count_answers", "describe_counts", "preview"]

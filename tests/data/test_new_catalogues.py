@@ -74,8 +74,10 @@ def test_the_label_of_an_access_key_follows_from_its_name(key: str, part: str, l
 
 def test_an_access_key_is_a_letter_of_the_label() -> None:
     assert not is_access_key("open", ".label")
-    assert choose_access_key("Wócyniś", {"en": "O", "hsb": "N"}) == "n"
-    assert choose_access_key("nowa Nowosć", {"en": "N"}) == "N"
-    assert choose_access_key("Wócyniś", {"en": "X"}) == "W"
-    assert choose_access_key("{ $x } %S Tab", {"en": "x"}, "fluent") == "S"
-    assert choose_access_key("{ $x }…", {"en": "x"}, "fluent") is None
+    assert choose_access_key(["Wócyniś"], {"en": "O", "hsb": "N"}) == "n"
+    assert choose_access_key(["nowa Nowosć"], {"en": "N"}) == "N"
+    assert choose_access_key(["Wócyniś"], {"en": "X"}) == "W"
+    assert choose_access_key(["{ $x } %S Tab"], {"en": "x"}, "fluent") == "S"
+    assert choose_access_key(["{ $x }…"], {"en": "x"}, "fluent") == "x"
+    assert choose_access_key(["Jadno wokno", "Okna", "Wokna"], {"en": "W", "de": "a"}) == "a"
+    assert choose_access_key(["Jadno wokno", "Okna", "Wokna"], {"en": "W"}) == "a"

@@ -254,8 +254,19 @@ def test_access_keys_belong_to_labels_that_may_be_translated_already(tmp_path: P
         "c.accesskey": NO_LABEL,
         "d.accesskey": "«Ctrl»",
         "e.label": "%S",
-        "e.accesskey": "the label of the access key has no letter",
+        "e.accesskey": "S",
     }
+
+
+def test_an_access_key_is_in_all_variants_of_its_label(tmp_path: Path) -> None:
+    text = "tabs =\n    .label = { $n ->\n        [1] Close Tab\n        [one] Kill it\n       *[other] Kill all\n"
+    files = {"en/a.ftl": f"{text}    }}\n    .accesskey = C\n"}
+    found, texts = filled(plan_of(tmp_path, files, spoken=["en"]), tmp_path / "out", QuotingTranslator(["en"]))
+    assert [name for name in texts if "label" in name] == [
+        f"tabs.label[{one}]" for one in ("1", "one", "two", "few", "other")
+    ]
+    assert texts["tabs.accesskey"]["text"] == "l"
+    assert "    .accesskey = l\n" in found["a.ftl"]
 
 
 def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) -> None:
