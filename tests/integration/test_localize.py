@@ -1,0 +1,87 @@
+"""`hf-multisource localize` with a small model: from catalogues to catalogues, also through kills."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builders import tiny_config
+from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli.app import main
+from hf_multisource.data.catalogue_entries import FUZZY
+from hf_multisource.data.catalogue_files import read_catalogue
+from hf_multisource.data.placeholders import MASK_TOKENS, broken_placeholders
+from hf_multisource.recipes.tokenization import train_tokenizer
+
+SOURCES = ["en", "de"]
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "localization_kills.py"
+TEXTS = ["Open <b>{ $name }</b>", "Quit { -brand }: %s", "One\n    Two { $x }", "{ $n }: { $x }"]
+
+
+def save_run(folder: Path, seed: int = 0) -> str:
+    """Save a model that has learned nothing, but whose last states lean towards placeholders and the end of a text."""
+    tokenizer = train_tokenizer(["Open the page", "Seite öffnen", "Wócyń bok"], "bpe", 400, mask_tokens=True)
+    torch.manual_seed(seed)
+    config = tiny_config("serial", SOURCES, vocab_size=len(tokenizer), initializer="normal", init_std=1.0)
+    model: Any = MultiSourceForConditionalGeneration(config)
+    wanted = [config.eos_token_id, *tokenizer.convert_tokens_to_ids([*MASK_TOKENS])]
+    with torch.no_grad():
+        model.get_input_embeddings().weight[wanted] += 3
+        model.model.decoder.layer_norm.bias.fill_(1)
+    model.save_pretrained(folder)
+    MultiSourceProcessor(tokenizer, SOURCES).save_pretrained(folder)
+    return str(folder)
+
+
+def save_catalogues(place: Path, number: int) -> list[str]:
+    """Write catalogues of both sources, with so many messages; the arguments that name them."""
+    for name in SOURCES:
+        messages = [f"m{i} = {TEXTS[i % len(TEXTS)]} {name} {i}\n" for i in range(number)]
+        (place / name).mkdir(parents=True)
+        (place / name / "a.ftl").write_text("".join(messages), "utf-8")
+    return ["--source", *(f"{name}={place / name}" for name in SOURCES)]
+
+
+def everything(place: Path) -> dict[str, bytes]:
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_model_fills_catalogues_with_whole_placeholders(tmp_path: Path) -> None:
+    run, sources = save_run(tmp_path / "run"), save_catalogues(tmp_path / "in", len(TEXTS))
+    arguments = ["--target", "dsb", *sources, "--num_beams", "3", "--max_new_tokens", "8", "--device", "cpu"]
+    main(["localize", run, *arguments, "--out", f"{tmp_path}/out", "--review", f"{tmp_path}/review.html"])
+    record = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    filled = {text["key"]: text for text in record["texts"] if text["state"] == "filled"}
+    assert len(filled) >= 2  # a model that has learned nothing may write other white space, which is refused
+    entries = read_catalogue("a.ftl", (tmp_path / "out/a.ftl").read_bytes()).entries
+    assert {entry.key: (entry.text, entry.state) for entry in entries} == {
+        key: (text["text"], FUZZY) for key, text in filled.items()
+    }
+    for text in filled.values():
+        assert broken_placeholders(text["sources"]["en"], text["text"], "fluent") == []
+    assert all(text["reason"] for text in record["texts"] if text["key"] not in filled)
+    save_run(tmp_path / "run", seed=1)
+    with pytest.raises(SystemExit, match="out was made with other settings: weights_sha256 was"):
+        main(["localize", run, *arguments, "--out", f"{tmp_path}/out"])
+    with pytest.raises(SystemExit, match=r"--min_confidence needs the file confidence\.json"):
+        main(["localize", run, *arguments, "--out", f"{tmp_path}/x", "--min_confidence", "0.5"])
+
+
+@pytest.mark.slow
+def test_after_ten_kills_at_random_moments_the_files_are_those_of_one_run(tmp_path: Path) -> None:
+    run, sources = save_run(tmp_path / "run"), save_catalogues(tmp_path / "in", 60)
+    arguments = [run, "--target", "dsb", *sources, "--max_new_tokens", "30", "--device", "cpu", "--out"]
+    for folder, kills in (("whole", 0), ("killed", 10)):
+        (tmp_path / folder).mkdir()
+        out = f"{tmp_path}/{folder}/dsb"
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), str(kills), "0", "2.5", *arguments, out], check=True, capture_output=True
+        )
+        assert (int(done.stdout) > 2) == (kills > 0)
+    assert everything(tmp_path / "killed") == everything(tmp_path / "whole")
