@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,6 @@ from hf_multisource.evaluation.review_page import find_hints, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.evaluation.translating import source_options
-from hf_multisource.json_files import JsonObject
 
 NAME = "localize"
 SETTINGS = {"bare": options.BARE_OPTIMIZE}
@@ -133,7 +132,7 @@ class Loaded:
     translator: Translator
     confidence: Probability | None
     num_beams: int
-    settings: JsonObject
+    settings: dict[str, Any]
 
 
 def load_run(

@@ -83,7 +83,7 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_and_nothing_else
 
 
 def test_a_text_shows_its_sources_what_is_proposed_and_why_it_is_refused() -> None:
-    texts = [
+    texts: list[JsonObject] = [
         {"sources": {"en": "Open", "he": "פתח"}, "confidence": 0.834, "others": ["Wócyniś"]},
         {"key": "save", "origin": "memory", "memory": [2, 3]},
         {"key": "x\x04quit", "part": "[few]", "text": "", "reason": "%S is missing.", "state": "refused"},
@@ -107,7 +107,7 @@ def test_a_text_shows_its_sources_what_is_proposed_and_why_it_is_refused() -> No
 def test_hints_are_looked_for_where_the_memory_has_no_answer() -> None:
     memory = TranslationMemory()
     memory.add({"en": "Open a file"}, "Dataju wócyniś")
-    texts = [
+    texts: list[JsonObject] = [
         {"key": "a", "sources": {"en": "Open the file"}},
         {"key": "b", "sources": {"en": "Open a file"}, "memory": [1, 1]},
         {"key": "c", "sources": {"en": "Quit"}},

@@ -30,9 +30,9 @@ def save_run(folder: Path, seed: int = 0) -> str:
     torch.manual_seed(seed)
     config = tiny_config("serial", SOURCES, vocab_size=len(tokenizer), initializer="normal", init_std=1.0)
     model: Any = MultiSourceForConditionalGeneration(config)
-    wanted = [config.eos_token_id, *tokenizer.convert_tokens_to_ids([*MASK_TOKENS])]
+    masks: Any = tokenizer.convert_tokens_to_ids([*MASK_TOKENS])
     with torch.no_grad():
-        model.get_input_embeddings().weight[wanted] += 3
+        model.get_input_embeddings().weight[[config.eos_token_id, *masks]] += 3
         model.model.decoder.layer_norm.bias.fill_(1)
     model.save_pretrained(folder)
     MultiSourceProcessor(tokenizer, SOURCES).save_pretrained(folder)
