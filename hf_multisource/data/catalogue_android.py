@@ -57,13 +57,16 @@ def read_android(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), tuple(unhandled))
 
 
-def fill_android(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_android(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Add strings, plurals and arrays, each whole and under a comment that asks for a review.
 
     Args:
         catalogue: The file.
         texts: The new texts; those that have elements in the reference are XML.
         reference: The same file in a source language, which gives order, kinds and which texts are XML.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -91,7 +94,7 @@ def fill_android(catalogue: Catalogue, texts: Mapping[Identity, str], reference:
             refused |= {(key, part): reason for part in parts}
             continue
         name = escape(key, {'"': "&quot;"})
-        lines = [f"{first}<!-- {REVIEW} -->"]
+        lines = [f"{first}<!-- {REVIEW} -->", *([f"{first}<!-- {notes[key]} -->"] if key in notes else [])]
         if kind == "string":
             markup = ("" in parts_of.get(key, ())) and entries[key, ""].markup
             lines.append(f'{first}<string name="{name}">{_written(texts[key, ""], markup)}</string>')

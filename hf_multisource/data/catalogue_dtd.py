@@ -44,13 +44,16 @@ def read_dtd(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), tuple(unhandled))
 
 
-def fill_dtd(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_dtd(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Add entities to a .dtd file, each under a comment that asks for a review.
 
     Args:
         catalogue: The file.
         texts: The new texts, with references in the syntax of XML.
         reference: The same file in a source language, which gives the order.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -70,7 +73,8 @@ def fill_dtd(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cat
         elif quote in value or "%" in value:
             refused[key, part] = "an entity cannot hold % or both kinds of quotation marks; write &#037; or &quot;"
         else:
-            blocks[key] = f"<!-- {REVIEW} -->{newline}<!ENTITY {key} {quote}{value}{quote}>"
+            note = f"{newline}     {notes[key]}" if key in notes else ""
+            blocks[key] = f"<!-- {REVIEW}{note} -->{newline}<!ENTITY {key} {quote}{value}{quote}>"
     order = [entry.key for entry in reference.entries] if reference else []
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
 

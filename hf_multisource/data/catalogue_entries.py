@@ -223,6 +223,20 @@ def _separator(before: str, newline: str, *, blank: bool) -> str:
     return newline * ((bool(before) and not before.endswith("\n")) + (blank and bool(last)))
 
 
+def note_line(mark: str, note: str | None, newline: str) -> str:
+    """Return a comment line with a note.
+
+    Args:
+        mark: What comment lines of the format begin with.
+        note: The note; None: there is none.
+        newline: Line end of the file.
+
+    Returns:
+        The line with its end; "" without a note.
+    """
+    return f"{mark} {note}{newline}" if note else ""
+
+
 def review_state(comment: str, part: str = "") -> str:
     """Return the state of an entry in a format without states: machine translations have a comment that says so.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -21,11 +22,14 @@ from hf_multisource.data.catalogue_gettext import fill_po, read_mo, read_po
 from hf_multisource.data.catalogue_properties import fill_properties, read_properties
 from hf_multisource.data.catalogue_qt import fill_qt, read_qt
 from hf_multisource.data.catalogue_xliff import fill_xliff, read_xliff
+from hf_multisource.messages import shown, shown_key
 
+NOTE = re.compile(r"[A-Za-z0-9 .,:;()%]+")
 MAX_FILE = 16 << 20  # bytes of a catalogue; large ones of free software have 5 MB
 
 Reader = Callable[[str, bytes], Catalogue]
-Filler = Callable[[Catalogue, Mapping[Identity, str], Catalogue | None], Changes]
+# Catalogue, new texts, the same file in a source language, and notes by key
+Filler = Callable[[Catalogue, Mapping[Identity, str], Catalogue | None, Mapping[str, str]], Changes]
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,12 @@ def read_catalogue(path: str, content: bytes) -> Catalogue:
     return form.read(path, content)
 
 
-def fill_catalogue(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None = None) -> Filled:
+def fill_catalogue(
+    catalogue: Catalogue,
+    texts: Mapping[Identity, str],
+    reference: Catalogue | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> Filled:
     """Write texts into a catalogue for entries that it lacks, and change nothing else by a byte.
 
     The new entries are marked as needing review, in the way of the format. The result is read again: an entry whose
@@ -120,20 +129,26 @@ def fill_catalogue(catalogue: Catalogue, texts: Mapping[Identity, str], referenc
         texts: Key and part of an entry -> its new text.
         reference: The same file in a source language. In formats whose files hold one language (Fluent, .properties,
             .dtd, Android), it gives the order of entries, their selectors and kinds.
+        notes: Key -> a line for reviewers, such as where its new texts are from, which becomes a comment on the
+            message; of letters, digits, blanks and `.,:;()%`. XLIFF 2 files get none.
 
     Returns:
         The new content, what was filled, and what was refused with the reasons.
 
     Raises:
-        ValueError: If files of this format cannot be filled.
+        ValueError: If files of this format cannot be filled, or a note has other characters.
     """
     form = find_format(catalogue.path)
     if form is None or form.fill is None:
         raise ValueError(f"{catalogue.path} cannot be filled: fill the file that it is made from, such as the .po file")
+    notes = notes or {}
+    for key, note in notes.items():
+        if not NOTE.fullmatch(note):
+            raise ValueError(f"the note on {shown_key(key)} is {shown(note)}; it must be of A-Z, a-z, 0-9 and .,:;()%")
     refused: dict[Identity, str] = {}
     left = dict(texts)
     while left:
-        changes = form.fill(catalogue, left, reference)
+        changes = form.fill(catalogue, left, reference, notes)
         found = dict(changes.refused)
         left = {identity: text for identity, text in left.items() if identity not in found}
         content = _edited(catalogue, changes)
@@ -145,7 +160,7 @@ def fill_catalogue(catalogue: Catalogue, texts: Mapping[Identity, str], referenc
             found = {}
             for key in dict.fromkeys(key for key, _ in left):
                 alone = {identity: text for identity, text in left.items() if identity[0] == key}
-                alone_content = _edited(catalogue, form.fill(catalogue, alone, reference))
+                alone_content = _edited(catalogue, form.fill(catalogue, alone, reference, notes))
                 if _broken(form, catalogue, alone_content, alone) is not None:
                     found |= dict.fromkeys(alone, "the file cannot hold this text")
             found = found or dict.fromkeys(left, "the file cannot hold these texts together")

@@ -18,6 +18,7 @@ from hf_multisource.data.catalogue_entries import (
     insert_blocks,
     line_numbers,
     newline_of,
+    note_line,
     review_state,
 )
 from hf_multisource.data.plural_forms import CATEGORIES
@@ -60,7 +61,9 @@ def read_fluent(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), tuple(unhandled))
 
 
-def fill_fluent(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_fluent(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Add messages and attributes to a Fluent file, each under a comment that asks for a review.
 
     Messages are added whole: with all texts that the reference has, and its selectors.
@@ -69,6 +72,7 @@ def fill_fluent(catalogue: Catalogue, texts: Mapping[Identity, str], reference: 
         catalogue: The file.
         texts: The new texts, with placeables in the syntax of Fluent.
         reference: The same file in a source language, which gives order and selectors.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -81,14 +85,14 @@ def fill_fluent(catalogue: Catalogue, texts: Mapping[Identity, str], reference: 
     for key, parts in by_key(texts).items():
         given = {part: texts[key, part] for part in parts}
         if key in nodes:
-            new, reasons = _add_attributes(nodes[key], given, newline)
+            new, reasons = _add_attributes(nodes[key], given, newline, notes.get(key))
             edits += new
             refused |= {(key, part): reason for part, reason in reasons.items()}
         else:
             model = models.get(key)
             lines = _new_message(key, given, model, reference.text if reference else "")
             if isinstance(lines, list):
-                blocks[key] = newline.join(lines)
+                blocks[key] = f"# {REVIEW}{newline}{note_line('#', notes.get(key), newline)}{newline.join(lines)}"
             else:
                 refused |= {(key, part): lines for part in parts}
     spans = {key: (node.span.start, _end(node, text)) for key, node in nodes.items()}
@@ -181,7 +185,9 @@ def _assignment(left: str, text: str, indent: str) -> list[str]:
     return [left, *(f"{indent}{INDENT}{line}" if line else "" for line in text.split("\n"))]
 
 
-def _add_attributes(node: Any, given: Mapping[str, str], newline: str) -> tuple[list[Edit], dict[str, str]]:
+def _add_attributes(
+    node: Any, given: Mapping[str, str], newline: str, remark: str | None
+) -> tuple[list[Edit], dict[str, str]]:
     """Edits that add attributes to a message that is there, and why parts are refused."""
     there = _patterns(node)
     refused, lines, notes = dict[str, str](), list[str](), list[str]()
@@ -197,7 +203,7 @@ def _add_attributes(node: Any, given: Mapping[str, str], newline: str) -> tuple[
     if not lines:
         return [], refused
     last = max(pattern.span.end for pattern in there.values())
-    note = newline.join(notes)
+    note = newline.join([*notes, *([f"# {remark}"] if remark else [])])
     if node.comment:
         place = node.comment.span.end
         comment = (place, place, newline + note)
@@ -215,7 +221,7 @@ def _in_order(variants: Collection[str], names: Sequence[str]) -> list[str]:
 
 
 def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) -> list[str] | str:
-    """The lines of a new message, or why it cannot be written.
+    """The lines of a new message without its comment, or why it cannot be written.
 
     Args:
         key: Its key.
@@ -232,7 +238,7 @@ def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) ->
         return f"{', '.join(missing)} of the message would be missing"
     if not model and any(set(variants) != {""} for variants in groups.values()):
         return "variants need a reference file with the selector"
-    lines = [f"# {REVIEW}", *([] if "" in groups else [f"{key} ="])]
+    lines = [] if "" in groups else [f"{key} ="]
     for name in sorted(groups, key=lambda name: (bool(name), [*patterns].index(name) if name in patterns else 0)):
         left, indent = (f"{INDENT}{name} =", INDENT) if name else (f"{key} =", "")
         if set(groups[name]) == {""}:

@@ -26,6 +26,7 @@ from hf_multisource.data.catalogue_entries import (
     decode,
     lines_of,
     newline_of,
+    note_line,
 )
 
 CONTEXT = "\x04"  # gettext's own separator of context and message
@@ -119,13 +120,16 @@ def read_po(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), encoding=encoding, header=header)
 
 
-def fill_po(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_po(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Fill entries of a .po file that are not translated, and mark them as fuzzy.
 
     Args:
         catalogue: The file.
         texts: The new texts; of an entry with plural forms, all that it lacks.
         reference: Not used: gettext files hold all entries.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -146,12 +150,13 @@ def fill_po(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cata
         for part, one in given.items():
             name = block.forms[part]
             edits.append((*block.spans[name], _written(name, one, newline)))
+        note = note_line("#", notes.get(key), newline)
         if block.flags:
             place, flags = block.flags
-            edits.append((place, place + len("#,"), "#, fuzzy," if flags.strip() else "#, fuzzy"))
+            edits.append((place, place + len("#,"), note + ("#, fuzzy," if flags.strip() else "#, fuzzy")))
         else:
             place = block.spans["msgctxt" if "msgctxt" in block.spans else "msgid"][0]
-            edits.append((place, place, f"#, fuzzy{newline}"))
+            edits.append((place, place, f"{note}#, fuzzy{newline}"))
     return Changes(tuple(edits), refused)
 
 

@@ -21,6 +21,7 @@ from hf_multisource.data.catalogue_entries import (
     line_numbers,
     lines_of,
     newline_of,
+    note_line,
     review_state,
 )
 
@@ -73,7 +74,9 @@ def read_properties(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), tuple(unhandled), encoding=encoding)
 
 
-def fill_properties(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_properties(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     r"""Add properties to a file, each under a comment that asks for a review.
 
     Characters are written as escapes (`\u00e4`) if the file is not in UTF-8, or is in ASCII with escapes already.
@@ -82,6 +85,7 @@ def fill_properties(catalogue: Catalogue, texts: Mapping[Identity, str], referen
         catalogue: The file.
         texts: The new texts.
         reference: The same file in a source language, which gives the order.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -94,11 +98,11 @@ def fill_properties(catalogue: Catalogue, texts: Mapping[Identity, str], referen
     newline = newline_of(text)
     refused = {identity: DONE for identity in texts if identity[0] in present}
     refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
-    blocks = {
-        key: f"# {REVIEW}{newline}{_escaped(key, ascii_only, key=True)}={_escaped(value, ascii_only)}"
-        for (key, part), value in texts.items()
-        if (key, part) not in refused
-    }
+    blocks = {}
+    for (key, part), value in texts.items():
+        if (key, part) not in refused:
+            comment = f"# {REVIEW}{newline}{note_line('#', notes.get(key), newline)}"
+            blocks[key] = f"{comment}{_escaped(key, ascii_only, key=True)}={_escaped(value, ascii_only)}"
     order = [entry.key for entry in reference.entries] if reference else []
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
 

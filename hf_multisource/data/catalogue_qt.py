@@ -17,7 +17,7 @@ from hf_multisource.data.catalogue_entries import (
     Identity,
     by_key,
 )
-from hf_multisource.data.xml_places import Element, escape, parse_xml, with_content
+from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
 
 COMMENTS = ("extracomment", "translatorcomment", "comment")
 
@@ -58,13 +58,16 @@ def read_qt(path: str, content: bytes) -> Catalogue:
     )
 
 
-def fill_qt(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_qt(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Fill messages that have no translation; they stay `unfinished`.
 
     Args:
         catalogue: The file.
         texts: The new texts; of a message with plural forms, all that it has.
         reference: Not used: .ts files hold all messages.
+        notes: Key -> a line that becomes a comment on the message.
 
     Returns:
         The changes.
@@ -92,6 +95,9 @@ def fill_qt(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Cata
             continue
         translation = messages[key].find("translation")
         assert translation is not None
+        if key in notes and messages[key].find("translatorcomment") is None:
+            note = f"<translatorcomment>{notes[key]}</translatorcomment>{indent_of(text, translation.start)}"
+            edits.append((translation.start, translation.start, note))
         for part, element in _forms(messages[key], translation).items():
             one = texts[key, part]
             inner = one if states[key, part].markup else escape(one)

@@ -58,13 +58,16 @@ def read_xliff(path: str, content: bytes) -> Catalogue:
     return Catalogue(path, content, tuple(entries), source_language=language or None)
 
 
-def fill_xliff(catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None) -> Changes:
+def fill_xliff(
+    catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
+) -> Changes:
     """Fill units that are not translated, and set a state that asks for a review.
 
     Args:
         catalogue: The file.
         texts: The new texts; those whose source has inline elements are XML.
         reference: Not used: XLIFF files hold all units.
+        notes: Key -> a line that becomes a note on the unit, in XLIFF 1.2.
 
     Returns:
         The changes.
@@ -77,6 +80,7 @@ def fill_xliff(catalogue: Catalogue, texts: Mapping[Identity, str], reference: C
     new = root.get("version").startswith("2")
     edits, refused = list[Edit](), dict[Identity, str]()
     for identity, one in texts.items():
+        key = identity[0]
         if identity not in entries:
             refused[identity] = "the file has no such unit for translation"
             continue
@@ -88,14 +92,17 @@ def fill_xliff(catalogue: Catalogue, texts: Mapping[Identity, str], reference: C
         assert source is not None
         inner = one if source.children else escape(one)
         state = {} if new else {"state": "needs-review-translation"}
+        note, prefix = "", source.tag.removesuffix("source")
+        if key in notes and not new:
+            note = f"{indent_of(text, source.start)}<{prefix}note>{notes[key]}</{prefix}note>"
         if target is not None:
-            edits.append((target.start, target.end, with_content(target, text, inner, **state)))
+            edits.append((target.start, target.end, with_content(target, text, inner, **state) + note))
         else:
             before = unit.find("seg-source") or source
-            name = f"{source.tag.removesuffix('source')}target"
+            name = f"{prefix}target"
             attributes = "".join(f' {key}="{value}"' for key, value in state.items())
             element = f"<{name}{attributes}>{inner}</{name}>"
-            edits.append((before.end, before.end, f"{indent_of(text, source.start)}{element}"))
+            edits.append((before.end, before.end, f"{indent_of(text, source.start)}{element}{note}"))
         if new:
             tag = with_attribute(text[unit.start : unit.inner], "state", "translated")
             edits.append((unit.start, unit.inner, with_attribute(tag, "subState", SUBSTATE)))

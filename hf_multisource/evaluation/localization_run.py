@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -117,11 +117,24 @@ def fill_files(plan: Plan, answers: Sequence[Answer]) -> dict[str, bytes]:
         contents[file.path] = file.catalogue.content
         if writable:
             texts = {identity: answer.text for identity, answer in writable.items()}
-            filled = fill_catalogue(file.catalogue, texts, file.reference)
+            filled = fill_catalogue(file.catalogue, texts, file.reference, _notes(writable.values()))
             contents[file.path] = filled.content
             for identity, reason in filled.refused.items():
                 writable[identity].reason = reason
     return contents
+
+
+def _notes(answers: Iterable[Answer]) -> dict[str, str]:
+    """Key of each message -> a line that says where its texts are from, and how likely the model's ones are right."""
+    by_key: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_key.setdefault(answer.missing.key, []).append(answer)
+    notes = {}
+    for key, group in by_key.items():
+        known = [answer.confidence for answer in group if answer.confidence is not None]
+        origins = dict.fromkeys(answer.origin for answer in group)
+        notes[key] = f"From: {', '.join(origins)}{f' (confidence {min(known):.2f})' if known else ''}"
+    return notes
 
 
 def localize(

@@ -35,7 +35,7 @@ dt { font-weight: 600; } dd { margin: 0; white-space: pre-wrap; overflow-wrap: a
 .text { background: var(--soft); border-radius: .25rem; padding: 0 .4rem; }
 .proposal { border-inline-start: .25rem solid var(--accent); font-size: 1.1rem; }
 .refused .reason { color: var(--bad); } .state { color: var(--good); } .refused .state { color: var(--bad); }
-.file { color: GrayText; font-size: .875rem; overflow-wrap: anywhere; }
+.file { opacity: .8; font-size: .875rem; overflow-wrap: anywhere; }
 @media (max-width: 40rem) { dl { grid-template-columns: minmax(0, 1fr); gap: 0; } dd { margin-bottom: .5rem; } }
 @media print { form { display: none; } article { break-inside: avoid; } }
 """

@@ -16,7 +16,7 @@ from compare_locales.parser import getParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, SAMPLES, XLIFF_1, Sample
+from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, SAMPLES, XLIFF_1, XLIFF_2, Sample
 from hf_multisource.data.catalogue_entries import FUZZY, REVIEW, UNTRANSLATED, Catalogue
 from hf_multisource.data.catalogue_files import fill_catalogue, find_format, read_catalogue
 from hf_multisource.data.xml_places import MAX_DEPTH
@@ -85,6 +85,23 @@ def test_all_new_texts_are_filled_and_need_a_review(sample: Sample, form: str) -
     assert (
         fill_catalogue(read_catalogue(sample.path, filled.content), sample.new).filled == ()
     )  # nothing is missing now
+
+
+@pytest.mark.parametrize("sample", NAMED)
+def test_notes_become_comments_and_change_nothing_else(sample: Sample) -> None:
+    catalogue = read(sample)
+    notes = {key: f"From: memory, model ({number}%)" for number, (key, _) in enumerate(sample.new)}
+    plain = fill_catalogue(catalogue, sample.new, reference(sample))
+    filled = fill_catalogue(catalogue, sample.new, reference(sample), notes)
+    assert (filled.filled, filled.refused) == (plain.filled, {})
+    assert texts_of(read_catalogue(sample.path, filled.content)) == texts_of(read_catalogue(sample.path, plain.content))
+    if sample is not XLIFF_2:
+        lines = [line for line in filled.content.decode().splitlines() if "From: memory, model (" in line]
+        assert [note for note in notes.values() if not any(note in line for line in lines)] == []
+        entries = read_catalogue(sample.path, filled.content).entries
+        assert all(notes[e.key] in e.comment for e in entries if e.identity in sample.new)
+    with pytest.raises(ValueError, match="the note on x is '-->'; it must be of A-Z"):
+        fill_catalogue(catalogue, sample.new, reference(sample), {"x": "-->"})
 
 
 @pytest.mark.parametrize("sample", NAMED)

@@ -57,6 +57,9 @@ tabs = { $n ->
 SORBIAN = {"dsb/menu.ftl": "# Mine\n\n### ours\nsave = Składowaś\n", "dsb/more/own.ftl": "own = naš\n"}
 
 
+CATEGORIES = ("one", "two", "few", "other")  # of Lower Sorbian
+
+
 def write(place: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -94,13 +97,16 @@ def test_what_is_missing_is_filled_and_all_else_stays(tmp_path: Path) -> None:
 
 ### ours
 # {REVIEW}
+# From: model, access key
 open = «Open {{ $name }}»
     .label = «Open»
     .accesskey = O
 save = Składowaś
 # {REVIEW}
+# From: memory
 again = Składowaś
 # {REVIEW}
+# From: model
 tabs =
     {{ $n ->
         [one] «{{ $n }} tab»
@@ -109,6 +115,7 @@ tabs =
        *[other] «{{ $n }} tabs»
     }}
 # {REVIEW}
+# From: copy
 place = {{ $x }}: https://a.b
 """,
         "more/own.ftl": "own = naš\n",
@@ -116,15 +123,17 @@ place = {{ $x }}: https://a.b
 # Licence of the other file
 
 # {REVIEW}
+# From: model
 on=«Sync is on»
 # {REVIEW}
+# From: model
 off=«Sync is off»
 """,
     }
     assert origins(texts) == {
         **dict.fromkeys(("open", "open.label"), "model"),
         **{"open.accesskey": "access key", "again": "memory", "place": "copy"},
-        **{f"tabs[{name}]": "model" for name in ("one", "two", "few", "other")},
+        **{f"tabs[{name}]": "model" for name in CATEGORIES},
         **dict.fromkeys(("on", "off"), "model"),
     }
     asked = {(row["en"], row.get("de"), syntax) for row, syntax in translator.asked}
@@ -140,7 +149,7 @@ def test_a_language_without_catalogues_gets_the_files_of_the_first_source(tmp_pa
     more = {"de/only.ftl": "only = Nur\n"}
     files, texts = filled(plan_of(tmp_path, ENGLISH, GERMAN, more), tmp_path / "out")
     assert sorted(files) == ["menu.ftl", "new/sync.properties"]
-    assert files["menu.ftl"].startswith(f"# Licence of the file\n\n# {REVIEW}\nopen = ")
+    assert files["menu.ftl"].startswith(f"# Licence of the file\n\n# {REVIEW}\n# From: model, access key\nopen = ")
     assert origins(texts)["save"] == "model"
     counts = json.loads((tmp_path / "out.json").read_text("utf-8"))["counts"]
     assert counts["sources"] == {"2": 10, "1": 2}
@@ -155,7 +164,7 @@ def test_the_codes_of_languages_are_replaced_in_new_paths_and_archives_become_tr
     sources = {"en": tmp_path / "en.xpi", "de": tmp_path / "de.zip"}
     plan = plan_of(tmp_path, sources=sources, codes={"en": "en-GB", "dsb": "dsb-DE"})
     files, _ = filled(plan, tmp_path / "out")
-    assert files == {"locale/dsb-DE/a.ftl": f"# {REVIEW}\na = «A b»\n"}
+    assert files == {"locale/dsb-DE/a.ftl": f"# {REVIEW}\n# From: model\na = «A b»\n"}
 
 
 PO = """\
@@ -230,9 +239,11 @@ def test_of_a_message_that_cannot_be_written_whole_nothing_is_written(tmp_path: 
     files = {"en/a.ftl": f"a = A x\n    .label = L x\n    .accesskey = L\nb = B x\n{mixed}", "dsb/a.ftl": "c = C\n"}
     translator = QuotingTranslator(["en"], {"L x": "a reason"})
     found, texts = filled(plan_of(tmp_path, files, spoken=["en"]), tmp_path / "out", translator)
-    assert found == {
-        "a.ftl": f"c = C\n\n# {REVIEW}\nb = «B x»\n# {REVIEW}\nempty =\n" + found["a.ftl"].partition("empty =\n")[2]
-    }
+    empty = "".join(f'       {mark}[{name}] {{ "" }}\n' for mark, name in zip("   *", CATEGORIES, strict=True))
+    assert found["a.ftl"] == (
+        f"c = C\n\n# {REVIEW}\n# From: model\nb = «B x»\n"
+        f"# {REVIEW}\n# From: copy\nempty =\n    {{ $x ->\n{empty}    }}\n"
+    )
     reasons = {name: text["reason"] for name, text in texts.items() if text["reason"]}
     assert reasons.pop("mixed").endswith("a selector inside a text or another selector")
     assert reasons == {
@@ -262,9 +273,7 @@ def test_an_access_key_is_in_all_variants_of_its_label(tmp_path: Path) -> None:
     text = "tabs =\n    .label = { $n ->\n        [1] Close Tab\n        [one] Kill it\n       *[other] Kill all\n"
     files = {"en/a.ftl": f"{text}    }}\n    .accesskey = C\n"}
     found, texts = filled(plan_of(tmp_path, files, spoken=["en"]), tmp_path / "out", QuotingTranslator(["en"]))
-    assert [name for name in texts if "label" in name] == [
-        f"tabs.label[{one}]" for one in ("1", "one", "two", "few", "other")
-    ]
+    assert [name for name in texts if "label" in name] == [f"tabs.label[{one}]" for one in ("1", *CATEGORIES)]
     assert texts["tabs.accesskey"]["text"] == "l"
     assert "    .accesskey = l\n" in found["a.ftl"]
 
@@ -289,6 +298,7 @@ def test_translations_below_the_least_confidence_are_not_written(tmp_path: Path)
     plan = plan_of(tmp_path, {"en/a.properties": ENGLISH["en/new/sync.properties"]})
     found, texts = filled(plan, tmp_path / "out", confidence=Half(), min_confidence=0.5)
     assert found["a.properties"].count("«") == 1
+    assert f"# {REVIEW}\n# From: model (confidence 0.90)\non=" in found["a.properties"]
     assert (texts["on"]["confidence"], texts["on"]["state"]) == (0.9, "filled")
     assert (texts["off"]["confidence"], texts["off"]["reason"]) == (0.25, "its confidence is below 0.5")
     assert texts["off"]["text"] == "«Sync is off»"
