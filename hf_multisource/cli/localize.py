@@ -155,7 +155,9 @@ def load_run(
     """
     confidence = Confidence.load(run)
     if confidence is None and min_confidence is not None:
-        raise ValueError(f"--min_confidence needs the file confidence.json, which {run} lacks: see docs/confidence.md")
+        raise ValueError(
+            f"--min_confidence needs the file confidence.json, which {run} lacks: run `hf-multisource calibrate`"
+        )
     if confidence is not None and num_beams not in (None, confidence.num_beams):
         raise ValueError(
             f"--num_beams is {num_beams}; the confidence of {run} is that of translations with {confidence.num_beams}"

@@ -179,15 +179,17 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
             raise ValueError(f"the source {language!r} is unknown to the model, whose sources are {', '.join(spoken)}")
     given = {**places.sources, **({places.target: places.target_path} if places.target_path else {})}
     found: dict[str, dict[str, Catalogue]] = {}
+    alone: dict[str, bool] = {}
     for language, place in given.items():
         shared = sum(place == other for other in given.values()) > 1
-        found[language] = read_place(place, language, places.code(language), shared=shared)
+        files = read_place(place, language, places.code(language), shared=shared)
+        alone[language] = place.is_file() and not is_archive(place.name)
+        found[language] = files if alone[language] else _without_templates(files, language == places.target)
         if not found[language]:
             raise ValueError(
                 f"{place} has no catalogue of {language!r} (code {places.code(language)}); "
                 f"catalogues are {', '.join(NAMES)}"
             )
-    alone = {language: place.is_file() and not is_archive(place.name) for language, place in given.items()}
     digests = {language: _digest(catalogues) for language, catalogues in found.items()}
     single = all(alone.values())
     if single:  # the same file in each language, whatever its names are
@@ -202,6 +204,13 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
             plans[plan.path] = plan
     return Plan(tuple(plans.values()), memory, single, digests)
+
+
+def _without_templates(files: Mapping[str, Catalogue], of_target: bool) -> dict[str, Catalogue]:
+    """The files without those templates (.pot) that are of no use; the others have the paths of translated files."""
+    templates = {path for path in files if path.endswith(".pot")}
+    found = {path: catalogue for path, catalogue in files.items() if path not in templates}
+    return found if of_target else {**{path[:-1]: files[path] for path in templates}, **found}
 
 
 def _digest(files: Mapping[str, Catalogue]) -> str:

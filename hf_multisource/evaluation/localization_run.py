@@ -11,10 +11,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hf_multisource.data.catalogue_files import fill_catalogue, find_format
@@ -40,7 +42,7 @@ from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import shown_key
 
 WINDOW = 64  # texts that the model translates between two entries of the journal; a kill loses at most so many
-JOURNAL, OUTPUT, RECORD = "translations.jsonl", "output", "record.json"  # in the folder OUT.work
+LOCK, JOURNAL, OUTPUT, RECORD = "lock", "translations.jsonl", "output", "record.json"  # in the folder OUT.work
 
 
 def translate_requests(
@@ -158,7 +160,8 @@ def localize(
         The content of `OUT.json`.
 
     Raises:
-        OSError: If the output cannot be written, or is there but was not written by this function.
+        OSError: If the output cannot be written, is there but was not written by this function, or another process
+            writes it.
         ValueError: If the output was begun with other settings or inputs, or was changed since; the message says so.
     """
     check_output(plan, out)
@@ -166,6 +169,20 @@ def localize(
     if (record := _finished(out, sidecar, settings)) is not None:
         shutil.rmtree(work, ignore_errors=True)
         return record
+    with _alone(out, work):
+        return _fill(plan, out, settings, load, options, work, sidecar)
+
+
+def _fill(
+    plan: Plan,
+    out: Path,
+    settings: JsonObject,
+    load: Callable[[], tuple[Translator, Probability | None]],
+    options: Options,
+    work: Path,
+    sidecar: Path,
+) -> JsonObject:
+    """As [`localize`], of an output that is not there."""
     answers = answer_from_memory(plan)
     waiting = open_requests(answers)
     if waiting:
@@ -186,6 +203,25 @@ def localize(
     }
     _publish(contents, record, out, sidecar, work)
     return record
+
+
+@contextmanager
+def _alone(out: Path, work: Path) -> Iterator[None]:
+    """Make the work folder, and lock it against other processes; without a journal in it, it is deleted afterwards."""
+    work.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(work / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise BlockingIOError(
+            f"another process writes {out}: wait until it has ended, or give another --out"
+        ) from error
+    try:
+        yield
+    finally:
+        if work.exists() and all(path.name == LOCK for path in work.iterdir()):
+            shutil.rmtree(work, ignore_errors=True)
+        lock.release()
 
 
 def _publish(contents: Mapping[str, bytes], record: JsonObject, out: Path, sidecar: Path, work: Path) -> None:
@@ -264,7 +300,8 @@ def _check_begun(out: Path, journal: ShardedFile) -> None:
     """Refuse to go on with another begun output; a journal without any translation is thrown away."""
     stored = read_json(journal.sidecar) if journal.sidecar.exists() else {}
     if not journal.path.exists() and not any(journal.parts.glob("*.json")):
-        shutil.rmtree(journal.path.parent, ignore_errors=True)
+        shutil.rmtree(journal.parts, ignore_errors=True)
+        journal.sidecar.unlink(missing_ok=True)
     elif changed := _changed(stored.get("settings", {}), journal.settings):
         raise ValueError(
             f"{out} was begun with other settings: {changed}. Nothing is changed; go back to those settings, give "

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from archive_files import zipped
-from quoting_translator import QuotingTranslator
 from hf_multisource.cli import localize as command
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import REVIEW
@@ -22,6 +21,7 @@ from hf_multisource.evaluation.localization_report import describe_counts, previ
 from hf_multisource.evaluation.localization_run import localize
 from hf_multisource.json_files import JsonObject
 from kills import Killed, kill_in
+from quoting_translator import QuotingTranslator
 
 ENGLISH = {
     "en/menu.ftl": """\
@@ -216,6 +216,21 @@ def test_plural_forms_of_gettext_are_translated_from_the_forms_of_their_category
         assert (tmp_path / "out.po").read_text("utf-8").split('msgid "open"')[1] == old.split('msgid "open"')[1]
 
 
+def test_the_files_of_all_languages_may_be_in_one_place_with_their_template(tmp_path: Path) -> None:
+    files = {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", ""), "app.pot": po("cs", "", ["", "", ""])}
+    write(tmp_path / "po", files)
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "po"}, tmp_path / "po"), ["cs"])
+    assert [file.path for file in plan.files] == ["dsb.po"]
+    write(tmp_path, {"en/app.pot": files["app.pot"], "cs/app.po": files["cs.po"]})
+    plan = make_plan(Places("dsb", {"en": tmp_path / "en", "cs": tmp_path / "cs"}), ["en", "cs"])
+    assert [(file.path, next(iter(plan.missing)).sources) for file in plan.files] == [
+        ("app.po", {"en": "%d tab", "cs": "%d panel"})
+    ]
+    write(tmp_path, {"dsb/app.pot": files["app.pot"]})
+    with pytest.raises(ValueError, match="dsb has no catalogue of 'dsb'"):
+        make_plan(Places("dsb", {"en": tmp_path / "en"}, tmp_path / "dsb"), ["en", "cs"])
+
+
 def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothing(tmp_path: Path) -> None:
     forms = po("dsb", "", ["jadna", "", "", ""])
     write(tmp_path, {"cs.po": po("cs", "otevřít"), "dsb.po": forms})
@@ -408,6 +423,21 @@ def test_an_output_of_other_settings_or_inputs_is_named_and_left_as_it_is(many: 
     (many / "dsb.json").unlink()
     with pytest.raises(FileExistsError, match=r"dsb exists, but dsb\.json is missing"):
         run({})
+
+
+def test_two_processes_do_not_write_the_same_output(many: Path) -> None:
+    plan = plan_of(many / "in", spoken=["en"])
+
+    def run() -> None:
+        localize(plan, many / "dsb", {}, lambda: (QuotingTranslator(["en"], change=again), None), Options())
+
+    def again(text: str) -> str:
+        with pytest.raises(BlockingIOError, match=r"another process writes .*dsb: wait"):
+            run()
+        return text
+
+    run()
+    assert (many / "dsb").exists()
 
 
 # The command

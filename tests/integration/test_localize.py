@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import FUZZY
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.placeholders import MASK_TOKENS, broken_placeholders
+from hf_multisource.evaluation.confidence import Confidence, digest_weight_files
 from hf_multisource.recipes.tokenization import train_tokenizer
 
 SOURCES = ["en", "de"]
@@ -71,6 +73,21 @@ def test_a_model_fills_catalogues_with_whole_placeholders(tmp_path: Path) -> Non
         main(["localize", run, *arguments, "--out", f"{tmp_path}/out"])
     with pytest.raises(SystemExit, match=r"--min_confidence needs the file confidence\.json"):
         main(["localize", run, *arguments, "--out", f"{tmp_path}/x", "--min_confidence", "0.5"])
+
+
+def test_the_confidence_of_a_run_stands_beside_each_translation(tmp_path: Path) -> None:
+    run, sources = save_run(tmp_path / "run"), save_catalogues(tmp_path / "in", len(TEXTS))
+    confidence = Confidence(("en", "de"), 3, (0.0, 0.0, 1.0), -1.0, digest_weight_files(tmp_path / "run"), {})
+    confidence.save(run)
+    arguments = ["--target", "dsb", *sources, "--max_new_tokens", "8", "--device", "cpu", "--out", f"{tmp_path}/out"]
+    with pytest.raises(SystemExit, match=r"--num_beams is 4; the confidence of .* is that of translations with 3"):
+        main(["localize", run, *arguments, "--num_beams", "4"])
+    main(["localize", run, *arguments, "--min_confidence", "0.73"])
+    record = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert record["settings"]["num_beams"] == 3
+    known = [text["confidence"] for text in record["texts"] if text["text"]]
+    assert known == [pytest.approx(1 / (1 + math.exp(-1)))] * len(known)  # of two sources
+    assert (tmp_path / "out/a.ftl").read_text("utf-8").count("# From: model (confidence 0.73)\n") == len(known) > 0
 
 
 @pytest.mark.slow
