@@ -11,6 +11,7 @@ import typer
 from hf_multisource.cli import options
 from hf_multisource.cli.command import make_main
 from hf_multisource.data.files import check_folder, write_text
+from hf_multisource.data.translation_memory import import_rapidfuzz
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.decoding import Search
 from hf_multisource.evaluation.localization import Places, make_plan
@@ -95,6 +96,7 @@ def localize(
     search = Options(num_beams or NUM_BEAMS, max_new_tokens, min_confidence)
     check_places(places, out)
     if review is not None:
+        import_rapidfuzz()  # before the work, not after it
         check_folder(review.parent)
         if review.resolve() == out.resolve() or review.is_dir():
             raise ValueError(f"--review {review} must be a file of its own, such as review.html")

@@ -17,8 +17,10 @@ from hf_multisource.data.catalogue_entries import (
     newline_of,
     review_state,
 )
+from hf_multisource.data.plural_forms import CATEGORIES
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml
 
+QUANTITIES = [f"[{category}]" for category in CATEGORIES]
 KINDS = ("string", "plurals", "string-array")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|([ \t\r\n]+)|(\")", re.DOTALL)
 LETTERS = {"n": "\n", "t": "\t"}
@@ -101,7 +103,8 @@ def fill_android(
         else:
             lines.append(f'{first}<{kind} name="{name}">')
             model = parts_of.get(key, [])
-            for part in sorted(parts, key=lambda one: model.index(one) if one in model else len(model)):
+            places = model if set(parts) <= set(model) else QUANTITIES
+            for part in sorted(parts, key=lambda one: places.index(one) if one in places else len(places)):
                 markup = part in model and entries[key, part].markup
                 attribute = f' quantity="{part[1:-1]}"' if kind == "plurals" else ""
                 lines.append(f"{first}{first}<item{attribute}>{_written(texts[key, part], markup)}</item>")

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hf_multisource.data.catalogues import one_line
 from hf_multisource.data.streams import stream_rows
@@ -154,12 +155,7 @@ class TranslationMemory:
         Raises:
             ImportError: If the package rapidfuzz is not installed.
         """
-        try:
-            from rapidfuzz import fuzz, process
-        except ImportError as error:
-            raise ImportError(
-                "similar texts are found by the package rapidfuzz: pip install 'hf-multisource[localization]'"
-            ) from error
+        fuzz, process = import_rapidfuzz()
         for language, source in sources.items():
             line = one_line(source.strip())
             if line and len(line) <= LONGEST_HINT and language in self._texts:
@@ -180,6 +176,24 @@ class TranslationMemory:
         for row in self.rows:
             digest.update(f"{json.dumps([dict(row.sources), row.text, row.key, row.from_line])}\n".encode())
         return digest.hexdigest()
+
+
+def import_rapidfuzz() -> tuple[Any, Any]:
+    """Import the package that finds similar texts.
+
+    Returns:
+        Its modules `fuzz` and `process`.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        from rapidfuzz import fuzz, process
+    except ImportError as error:
+        raise ImportError(
+            "similar texts are found by the package rapidfuzz: pip install 'hf-multisource[localization]'"
+        ) from error
+    return fuzz, process
 
 
 def _bare_line(line: str) -> str:
@@ -204,4 +218,4 @@ def fitted(row: MemoryRow, source: str) -> str:
     return source[:start] + text + source[len(source.rstrip()) :]
 
 
-__all__ = ["Hint", "Match", "MemoryRow", "TranslationMemory"]
+__all__ = ["Hint", "Match", "MemoryRow", "TranslationMemory", "import_rapidfuzz"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import re
 import struct
 import sys
 import time
@@ -157,6 +158,8 @@ def test_the_result_is_as_a_person_would_write_it() -> None:
         f"<!-- {REVIEW} -->\n<!ENTITY close.label 'Zacyniś \"to\" &brandShortName;'>\n"
     )
     assert new_lines(ANDROID, "end") == f'    <!-- {REVIEW} -->\n    <string name="end">" kóńc "</string>\n'
+    quantities = re.findall(r'quantity="(\w+)"', new_lines(ANDROID, "tabs"))
+    assert quantities == ["one", "few", "other"]
     assert new_lines(PO, "close %d") == '#, fuzzy, c-format\nmsgstr "zacyniś %d \\"\\\\\\""\n'
     assert new_lines(PO, "menu\x04save", "lines\nmore") == (
         '#, fuzzy\nmsgstr "składowaś"\n#, fuzzy\n"smužki\\n"\n"\\n"\n"wěcej"\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -478,6 +479,17 @@ def test_the_command_fills_prints_the_table_and_does_nothing_twice(
     (tmp_path / "de/menu.ftl").write_text("save = Speichern\n", "utf-8")
     with pytest.raises(SystemExit, match=r"out was made with other settings: de_sha256 was \w{12}…, is"):
         main(line)
+
+
+def test_packages_that_are_missing_are_named_before_the_work(
+    tmp_path: Path, translator: QuotingTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, ENGLISH)
+    line = ["localize", "run", "--target", "dsb", "--source", f"en={tmp_path}/en", "--out", f"{tmp_path}/out"]
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    with pytest.raises(SystemExit, match=r"rapidfuzz: pip install 'hf-multisource\[localization\]'"):
+        main([*line, "--review", f"{tmp_path}/review.html"])
+    assert translator.calls == 0
 
 
 @pytest.mark.parametrize(
