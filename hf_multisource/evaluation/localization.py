@@ -38,6 +38,7 @@ from hf_multisource.data.xml_places import escape
 #: Suffix -> syntax of the placeholders, of formats in which all files have the same one.
 SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
 NO_SOURCE = "no source has a text"
+EMPTY = "the text is empty in the first source"
 NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
 PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
 COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
@@ -316,7 +317,8 @@ def _missing(
         if (key, name) not in there and f"{key}{name}" not in unread:
             markup = any(entry.markup for entry in group.values())
             for part in _parts_of(name, group, key, views, rule):
-                yield missing(key, part, part, markup)
+                empty = part in group and not group[part].text.strip()
+                yield missing(key, part, part, markup, EMPTY if empty else "")
     for one in reference.unhandled if reference else ():
         key, _, reason = one.partition(": ")
         if key not in unread and not any(key == f"{name}{part}" for name, part in there):

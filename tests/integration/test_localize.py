@@ -7,38 +7,18 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from builders import tiny_config
-from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import FUZZY
 from hf_multisource.data.catalogue_files import read_catalogue
-from hf_multisource.data.placeholders import MASK_TOKENS, broken_placeholders
+from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.evaluation.confidence import Confidence, digest_weight_files
-from hf_multisource.recipes.tokenization import train_tokenizer
+from small_run import SOURCES, save_run
 
-SOURCES = ["en", "de"]
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "localization_kills.py"
 TEXTS = ["Open <b>{ $name }</b>", "Quit { -brand }: %s", "One\n    Two { $x }", "{ $n }: { $x }"]
-
-
-def save_run(folder: Path, seed: int = 0) -> str:
-    """Save a model that has learned nothing, but whose last states lean towards placeholders and the end of a text."""
-    tokenizer = train_tokenizer(["Open the page", "Seite öffnen", "Wócyń bok"], "bpe", 400, mask_tokens=True)
-    torch.manual_seed(seed)
-    config = tiny_config("serial", SOURCES, vocab_size=len(tokenizer), initializer="normal", init_std=1.0)
-    model: Any = MultiSourceForConditionalGeneration(config)
-    masks: Any = tokenizer.convert_tokens_to_ids([*MASK_TOKENS])
-    with torch.no_grad():
-        model.get_input_embeddings().weight[[config.eos_token_id, *masks]] += 3
-        model.model.decoder.layer_norm.bias.fill_(1)
-    model.save_pretrained(folder)
-    MultiSourceProcessor(tokenizer, SOURCES).save_pretrained(folder)
-    return str(folder)
 
 
 def save_catalogues(place: Path, number: int) -> list[str]:
