@@ -66,7 +66,6 @@ def stock_search(name: str, **options: Any) -> Tensor:
     return sequences
 
 
-@pytest.mark.feature("Generation", "Finished examples leave the beam search")
 @pytest.mark.pairs
 @each_model
 @pytest.mark.parametrize("options", OPTIONS)
