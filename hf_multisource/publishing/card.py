@@ -405,6 +405,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
     plain = len(subject.recipe.data.model_sources) == 1
     card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         row=row,
+        seeds=row["seed"] if isinstance(row["seed"], list) else [row["seed"]],
         recipe=subject.recipe,
         metadata=metadata(subject).to_yaml(),
         command=publishable_command(command),

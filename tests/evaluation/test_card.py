@@ -21,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 from hf_multisource.cli import card, results, score, train
-from hf_multisource.evaluation.results import RESULTS, make_row
+from hf_multisource.evaluation.results import RESULTS, make_row, pool_seeds
 from hf_multisource.publishing.card import (
     CARDS,
     card_of_row,
@@ -42,6 +42,7 @@ SECTIONS = [
     *("How it combines its sources", "Use it", "Scores", "What each source is worth", "Data", "Training", "Limits"),
     "Licence",
 ]
+COMMANDS = ["hf-multisource train demo --path texts"]
 feature = pytest.mark.feature("Hub", "Model card")
 
 
@@ -83,6 +84,21 @@ def headings(text: str) -> list[str]:
 
 def code(text: str, language: str) -> str:
     return "".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+def test_a_row_of_several_seeds_shows_their_mean_and_each_of_them(tmp_path: Path) -> None:
+    table = tmp_path / "texts"
+    table.mkdir()
+    one, other = (
+        made_up_row("serial", "en de", table="texts", seed=seed, minutes=minutes, commands=COMMANDS, perplexity=2.0)
+        for seed, minutes in ((1, 60.0), (2, 70.0))
+    )
+    other["scores"] = {"all": figures(28.0)}
+    row = {**pool_seeds([one, other], "serial"), "table": "texts", "name": "serial"}
+    (table / "serial.json").write_text(json.dumps(row), "utf-8")
+    _, text = card_of_row(table / "serial.json")
+    assert "| BLEU | 26.5 ± 2.1 | 25.0 | 28.0 |" in text and "| metric | score | seed 1 | seed 2 | signature |" in text
+    assert "in 65.0 minutes on an abacus (2 threads), means over the seeds 1, 2;" in text
 
 
 @feature
