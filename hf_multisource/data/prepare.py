@@ -7,6 +7,7 @@ complete. The same corpus and the same settings give the same files.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from hf_multisource.data.rules import RuleCounts, Rules, apply_rules
 from hf_multisource.data.streams import TextRow, stream_rows
 
 COUNTS = "counts.json"
+LINE_ENDS = re.compile(r"\s*[\r\n]\s*")  # in a cell of a table, where a text may have several lines
 
 
 def prepare_corpus(
@@ -174,7 +176,7 @@ def write_columns(
         folder: The folder.
         split: Name of the split.
         columns: Names of the columns.
-        rows: The rows; an absent text gives an empty line.
+        rows: The rows; an absent text gives an empty line. Line ends in a text become a blank.
     """
     with ExitStack() as stack:
         files = {
@@ -183,4 +185,9 @@ def write_columns(
         }
         for row in rows:
             for name, file in files.items():
-                file.write(f"{row[name] or ''}\n")
+                file.write(f"{_one_line(row[name] or '')}\n")
+
+
+def _one_line(text: str) -> str:
+    """A text without line ends."""
+    return LINE_ENDS.sub(" ", text).strip() if LINE_ENDS.search(text) else text

@@ -73,8 +73,24 @@ class Direction:
         names = [*self.data.sources, self.data.target]
         read = self.data.model_rows([{name: row[name] for name in names} for row in rows])
         found = log_probabilities(self.model, self.processor, read, self.data.target, self.data.max_length, batch_size)
-        words = [len((row[self.data.target] or "").split()) + 1 for row in rows]
-        return [-log / count for log, count in zip(found, words, strict=True)]
+        return [-log / words for log, words in zip(found, self.words_scored(rows), strict=True)]
+
+    def words_scored(self, rows: Sequence[TextRow]) -> list[float]:
+        """Count the words of the targets, and one for the end of each sentence.
+
+        Args:
+            rows: Rows with the target.
+
+        Returns:
+            The numbers. Of a target that is longer than `max_length`, only the share of the words counts that is
+            scored: otherwise, the words that are cut would seem likely.
+        """
+        texts = [row[self.data.target] or "" for row in rows]
+        ends = 1  # tokens at the end of a sentence, which are never cut
+        tokens = [len(ids) - ends for ids in self.processor.tokenizer(text_target=texts)["input_ids"]]
+        limit = self.data.max_length - ends
+        shares = [min(limit / max(count, 1), 1) for count in tokens]
+        return [share * len(text.split()) + 1 for share, text in zip(shares, texts, strict=True)]
 
 
 def dual_cross_entropy(forward: float, backward: float) -> float:

@@ -11,7 +11,7 @@ from pytest import approx
 from hf_multisource.cli.app import main
 from hf_multisource.evaluation.decoding import load_model
 from hf_multisource.evaluation.likelihood import cross_entropy
-from hf_multisource.evaluation.score_filter import choose_rows, dual_cross_entropy
+from hf_multisource.evaluation.score_filter import choose_rows, dual_cross_entropy, load_directions
 from runs import files_of, make_folder, train_at, write_lines
 
 
@@ -84,6 +84,25 @@ def test_the_command_writes_the_best_rows_their_scores_and_the_counts(
     limit = ["--threshold", str(counts["highest_score"]), "--languages", "cs", "fr", "--out", str(folder / "below")]
     main(["filter", str(folder / "corpus"), *runs, *limit])
     assert (folder / "below/train.fr").read_bytes() == (folder / "some/train.fr").read_bytes()
+
+
+def test_a_text_that_is_cut_scores_no_better_than_what_is_left_of_it(folder: Path) -> None:
+    """Of the 200 words, `max_length` (32) leaves 31; what is cut must not be counted as likely words."""
+    (forward, _) = load_directions(str(folder / "forward"), str(folder / "backward"), "cpu")
+    rows = [{"en": "two dogs", "de": "zwei Hunde", "cs": " ".join(["pes"] * words)} for words in (31, 200)]
+    cut, long = forward.cross_entropies(rows, 2)
+    assert len(forward.processor.tokenizer(text_target="pes pes")["input_ids"]) == 3
+    assert forward.data.max_length == 32 and long == approx(cut, rel=1e-6)
+
+
+def test_a_line_end_in_a_cell_shifts_no_line_of_another_language(folder: Path) -> None:
+    (folder / "table").mkdir()
+    cells = '"two\ndogs","zwei\r\n\nHunde","dva psi\n"\ndog,Hund,pes\n'
+    (folder / "table" / "train.csv").write_text("en,de,cs\n" + cells, encoding="utf-8", newline="")
+    runs = ["--forward", str(folder / "forward"), "--backward", str(folder / "backward"), "--device", "cpu"]
+    main(["filter", str(folder / "table"), *runs, "--out", str(folder / "lines"), "--keep", "1"])
+    columns = [(folder / f"lines/train.{name}").read_text("utf-8").splitlines() for name in ("en", "de", "cs")]
+    assert columns == [["two dogs", "dog"], ["zwei Hunde", "Hund"], ["dva psi", "pes"]]
 
 
 @pytest.mark.parametrize(
