@@ -24,7 +24,8 @@ from hf_multisource.evaluation.graph_stages import Stage
 from hf_multisource.recipes.reading import parse_yaml
 
 PIPELINE, LOCK, BUSY = "dvc.yaml", "dvc.lock", ".graph.lock"
-IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n"
+# Checkpoints, and scores that `hf-multisource score` writes into the folder of a run if it is called by hand.
+IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n*/scores/\n*/scores-ensemble/\n"
 DONE, CHANGED, BEGUN, OPEN = "done", "changed", "begun", "to do"
 
 
@@ -174,12 +175,8 @@ class Engine:
         """
         finished = self.finished()
         for name, stage in self.stages.items():
-            folder = Path(stage.folder)
-            own = stage.step.kind in ("train", "score")  # whose commands refuse such folders
-            if name in finished or not folder.exists() or own:
-                continue
-            if any(folder.iterdir()) and not any(folder.glob("*.json")):  # counts, or the record of a translation
-                raise FileExistsError(f"steps.{name}: {folder} exists, but was not written by this step; move it")
+            if name not in finished and stage.has_foreign_files():
+                raise FileExistsError(f"steps.{name}: {stage.folder} exists, but was not written by this step; move it")
 
     def check_commands(self) -> None:
         """Refuse settings that are not those with which a step was finished.

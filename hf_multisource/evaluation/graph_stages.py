@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_multisource.data.prepare import COUNTS
 from hf_multisource.data.rows import find_texts
+from hf_multisource.evaluation.score_filter import SCORE
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import read_json
 from hf_multisource.recipes.catalogue import find_recipe
@@ -31,6 +33,9 @@ class Stage:
         reads: Files and folders.
         folder: What it writes.
         keeps: Whether its command continues in a folder that is there; else the folder appears when it is complete.
+        writes: Names of all files and folders that it writes into its folder; empty: its command refuses others.
+        marks: Those of `writes` of which one is there as soon as there is anything.
+        record: Settings that `counts.json` in its folder holds.
     """
 
     step: Step
@@ -38,6 +43,24 @@ class Stage:
     reads: tuple[str, ...]
     folder: str
     keeps: bool
+    writes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def has_foreign_files(self) -> bool:
+        """Return whether its folder holds what this step has not written.
+
+        Returns:
+            The answer; False where its command checks that itself.
+        """
+        folder = Path(self.folder)
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if not names or not self.writes:
+            return False
+        if not names <= {*self.writes} or names.isdisjoint(self.marks):
+            return True
+        counts = read_json(folder / COUNTS) if self.record else {}
+        return any(counts.get(key) != value for key, value in self.record.items())
 
 
 def stages_of(graph: Graph) -> dict[str, Stage]:
@@ -60,12 +83,12 @@ def stages_of(graph: Graph) -> dict[str, Stage]:
             continue
         try:
             commands, reads = makers[step.kind](graph, step)
+            written = _written(graph, step)
         except (ValueError, OSError) as error:
             raise type(error)(f"steps.{name}: {error}") from error
         folder = str(graph.work / name)
-        stages[name] = Stage(
-            step, commands, tuple(dict.fromkeys(reads)), folder, step.kind not in ("prepare", "filter")
-        )
+        keeps = step.kind not in ("prepare", "filter")
+        stages[name] = Stage(step, commands, tuple(dict.fromkeys(reads)), folder, keeps, **written)
     return stages
 
 
@@ -119,6 +142,24 @@ def _inputs(graph: Graph, corpus: Corpus) -> list[str]:
     return [corpus.path] if corpus.made else list(_files(graph, corpus).values())
 
 
+def _written(graph: Graph, step: Step) -> dict[str, Any]:
+    """`writes`, `marks` and `record` of the stage of a step."""
+    if step.kind == "translate":
+        corpus = graph.corpora[step.subject]
+        out = f"{corpus.split}.{step.settings['into']}"
+        marks = (f"{out}.json", f"{out}.parts")
+        return {"marks": marks, "writes": (out, *marks, *(Path(one).name for one in _files(graph, corpus).values()))}
+    if step.kind not in ("prepare", "filter"):
+        return {}
+    corpus = graph.corpora[step.subject]
+    columns = [*corpus.languages, *([SCORE] if step.kind == "filter" else [])]
+    return {
+        "marks": (COUNTS,),
+        "writes": (COUNTS, *(f"{corpus.split}.{name}" for name in columns)),
+        "record": {"data": corpus.path, "split": corpus.split, "languages": [*corpus.languages]},
+    }
+
+
 def _program(step: Step, command: str) -> list[str]:
     """The first words of a command line."""
     launch = shlex.split(step.launch)
@@ -142,11 +183,15 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 
 
 def _train(graph: Graph, step: Step) -> Made:
-    _, changes = recipe_of(graph, step)
+    recipe, changes = recipe_of(graph, step)
+    tokenizer = recipe.tokenizer.load
+    if tokenizer is not None and not Path(tokenizer).is_relative_to(graph.work):  # else a step writes it
+        recipe.check_tokenizer_folder()
     words = [*_program(step, "train"), step.subject, "--resume"]
     for key, value in changes.items():
         words += [f"--{key}", json.dumps(value, ensure_ascii=False)]
     reads = [step.subject] if str(find_recipe(step.subject)) == step.subject else []  # shipped ones have names
+    reads += [] if tokenizer is None else [tokenizer]
     for corpus in [*(one for _, one in corpora_of(graph, step.settings["on"])), graph.corpora[step.settings["dev"]]]:
         reads += _inputs(graph, corpus)
     return (tuple(words),), reads
@@ -166,7 +211,7 @@ def _translate(graph: Graph, step: Step) -> Made:
     words += ["--out", f"{folder}/{corpus.split}.{into}"]
     copies = ("cp", *files.values(), folder)
     # The copies last: a translation that is refused leaves the folder as it is.
-    return (tuple(words), copies), [*_inputs(graph, corpus), str(graph.work / model)]
+    return (tuple(words), copies), [*_inputs(graph, corpus), str(graph.work / model), *_shortlist(step)]
 
 
 def _prepare(graph: Graph, step: Step) -> Made:
@@ -191,7 +236,15 @@ def _filter(graph: Graph, step: Step) -> Made:
 def _score(graph: Graph, step: Step) -> Made:
     run, corpus = str(graph.work / step.subject), graph.corpora[step.settings["on"]]
     words = [*_program(step, "score"), run, "--data", corpus.path, "--split", corpus.split, *_options(step.options)]
-    return ((*words, "--out", str(graph.work / step.name)),), [run, *_inputs(graph, corpus)]
+    return ((*words, "--out", str(graph.work / step.name)),), [run, *_inputs(graph, corpus), *_shortlist(step)]
+
+
+def _shortlist(step: Step) -> list[str]:
+    """The file to which an option restricts the tokens that are generated."""
+    file = step.options.get("shortlist")
+    if file is not None and not Path(str(file)).is_file():
+        raise FileNotFoundError(f"options: shortlist is {str(file)!r}, and there is no such file")
+    return [] if file is None else [str(file)]
 
 
 # What is known before, and from earlier steps.
@@ -203,7 +256,7 @@ def _rows(graph: Graph, counts: Mapping[str, int], name: str) -> tuple[int, bool
         return counts[name], False
     step = graph.steps[name]
     if step.kind in ("prepare", "filter"):
-        record = graph.work / name / "counts.json"
+        record = graph.work / name / COUNTS
         if record.exists():
             return int(read_json(record)["kept"]), False
         return _rows(graph, counts, step.subject)[0], True

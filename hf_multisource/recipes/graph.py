@@ -457,17 +457,20 @@ def count_rows(graph: Graph) -> dict[str, int]:
             if is_same_split((one.path, one.split), (corpus.path, corpus.split)):
                 raise ValueError(f"the held-out set {name!r} is the corpus {corpus.name!r}: {corpus.path}")
             columns = [one.languages.index(language) for language in languages]
-            rest[name] = {tuple(row[i] for i in columns) for row in sets[name]}
+            texts = {tuple(row[i] for i in columns) for row in sets[name]}
+            rest[name] = {row for row in texts if any(row)}
+            if not rest[name]:  # all of its texts are in other languages
+                del rest[name]
         counts[corpus.name] = 0
         try:
             for row in rows_of(corpus, corpus.languages):
                 counts[corpus.name] += 1
-                for name, languages in shared.items():
-                    rest[name].discard(tuple(row[corpus.languages.index(language)] for language in languages))
+                for name, left in rest.items():
+                    left.discard(tuple(row[corpus.languages.index(language)] for language in shared[name]))
         except (OSError, ValueError) as error:
             raise type(error)(f"corpus {corpus.name!r}: {error}") from error
         for name, left in rest.items():
-            if sets[name] and not left:
+            if not left:
                 raise ValueError(
                     f"the held-out set {name!r} is inside the corpus {corpus.name!r}: all of its rows in "
                     f"{', '.join(shared[name])} are rows of {corpus.path}; remove them from the corpus"

@@ -58,6 +58,10 @@ def test_the_graph_reads_them(
 ) -> None:
     kk_ru_en.main([str(folder / "data"), str(folder / "news"), str(folder / "data" / "kk_ru_en_halves")])
     monkeypatch.chdir(folder)
+    for name in ("latin", "cyrillic"):
+        tokenizer = folder / "runs" / "kk_ru_en_tokenizers" / name
+        tokenizer.mkdir(parents=True)
+        (tokenizer / "tokenizer_config.json").write_text("{}")
     graph_command.main([str(GRAPH), "--dry_run"])
     said = capsys.readouterr().out
     assert all(row in said for row in ("| score-kk-made ", "| news-kk-made ", "| made_a-guarded "))

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from hf_multisource.cli import graph as graph_command
+from hf_multisource.evaluation.graph_engine import Engine
 from hf_multisource.evaluation.graph_stages import duration, stages_of
 from hf_multisource.recipes.graph import load_graph
 from runs import files_of, read_json, write_lines
@@ -107,6 +108,8 @@ def test_the_toy_graph_runs_from_the_first_model_to_the_scores_of_the_last(
 
 def test_a_finished_graph_runs_nothing_again(finished: tuple[Path, float, str]) -> None:
     folder, _, first = finished
+    (folder / "work" / "both" / "scores").mkdir()  # where `score`, called by hand, writes
+    (folder / "work" / "both" / "scores" / "test.json").write_text("{}")
     before = {path: content for path, content in files_of(folder / "work").items() if not path.startswith(".dvc")}
     again = finish(folder)
     assert first.count("Running stage") == STAGES and "Running stage" not in again
@@ -309,15 +312,77 @@ def test_every_corpus_that_a_training_reads_is_guarded(tmp_path: Path, monkeypat
             assert set(places) == {"sets:dev", "sets:test"}
 
 
-@pytest.mark.parametrize("name", ["clean", "crossed"])
-def test_a_folder_that_no_step_has_made_is_refused(name: str, tmp_path: Path) -> None:
+COUNTS = json.dumps({"data": "pairs", "split": "train", "languages": ["scarce", "target"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("clean", {"train.scarce": "mine"}),
+        ("crossed", {"train.scarce": "mine"}),
+        ("clean", {"train.scarce": "mine", "counts.json": COUNTS.replace("pairs", "others")}),
+        ("clean", {"train.scarce": "mine", "counts.json": COUNTS, "notes.txt": "mine"}),
+        ("crossed", {"train.scarce": "mine", "notes.json": "{}"}),
+    ],
+)
+def test_a_folder_that_no_step_has_made_is_refused(name: str, files: dict[str, str], tmp_path: Path) -> None:
     make_toy_graph(tmp_path)
     (tmp_path / "work" / name).mkdir(parents=True)
-    (tmp_path / "work" / name / "train.scarce").write_text("mine")
+    for file, content in files.items():
+        (tmp_path / "work" / name / file).write_text(content)
     before = files_of(tmp_path)
     with pytest.raises(SystemExit, match=rf"steps\.{name}: work/{name} exists, but was not written by this step"):
         call(tmp_path)
     assert files_of(tmp_path) == before
+
+
+def test_a_folder_that_a_killed_step_has_left_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill before DVC notes that `prepare` has finished, and one before `translate` notes its settings."""
+    monkeypatch.chdir(tmp_path)
+    stages = stages_of(load_graph(make_toy_graph(tmp_path)))
+    Path("work/clean").mkdir(parents=True)
+    Path("work/clean/counts.json").write_text(COUNTS)
+    Path("work/clean/train.target").write_text("one\n")
+    Path("work/crossed/train.rich.parts").mkdir(parents=True)
+    Engine(Path("work"), stages).check_foreign()
+
+
+def test_a_training_reads_its_tokenizer_and_a_translation_its_shortlist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = toy_graph()
+    graph["steps"]["to_rich"]["options"] = {"max_steps": 4, "load": "tokenizers/rich"}
+    for name in ("crossed_dev", "result"):
+        graph["steps"][name]["options"] = {"num_beams": 2, "shortlist": "words.txt"}
+    make_toy_graph(tmp_path, graph)
+    with pytest.raises(SystemExit, match=r"steps\.to_rich: tokenizer\.load must .*'tokenizers/rich': there is no such"):
+        call(tmp_path, "--dry_run")
+    write_lines(tmp_path / "words.txt", ["bado"])
+    (tmp_path / "tokenizers/rich").mkdir(parents=True)
+    (tmp_path / "tokenizers/rich/tokenizer_config.json").write_text("{}")
+    stages = stages_of(load_graph("graph.yaml"))
+    assert "tokenizers/rich" in stages["to_rich"].reads and "tokenizers/rich" not in stages["both"].reads
+    assert [name for name, stage in stages.items() if "words.txt" in stage.reads] == ["crossed_dev", "result"]
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(
+        SystemExit, match=r"steps\.crossed_dev: options: shortlist is 'words.txt', and there is no such"
+    ):
+        call(tmp_path, "--dry_run")
+
+
+def test_a_set_whose_texts_are_in_other_languages_is_inside_no_corpus(tmp_path: Path) -> None:
+    graph = toy_graph()
+    graph["held_out"]["bridge_dev"]["path"] = "empty"
+    make_toy_graph(tmp_path, graph)
+    (tmp_path / "empty").mkdir()
+    write_lines(tmp_path / "empty/dev.scarce", ["ba", "do"])
+    write_lines(tmp_path / "empty/dev.rich", ["", ""])
+    graph["corpora"]["alone"] = {"path": "alone", "languages": ["rich"]}
+    (tmp_path / "alone").mkdir()
+    write_lines(tmp_path / "alone/train.rich", ["bado", "", "bado"])
+    write_graph(tmp_path, graph)
+    call(tmp_path, "--dry_run")
 
 
 def test_an_unknown_step_after_until_and_a_missing_engine_are_named(
