@@ -491,6 +491,9 @@ def test_the_graph_of_the_page_is_whole_and_short(tmp_path: Path, monkeypatch: p
     call(tmp_path, "--dry_run")
     stages = stages_of(load_graph("graph.yaml"))
     assert {"kk_ru-guarded", "scarce_both-guarded", "back_both-guarded"} <= stages.keys()
+    (words,) = stages["kk_ru_en"].commands
+    tags = [entry.get("tag", {}) for entry in json.loads(words[words.index("--data.train") + 1])]
+    assert tags == [{}, {"kk": "<BT>"}, {"kk": "<BT>"}], "the Russian is synthetic in the test set, too, without a tag"
 
 
 def test_durations_in_words() -> None:
