@@ -3,7 +3,8 @@
     python training/prepare/disjoint_multi30k.py DATA OUT [--scarce 2000] [--seed 1]
 
 DATA holds `train`, `val` and `test_2016_flickr` in cs, de and en. Czech plays the scarce language and German the rich
-one. No training sentence is in two of the corpora, so no text is known in all three languages:
+one. No training line is in two of the corpora, so none is given in all three languages. The few sentences that Multi30k
+itself holds twice may be in two of the corpora:
 
     cs_en    --scarce pairs of Czech and English
     cs_de    half of the other lines, in Czech and German
