@@ -89,7 +89,8 @@ def test_the_command_writes_the_best_rows_their_scores_and_the_counts(
 def test_a_text_that_is_cut_scores_no_better_than_what_is_left_of_it(folder: Path) -> None:
     """Of the 200 words, `max_length` (32) leaves 31; what is cut must not be counted as likely words."""
     (forward, _) = load_directions(str(folder / "forward"), str(folder / "backward"), "cpu")
-    rows = [{"en": "two dogs", "de": "zwei Hunde", "cs": " ".join(["pes"] * words)} for words in (31, 200)]
+    row: dict[str, str | None] = {"en": "two dogs", "de": "zwei Hunde"}
+    rows = [{**row, "cs": " ".join(["pes"] * words)} for words in (31, 200)]
     cut, long = forward.cross_entropies(rows, 2)
     assert len(forward.processor.tokenizer(text_target="pes pes")["input_ids"]) == 3
     assert forward.data.max_length == 32 and long == approx(cut, rel=1e-6)
