@@ -658,6 +658,17 @@ def test_a_score_that_fails_in_its_first_batch_blocks_no_other_settings(
     assert len(read_lines(run / "scores" / "test.all.txt")) == 12
 
 
+def test_scored_translations_have_tokens_of_the_shortlist_alone(run: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "words.txt"
+    write_lines(listed, REFERENCES[:1])
+    score.main([str(run), *OPTIONS, "--out", str(tmp_path / "all")])
+    score.main([str(run), *OPTIONS, "--out", str(tmp_path / "few"), "--shortlist", str(listed)])
+    every, few = ("".join(read_lines(tmp_path / name / "test.all.txt")) for name in ("all", "few"))
+    assert {*few} <= {*REFERENCES[0]} and not {*every} <= {*REFERENCES[0]}
+    report = json.loads((tmp_path / "few" / "test.json").read_text())
+    assert report["search"]["shortlist"] == str(listed)
+
+
 @pytest.mark.parametrize(
     ("recipe", "longest"), [(True, 16), (False, 1024)], ids=["a run folder", "a model without recipe"]
 )
