@@ -24,8 +24,8 @@ from hf_multisource.evaluation.graph_stages import Stage
 from hf_multisource.recipes.reading import parse_yaml
 
 PIPELINE, LOCK, BUSY = "dvc.yaml", "dvc.lock", ".graph.lock"
-# Checkpoints, and scores that `hf-multisource score` writes into the folder of a run if it is called by hand.
-IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n*/scores/\n*/scores-ensemble/\n"
+# Checkpoints, and what `score` and `calibrate` write into the folder of a run if they are called by hand.
+IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n*/scores/\n*/scores-ensemble/\n*/confidence.json\n"
 DONE, CHANGED, BEGUN, OPEN = "done", "changed", "begun", "to do"
 
 

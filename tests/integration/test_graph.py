@@ -108,7 +108,8 @@ def test_the_toy_graph_runs_from_the_first_model_to_the_scores_of_the_last(
 
 def test_a_finished_graph_runs_nothing_again(finished: tuple[Path, float, str]) -> None:
     folder, _, first = finished
-    (folder / "work" / "both" / "scores").mkdir()  # where `score`, called by hand, writes
+    (folder / "work" / "both" / "scores").mkdir()  # where `score`, called by hand, writes, and `calibrate`
+    (folder / "work" / "both" / "confidence.json").write_text("{}")
     (folder / "work" / "both" / "scores" / "test.json").write_text("{}")
     before = {path: content for path, content in files_of(folder / "work").items() if not path.startswith(".dvc")}
     again = finish(folder)
