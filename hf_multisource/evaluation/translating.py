@@ -329,9 +329,15 @@ def translate(job: Translation) -> None:
     if job.out:
         facts = describe_job(job, search, model)
         try:
-            decode_shards(
+            whole = decode_shards(
                 model, processor, rows, Path(job.out), search, batch_size=job.batch_size, facts=facts, share=share
             )
+            if not whole:
+                print(
+                    f"process {share.index} of {share.count} (RANK, WORLD_SIZE) has written its part; {job.out} "
+                    "appears with the last part",
+                    file=sys.stderr,
+                )
         except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
             raise type(error)(f"the same command continues {job.out}") from error
         except (OSError, ValueError) as error:

@@ -74,12 +74,15 @@ def whole(folder: Path) -> bytes:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_share_the_lines_and_the_last_one_joins_them(
-    count: int, folder: Path, whole: bytes, tmp_path: Path
+    count: int, folder: Path, whole: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.cs"
     for index in reversed(range(1, count)):
         assert run(folder, out, share=(index, count)) == b"", "the file is not there before it is whole"
+        said = f"process {index} of {count} (RANK, WORLD_SIZE) has written its part; {out} appears with the last part"
+        assert said in capsys.readouterr().err
     assert run(folder, out, share=(0, count)) == whole
+    assert "appears with the last part" not in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.cs", "out.cs.json"]
 
 
