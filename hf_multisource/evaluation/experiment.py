@@ -7,6 +7,7 @@ process ends in any way. What was interrupted is resumed. RUNS/<experiment> hold
     <row>/seed-<n>             a run folder, with `cell.json` when the cell is done
     <row>-<source>/seed-<n>    the same for rows of the kind `best_source`
     <row>/seeds-1-2-3          scores of the ensemble of these seeds
+    <row>/once                 scores of a row that needs no model
     data.json                  fingerprints of the data with which the runs began
     locks/                     the locks
 
@@ -31,17 +32,18 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hf_multisource.data.checks import check_choice
-from hf_multisource.data.files import single_line, write_json, write_text
+from hf_multisource.data.files import read_lines, single_line, write_json, write_text
 from hf_multisource.data.rows import Split, read_split
 from hf_multisource.evaluation.experiment_page import EXPERIMENT, describe_experiment, write_page
 from hf_multisource.evaluation.kept_cells import keep_cell, restore_cell
+from hf_multisource.evaluation.lookups import describe_answers, remembered_texts, score_texts
 from hf_multisource.evaluation.presence import measure_presence
 from hf_multisource.evaluation.results import MADE_OF, compare, make_row, read_result, runs_of, scored_splits
 from hf_multisource.evaluation.row_analysis import mean_words, measure_sources, measure_symbols, measure_words
-from hf_multisource.evaluation.scoring import Scoring, score
+from hf_multisource.evaluation.scoring import Scoring, count_whole, score
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
-from hf_multisource.recipes.experiments import Experiment, ExperimentRow
+from hf_multisource.recipes.experiments import LOOKED_UP, MEMORY_FIRST, Experiment, ExperimentRow
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.run_folder import RECIPE, SUMMARY, data_fingerprint, is_finished
 from hf_multisource.recipes.schema import CATALOGUES
@@ -52,6 +54,7 @@ from hf_multisource.recipes.widths import match_parameters
 DATA = "data.json"  # in the folder of the experiment's runs
 DONE = "cell.json"  # in the folder of a cell that is done: how it was scored
 WORDS = "words.json"  # in the folder of a cell of the row `analysed`: what `measure_words` gave
+ONCE = "once"  # folder of the only cell of a row that needs no model
 WEIGHTS = "model.safetensors"
 CELLS = "cells"  # in the folder of the rows: archives of the cells that are done
 
@@ -62,7 +65,7 @@ class Cell:
 
     Args:
         row: The row.
-        seed: The seed; of an ensemble, the first of its seeds.
+        seed: The seed; of an ensemble, the first of its seeds; of a row that needs no model, the experiment's first.
         folder: Its folder.
         source: The only source of the model; None: all.
         of: Folders of the runs that write the hypotheses, if they are not its own.
@@ -85,6 +88,11 @@ class Cell:
     def needs(self) -> tuple[Path, ...]:
         """Folders of the cells that must be done before."""
         return (*self.of, self.reverse) if self.reverse else self.of
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its folder is that of a training."""
+        return self.row.kind in ("train", "best_source") and not self.of
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,10 @@ def cells_of(
             elif row.kind == "rerank":
                 written, reverse = (seed_folder(root / row.settings[key], seed) for key in ("of", "reverse"))
                 cells.append(Cell(row, seed, own, of=(written,), reverse=reverse))
+            elif row.kind == MEMORY_FIRST:
+                cells.append(Cell(row, seed, own, of=(seed_folder(root / row.settings["of"], seed),)))
+            elif row.kind in LOOKED_UP and seed == experiment.seeds[0]:
+                cells.append(Cell(row, seed, root / name / ONCE))
     for name, row in rows.items():
         if row.kind == "ensemble" and len(experiment.seeds) > 1:
             folder = root / name / f"seeds-{'-'.join(map(str, experiment.seeds))}"
@@ -236,6 +248,12 @@ class Run:
             self._splits.update(read)
         return self._splits
 
+    def test_split(self) -> Split:
+        """Return the rows of the test split on which all rows of the experiment are scored."""
+        split, limit = self.splits()["test"], self.experiment.score.get("limit")
+        chosen = [i for i, line in enumerate(split.kept) if limit is None or line < limit]
+        return replace(split, rows=[split.rows[i] for i in chosen], kept=[split.kept[i] for i in chosen])
+
     def check_data(self) -> None:
         """Check, before anything is trained, that the data can be read and are those with which the runs began.
 
@@ -248,6 +266,10 @@ class Run:
             metric = str(self.plain_recipe().training.get("metric_for_best_model")).removeprefix("eval_")
             if row.kind == "best_source":
                 check_choice(tuple(METRICS), **{f"rows.{row.name}.best_source: training.metric_for_best_model": metric})
+            forms = self.plain_recipe().forms() if row.kind in (*LOOKED_UP, MEMORY_FIRST) else {}
+            for source in self.experiment.sources_of(row):
+                if (form := forms.get(source, "text")) != "text":
+                    raise ValueError(f"rows.{row.name}.{row.kind}: source {source!r} must be a text; it is {form}")
         if not path.exists():
             return
         before = read_result(path)
@@ -288,7 +310,7 @@ class Run:
             return f"kept in {self.archive_of(cell)}"
         if waiting := [folder for folder in cell.needs if folder not in self._done]:
             return f"waiting for {', '.join(folder.relative_to(self.root).as_posix() for folder in waiting)}"
-        if not cell.of and (cell.folder / SUMMARY).exists():
+        if cell.is_trained and (cell.folder / SUMMARY).exists():
             return "trained" if is_finished(cell.folder, self.recipe(cell)[0]) else "trained with another recipe"
         return "begun" if cell.folder.exists() else "not begun"
 
@@ -301,7 +323,10 @@ class Run:
     def settings(self, cell: Cell) -> JsonObject:
         """Return what `DONE` holds: whether and how the cell was scored, and the words that were looked at."""
         words = self.experiment.words if cell.row.name == self.experiment.analysed else None
-        scored = {"score": self.score_options(cell.row) if cell.row.shown else None}
+        scored: JsonObject = {"score": self.score_options(cell.row) if cell.row.shown else None}
+        if cell.row.kind in (*LOOKED_UP, MEMORY_FIRST):
+            data = self.plain_recipe().data
+            scored |= {"lookup": {**cell.row.settings, "metrics": data.metrics, "placeholders": data.placeholders}}
         return {**scored, "words": words} if words else scored
 
     def score_options(self, row: ExperimentRow) -> JsonObject:
@@ -413,8 +438,7 @@ class Run:
         if archives and read_result(kept / DATA) != self.fingerprints():
             self.say(f"{kept}: not used, these cells read other data")
             return
-        rows = self.splits()["test"].rows[: self.experiment.score.get("limit")]
-        references = [single_line(row[self.experiment.target] or "") for row in rows]
+        references = [single_line(row[self.experiment.target] or "") for row in self.test_split().rows]
         for archive in archives:
             row, _, name = archive.stem.rpartition(".")
             cell = self.cell_at(self.root / row / name)
@@ -437,6 +461,8 @@ class Run:
                         return Cell(row, numbers[0], folder, source)
             elif name == row.name and row.kind == "train":
                 return Cell(row, numbers[0], folder)
+            elif name == row.name and row.kind in LOOKED_UP:
+                return Cell(row, self.experiment.seeds[0], folder) if last == ONCE else None
             elif name == row.name:
                 of = tuple(seed_folder(self.root / row.settings["of"], number) for number in numbers)
                 reverse = seed_folder(self.root / row.settings["reverse"], numbers[0]) if row.kind == "rerank" else None
@@ -447,7 +473,7 @@ class Run:
         """Return whether a folder holds what a finished cell has in its own folder."""
         if not (folder / DONE).exists() or read_result(folder / DONE) != self.settings(cell):
             return False
-        return bool(cell.of) or is_finished(folder, self.recipe(cell)[0])
+        return not cell.is_trained or is_finished(folder, self.recipe(cell)[0])
 
     def chosen_rows(self) -> list[ExperimentRow]:
         """Return the rows that are to be run."""
@@ -486,21 +512,25 @@ class Run:
             cell: The cell, locked.
         """
         self.say(cell.name)
-        if not cell.of:
+        if cell.is_trained:
             recipe, command = self.recipe(cell)
             if not is_finished(cell.folder, recipe):
                 train(recipe, resume=cell.folder.exists(), command=command)
-        for folder in cell.needs or (cell.folder,):
+        looked_up = cell.row.kind in (*LOOKED_UP, MEMORY_FIRST)
+        for folder in () if looked_up else cell.needs or (cell.folder,):
             if not (folder / WEIGHTS).exists():
                 raise ValueError(
                     f"{folder} was restored without its weights, which {cell.name} needs: to train it again, remove "
                     f"this folder and its archive in {self.table / CELLS}"
                 )
-        if cell.row.shown:
+        if cell.row.shown and looked_up:
+            self.look_up(cell)
+        elif cell.row.shown:
             self.score(cell)
         settings, known = self.settings(cell), self.experiment
         if words := settings.get("words"):
-            write_json(cell.folder / WORDS, measure_words(cell.folder, words, known.sources, known.target))
+            sources = known.sources_of(cell.row)
+            write_json(cell.folder / WORDS, measure_words(cell.folder, words, sources, known.target))
         write_json(cell.folder / DONE, settings)
         self._done.add(cell.folder)
         self.keep(cell)
@@ -515,9 +545,9 @@ class Run:
         """
         options = self.score_options(cell.row)
         run, out = cell.folder, None
-        if cell.source:
+        if cell.source or self.experiment.sources_of(cell.row) != self.experiment.sources:
             options["sources"] = self.experiment.sources  # on the lines on which the other rows are scored
-        elif cell.reverse:
+        if cell.reverse:
             run, out = cell.of[0], cell.folder / "reranking"
             options["rerank"] = str(cell.reverse)
         elif cell.of:
@@ -529,11 +559,40 @@ class Run:
         if cell.reverse and out:
             self.keep_reranked(report, out, cell.folder / "scores")
         if cell.of:
-            paths = {
-                key: [f"../../{folder.relative_to(self.root).as_posix()}" for folder in folders]
-                for key, folders in (("of", cell.of), ("with", (cell.reverse,) if cell.reverse else ()))
-            }
-            write_json(cell.folder / MADE_OF, paths)
+            self.write_made_of(cell)
+
+    def write_made_of(self, cell: Cell) -> None:
+        """Write which runs a cell is made of."""
+        paths = {
+            key: [f"../../{folder.relative_to(self.root).as_posix()}" for folder in folders]
+            for key, folders in (("of", cell.of), ("with", (cell.reverse,) if cell.reverse else ()))
+        }
+        write_json(cell.folder / MADE_OF, paths)
+
+    def look_up(self, cell: Cell) -> None:
+        """Score a cell whose hypotheses are copies of a source, or answers of a translation memory.
+
+        Args:
+            cell: The cell.
+        """
+        known, row, data = self.experiment, cell.row, self.plain_recipe().data
+        split, sources = self.test_split(), known.sources_of(row)
+        texts, memory = [str(one[sources[0]] or "") for one in split.rows], None
+        if row.kind != "copy":
+            answers = remembered_texts(
+                self.splits()["train"].rows,
+                split.rows,
+                sources,
+                known.target,
+                syntax=data.placeholders,
+                similar=row.settings.get("similar", False),
+            )
+            memory = describe_answers(answers, [one[known.target] or "" for one in split.rows])
+            others = [read_lines(run / "scores" / f"{data.test}.all.txt") for run in cell.of] or [[""] * len(answers)]
+            texts = [other if text is None else text for text, other in zip(answers, others[0], strict=True)]
+        command = f"{known.command} --rows {row.name}"
+        score_texts(cell.folder / "scores", texts, split, data, sources=sources, command=command, memory=memory)
+        self.write_made_of(cell)
 
     def keep_reranked(self, report: JsonObject, folder: Path, out: Path) -> None:
         """Write scores in which the reranked hypotheses are those of condition `all`.
@@ -547,12 +606,16 @@ class Run:
         entry = report["conditions"]["reranked"]
         out.mkdir(parents=True, exist_ok=True)
         texts = {name: (folder / f"{split}.{name}.txt").read_text("utf-8") for name in ("reranked", "reference")}
-        rows = read_split(self.experiment.path, split, sources, target).rows
+        known = self.experiment
+        rows = read_split(known.path, split, known.sources, target, limit=known.score.get("limit")).rows
         hypotheses, references = (text.split("\n")[:-1] for text in texts.values())
-        presence = measure_presence(hypotheses, references, rows, sources, metrics_of(entry))
+        presence = measure_presence(hypotheses, references, rows, known.sources, metrics_of(entry))
+        whole = {}
+        if before := report.get("placeholders"):
+            whole = {"placeholders": count_whole(hypotheses, rows, sources, before["syntax"])}
         write_text(out / f"{split}.all.txt", texts["reranked"])
         write_text(out / f"{split}.reference.txt", texts["reference"])
-        write_json(out / f"{split}.json", {**report, "conditions": {"all": entry}, "presence": presence})
+        write_json(out / f"{split}.json", {**report, **whole, "conditions": {"all": entry}, "presence": presence})
 
     def write_experiment(self) -> None:
         """Write what the page says about the experiment itself."""
@@ -597,26 +660,27 @@ class Run:
         known, split = self.experiment, row["split"]
         rows = read_split(known.path, split, known.sources, known.target, limit=known.score.get("limit")).rows
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources][:2]
-        measured: JsonObject = {
-            "left_out": measure_sources(folder, split, rows, known.sources, metrics),
-            "symbols": measure_symbols(folder, split),
-        }
+        sources = known.sources_of(known.rows[row["name"]])
+        measured: JsonObject = {"left_out": measure_sources(folder, split, rows, sources, metrics)}
+        if self.plain_recipe().tokenizer.kind == "symbols":
+            measured["symbols"] = measure_symbols(folder, split)
         words = [read_result(run / WORDS) for run in runs_of(folder) if (run / WORDS).exists()]
         return {**measured, **({"words": mean_words(words)} if words else {})}
 
     def comparison(self, folder: Path, row: Mapping[str, Any], baseline: Path | None) -> JsonObject | None:
         """Compare a row with the baseline; None if that was not scored."""
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources]
-        return compare(folder, baseline, row["split"], metrics=metrics) if baseline else None
+        compared = compare(folder, baseline, row["split"], metrics=metrics) if baseline else None
+        return compared and {**compared, "run": self.experiment.baseline}
 
     def baseline(self) -> Path | None:
         """Return the folder of the baseline row, None if nothing of it was scored."""
         name = self.experiment.baseline
-        folder = self.root / name if name else None
+        folder = self.folder_of(self.experiment.rows[name]) if name else None
         return folder if folder and _is_scored(folder) else None
 
     def folder_of(self, row: ExperimentRow | None) -> Path | None:
-        """Return the folder of a row: of the best source, of the ensemble of most seeds, or its own.
+        """Return the folder of a row: of the best source, of the ensemble of most seeds, of the only cell, or its own.
 
         Args:
             row: The row; None: it is not in this experiment.
@@ -629,6 +693,8 @@ class Run:
         if row.kind == "ensemble":
             scored = [folder for folder in (self.root / row.name).glob("seeds-*") if scored_splits(folder)]
             return max(scored, key=lambda folder: folder.name.count("-"), default=None)
+        if row.kind in LOOKED_UP:
+            return self.root / row.name / ONCE
         if row.kind == "best_source":
             choice = self.choice_of(row)
             return self.root / f"{row.name}-{choice.source}" if choice else None

@@ -29,7 +29,7 @@ from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.bootstrap import equivalence
 from hf_multisource.metrics.table import METRICS, Metric, metrics_of
-from hf_multisource.recipes.experiments import Experiment
+from hf_multisource.recipes.experiments import LOOKED_UP, Experiment
 from hf_multisource.recipes.reading import read_yaml
 
 EXPERIMENT = "experiment.yaml"
@@ -108,25 +108,24 @@ def render(
     metrics = list(dict.fromkeys(metric for row in rows for metric in metrics_of(row["scores"]["all"])))
     head = METRICS[metrics[0]]
     published = experiment["published"]
+    masked = ["placeholders", "empty"] if any("placeholders" in row for row in rows) else []
     lines = [
         [
             row["label"],
             _seeds(experiment, row),
             *(_score(row["scores"]["all"].get(metric), metric) for metric in metrics),
-            _flat(experiment, row),
-            f"{row['updates']:,}",
-            f"{row['minutes']:.1f}",
-            f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M",
+            *(_placeholders(row) if masked else []),
+            *_training(experiment, row),
         ]
         for row in rows
     ]
-    lines += [
-        [f"*{other['label']}*", "", *(str(other["scores"].get(metric, "")) for metric in metrics), "", "", "", ""]
-        for other in published
-    ]
     labels = [METRICS[metric].label for metric in metrics]
-    header = ["row", "seeds", *labels, "flat", "updates", "minutes", "parameters"]
+    header = ["row", "seeds", *labels, *masked, "flat", "updates", "minutes", "parameters"]
+    for other in published:
+        known = [f"*{other['label']}*", "", *(str(other["scores"].get(metric, "")) for metric in metrics)]
+        lines.append([*known, *[""] * (len(header) - len(known))])
     remarks = [f"- *{row['label']}*: {_choice(row['choice'])}\n" for row in rows if row.get("choice")]
+    remarks += [f"- *{row['label']}*: {_memory(row)}\n" for row in rows if row.get("memory")]
     remarks += [f"- *{other['label']}*: {other['citation']}\n" for other in published]
     sections = [
         f"""\
@@ -177,6 +176,14 @@ def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], met
         "more updates may then raise the scores of the row.",
         "*minutes*: training time of one seed. For a row made of several models, minutes and parameters are sums.",
     ]
+    if any("placeholders" in row for row in rows):
+        lines.append(
+            "*placeholders*: share of the hypotheses that are not empty in which every placeholder and all markup of "
+            "the source is whole. The source is the first one that the row reads and the example has. *empty*: "
+            "number of examples without a hypothesis."
+        )
+    if any(_is_looked_up(experiment, row) for row in rows):
+        lines.append("A row without seeds needs no model and is not trained.")
     if unknown := _unknown(rows):
         lines.append(f"Symbols of the test split that never occur in the training split: {unknown}.")
     if experiment["published"]:
@@ -204,6 +211,36 @@ def _choice(choice: Mapping[str, Any]) -> str:
     )
 
 
+def _memory(row: Mapping[str, Any]) -> str:
+    """How many examples the memory answers, in words."""
+    found = row["memory"]
+    return (
+        f"the memory is the training split. It answers {found['answered']:,} of {found['rows']:,} examples, "
+        f"{found['right']:,} of them exactly as the reference; it is asked with {', '.join(row['sources'])}."
+    )
+
+
+def _is_looked_up(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a row needs no model."""
+    return bool(set(LOOKED_UP) & set(experiment["rows"][row["name"]]))
+
+
+def _training(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """The cells about training; those of a row that needs no model are empty."""
+    if _is_looked_up(experiment, row):
+        return [""] * 4
+    parameters = f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M"
+    return [_flat(experiment, row), f"{row['updates']:,}", f"{row['minutes']:.1f}", parameters]
+
+
+def _placeholders(row: Mapping[str, Any]) -> list[str]:
+    """The share of hypotheses with whole placeholders and the number of empty hypotheses, means over the seeds."""
+    if (found := row.get("placeholders")) is None:
+        return ["", ""]
+    share = f"{100 * found['whole'] / found['written']:.1f} %" if found["written"] else ""
+    return [share, f"{found['rows'] - found['written']:,.1f}".removesuffix(".0")]
+
+
 def _capitalized(label: str) -> str:
     """The label of a metric at the beginning of a sentence."""
     return label[0].upper() + label[1:]
@@ -227,6 +264,8 @@ def _flat(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """The number of seeds, each of which has a score; of an ensemble, the number of those that decode together."""
+    if _is_looked_up(experiment, row):
+        return ""
     if "ensemble" in experiment["rows"][row["name"]]:
         return f"{len(row.get('made_of', [row]))} together"
     return str(len(row.get("runs", [row])))
@@ -367,12 +406,14 @@ def curves(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: Me
     trained = [row for row in rows if {"train", "best_source"} & set(kinds[row["name"]]) and row["curve"]]
     if not trained:
         return ""
+    fewer = {len(row["sources"]) for row in trained if len(row["sources"]) < len(experiment["sources"])}
+    some = " A row with some of the sources is scored on the dev examples that have any of them." if fewer else ""
     alone = " A row with a single source is scored on the dev examples that have it."
     return f"""\
 ## Learning curves
 
 {_capitalized(metric.label)} of greedy search on the dev split, mean over the seeds.\
-{alone if any("best_source" in kinds[row["name"]] for row in trained) else ""}
+{alone if fewer == {1} else some}
 
 {learning_curves([{**row, "name": row["label"]} for row in trained], metric)}
 """
@@ -391,7 +432,8 @@ def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject
         Markdown.
     """
     facts = [_facts(row) for row in rows]
-    common = [fact for fact in facts[0] if all(fact in own for own in facts)]
+    written = [own for row, own in zip(rows, facts, strict=True) if row["search"] is not None] or facts
+    common = [fact for fact in written[0] if all(fact in own for own in written)]
     parts = []
     for row, own in zip(rows, facts, strict=True):
         settings = {key: value for key, value in experiment["rows"][row["name"]].items() if key != "label"}
@@ -402,10 +444,11 @@ def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject
         if "ensemble" in settings:
             said.append(f"made of {', '.join(row.get('made_of', []))}")
         said += [fact for fact in own if fact not in common]
-        number = f"seed{'s' * (',' in seeds)} {seeds}"
-        parts.append(f"- **{row['label']}** ({row['name']}; {row['date']}; {number}): {'; '.join(said)}.\n")
+        number = "" if _is_looked_up(experiment, row) else f"; seed{'s' * (',' in seeds)} {seeds}"
+        parts.append(f"- **{row['label']}** ({row['name']}; {row['date']}{number}): {'; '.join(said)}.\n")
     changed = f", changed in all rows by `{_flow(experiment['train'])}`" if experiment["train"] else ""
-    shared = f" All rows: {'; '.join(common)}." if common else ""
+    which = "All rows" if len(written) == len(facts) else "All rows that a model has written"
+    shared = f" {which}: {'; '.join(common)}." if common else ""
     return f"""\
 ## How the rows were made
 
@@ -427,9 +470,12 @@ def _flow(settings: Mapping[str, Any]) -> str:
 
 def _facts(row: Mapping[str, Any]) -> list[str]:
     """What a row was made from and with, in words."""
+    packages = ", ".join(f"{package} {number}" for package, number in row["versions"].items())
+    if row["search"] is None:
+        return [f"sources {' '.join(row['sources'])}", packages]
     return [
         f"sources {' '.join(row['sources'])}",
         f"trained on {row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != 1)}",
         f"beam {row['search']['num_beams']}, {length_rule(row['search'])}",
-        ", ".join(f"{package} {number}" for package, number in row["versions"].items()),
+        packages,
     ]

@@ -37,6 +37,10 @@ from hf_multisource.recipes.seeds import seed_folders
 RESULTS = Path("docs/results")
 MADE_OF = "made_of.json"  # of scores that several runs have made together: the runs' relative paths, `of` and `with`
 WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
+UNTRAINED: JsonObject = {  # training facts of a row that no model writes
+    **{"parameters": 0, "updates": 0, "minutes": 0.0, "hardware": None, "threads": None, "seed": None},
+    **{"curve": [], "dev_loss": None, "finished": True, "commands": []},
+}
 SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
 SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
 
@@ -197,21 +201,23 @@ def trained_runs(run: Path) -> tuple[list[Path], list[Path]]:
 
 
 def all_training_facts(run: Path, metric: str) -> JsonObject:
-    """Read the training facts of all runs that a row is made of.
+    """Read the training facts of all runs that a row is made of; of a row without runs, there are none.
 
     Args:
         run: The run folder, or a folder of scores with a file `MADE_OF`.
         metric: As `training_facts` has it.
 
     Returns:
-        The facts of the first run, with the parameters, minutes and commands of all, and their names under `made_of` if
-        there are several.
+        The facts of the first run, with the parameters, minutes and commands of all; and their names under `made_of`,
+        if there is a file `MADE_OF`.
     """
     of, others = trained_runs(run)
+    if not of:
+        return {"made_of": [], **UNTRAINED}
     facts = [training_facts(one, metric) for one in (*of, *others)]
     names = [f"{one.parent.name}/{one.name}" for one in (*of, *others)]
     return {
-        **({"made_of": names} if len(names) > 1 else {}),
+        **({"made_of": names} if (run / MADE_OF).exists() else {}),
         **{key: value for key, value in facts[0].items() if key != "command"},
         "parameters": sum(one["parameters"] for one in facts),
         "minutes": round(sum(one["minutes"] for one in facts), 1),
@@ -308,8 +314,9 @@ def make_row(
     scores = read_result(run / "scores" / f"{split}.json")
     metrics = metrics_of(scores["conditions"]["all"])
     training = all_training_facts(run, metrics[0])
-    config = read_result(trained_runs(run)[0][0] / "config.json")
-    joined = "concatenated" if len(scores["sources"]) > 1 else ""  # where the model itself has a single source
+    runs, _ = trained_runs(run)
+    config = read_result(runs[0] / "config.json") if runs else {"sources": []}
+    joined = "concatenated" if runs and len(scores["sources"]) > 1 else ""  # where the model itself has a single source
     family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
     combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
     row: JsonObject = {
@@ -339,6 +346,7 @@ def make_row(
     }
     if presence := scores.get("presence"):  # not in older reports
         row["presence"] = {kind: groups for kind, groups in presence.items() if kind != "exactly"}
+    row |= {key: scores[key] for key in ("placeholders", "memory") if key in scores}
     if reranked := scores["conditions"].get("reranked"):
         row["reranking"] = {key: reranked["reranking"][key] for key in ("run", "n", "weight")}
     if encoders := wrapped_encoders(config):
@@ -410,6 +418,7 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
             if all("presence" in row for row in rows)
             else {}
         ),
+        **({"placeholders": _mean_counts([row["placeholders"] for row in rows])} if "placeholders" in first else {}),
         "runs": [
             {
                 "seed": row["seed"],
@@ -427,6 +436,14 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
     """The mean, None if a value is lacking."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _mean_counts(entries: Sequence[Mapping[str, Any]]) -> JsonObject:
+    """Means of the numbers that entries hold; what is no number is that of the first one."""
+    return {
+        key: statistics.fmean(entry[key] for entry in entries) if isinstance(value, int | float) else value
+        for key, value in entries[0].items()
+    }
 
 
 def _pool_scores(entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> JsonObject:

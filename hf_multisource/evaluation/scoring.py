@@ -32,6 +32,7 @@ from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
 from hf_multisource.data.masking import remembered_syntax
 from hf_multisource.data.media import forms_of
+from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.rows import Row, Split, check_files, read_split
 from hf_multisource.evaluation.decoding import (
     Decoded,
@@ -64,6 +65,7 @@ from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 from hf_multisource.recipes.run_folder import place_of_rows
 from hf_multisource.recipes.schema import TEXT
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
+from hf_multisource.source_kinds import is_absent
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
 PERPLEXITY = "perplexity"
@@ -228,6 +230,25 @@ def measure(
         for name, comparison in compared.items():
             figures[name].update(comparison)
     return figures
+
+
+def count_whole(hypotheses: Sequence[str], rows: Sequence[Row], sources: Sequence[str], syntax: str) -> JsonObject:
+    """Count the hypotheses in which no placeholder and no markup is broken.
+
+    Args:
+        hypotheses: One per row; an empty one does not count, since no text is written for its row.
+        rows: The rows.
+        sources: Names of the sources that were read. The first one that is present is compared with the hypothesis.
+        syntax: Syntax of the placeholders, as `broken_placeholders` has it.
+
+    Returns:
+        `syntax`; `rows`; `written`, how many hypotheses are not empty; and `whole`, in how many of these nothing is
+        broken.
+    """
+    written = [(text, row) for text, row in zip(hypotheses, rows, strict=True) if text.strip()]
+    firsts = (next((str(row[name]) for name in sources if not is_absent(row[name])), "") for _, row in written)
+    whole = sum(not broken_placeholders(first, text, syntax) for first, (text, _) in zip(firsts, written, strict=True))
+    return {"syntax": syntax, "rows": len(rows), "written": len(written), "whole": whole}
 
 
 def summarise(draws: Sequence[JsonObject]) -> JsonObject:
@@ -513,6 +534,8 @@ def score(args: Scoring, command: str) -> JsonObject:
                 text = "".join(f"{single_line(text)}\n" for text in references)
                 (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
                 report["presence"] = measure_presence(congruent, references, split.rows, sources, data.metrics)
+                if data.placeholders is not None:
+                    report["placeholders"] = count_whole(congruent, split.rows, data.sources, data.placeholders)
         report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
         write_json(path, report)
     if reverse is not None and congruent is not None:

@@ -15,10 +15,17 @@ margin:     differences of the first metric that are smaller count as none
 rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
             kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
             keys set d_model); and one of
-    train: {…}                        trained with these keys of the recipe
+    train: {…}                        trained with these keys of the recipe; the key `sources` names some of the
+                                      experiment's sources, if the row reads only these
     best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
     rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
     ensemble: {of: ROW}               all seeds of a row decode together
+    copy: {source: SOURCE}            the text of a source is the hypothesis; nothing is trained
+    memory: {sources: […]}            the hypothesis is the translation, in the training split, of a row that has the
+                                      same texts in these sources, and empty if there is none; with `similar: true`
+                                      it is then the translation of the most similar text
+    memory_first: {of: ROW}           the memory where it holds the texts of the row's sources, and the hypotheses of
+                                      the row elsewhere
 published:  figures of others: label, citation, scores (by metric), number (by the number of sources present)
 quick:      rows, seeds and train of `--quick`
 
@@ -42,7 +49,19 @@ from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.values import show
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
-KINDS = ("train", "best_source", "rerank", "ensemble")
+MEMORY_FIRST = "memory_first"
+# Kinds of rows -> the settings that each must have, and those that it may have; None: keys of the recipe.
+KINDS: dict[str, tuple[set[str], set[str]] | None] = {
+    "train": None,
+    "best_source": None,
+    "rerank": ({"of", "reverse"}, set()),
+    "ensemble": ({"of"}, set()),
+    "copy": ({"source"}, set()),
+    "memory": ({"sources"}, {"similar"}),
+    MEMORY_FIRST: ({"of"}, set()),
+}
+LOOKED_UP = ("copy", "memory")  # rows that need no model; they have no seeds
+SOURCE_KEYS = ("sources", "data.sources")  # of a recipe
 
 
 @dataclass(frozen=True)
@@ -53,7 +72,8 @@ class ExperimentRow:
         name: Its name; also its folder's.
         label: What the page calls it.
         kind: One of `KINDS`.
-        settings: Keys of the recipe; for `rerank` and `ensemble`, names of rows.
+        settings: Keys of the recipe; for `rerank`, `ensemble` and `memory_first`, names of rows; for `copy` and
+            `memory`, names of sources.
         shown: Whether the page has it.
         parameters_as: Name of the row whose number of parameters it must reach by its width; None: the width is that
             of the recipe.
@@ -69,7 +89,7 @@ class ExperimentRow:
     @property
     def needs(self) -> list[str]:
         """Names of the rows that it is made of."""
-        return list(self.settings.values()) if self.kind in ("rerank", "ensemble") else []
+        return list(self.settings.values()) if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else []
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,22 @@ class Experiment:
     chosen: list[str] | None = None
     command: str = ""
 
+    def sources_of(self, row: ExperimentRow) -> list[str]:
+        """Return the sources that a row reads.
+
+        Args:
+            row: A row of any kind.
+
+        Returns:
+            Their names, in the order in which the row reads them; of a row of the kind `best_source`, all candidates.
+        """
+        if row.kind == "copy":
+            return [row.settings["source"]]
+        if row.needs:
+            return self.sources_of(self.rows[row.settings["of"]])
+        settings = merge(self.train, row.settings)
+        return next((list(settings[key]) for key in SOURCE_KEYS if key in settings), self.sources)
+
     def overrides(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> dict[str, Any]:
         """Return what one run changes in the recipe.
 
@@ -125,17 +161,18 @@ class Experiment:
             row: A row that is trained.
             folder: Folder of the run.
             seed: Its seed.
-            source: The only source; None: all.
+            source: The only source; None: those of the row.
 
         Returns:
             Values by key.
         """
+        settings = {key: value for key, value in merge(self.train, row.settings).items() if key not in SOURCE_KEYS}
         return {
             "path": self.path,
-            "sources": [source] if source else self.sources,
+            "sources": [source] if source else self.sources_of(row),
             "target": self.target,
             **({"origin": self.origin} if self.origin else {}),
-            **merge(self.train, row.settings),
+            **settings,
             "output_dir": str(folder),
             "seed": seed,
         }
@@ -284,7 +321,9 @@ def load_experiment(
         command=_command(name, data, sources, target, quick),
     )
     _check(experiment)
-    return experiment if rows is None else replace(experiment, chosen=_chosen(experiment, rows))
+    experiment = experiment if rows is None else replace(experiment, chosen=_chosen(experiment, rows))
+    _check_sources(experiment)
+    return experiment
 
 
 def _name_of(path: str) -> str:
@@ -310,11 +349,13 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
         check_choice(
             ("label", "shown", *(["parameters_as"] if kind == "train" else []), kind), **{f"rows.{name}: key": key}
         )
-    settings = entry[kind] or {}
-    wanted = {"rerank": {"of", "reverse"}, "ensemble": {"of"}}.get(kind)
-    if not isinstance(settings, dict) or (wanted is not None and set(settings) != wanted):
-        needed = "be a mapping" if wanted is None else f"have {' and '.join(sorted(wanted))}"
-        raise ValueError(f"rows.{name}.{kind} must {needed}; got {show(settings)}")
+    settings, keys = entry[kind] or {}, KINDS[kind]
+    if not isinstance(settings, dict) or (keys is not None and not keys[0] <= set(settings) <= keys[0] | keys[1]):
+        needed = "be a mapping" if keys is None else f"have {' and '.join(sorted(keys[0]))}"
+        allowed = "" if keys is None or not keys[1] else f", and may have {' and '.join(sorted(keys[1]))}"
+        raise ValueError(f"rows.{name}.{kind} must {needed}{allowed}; got {show(settings)}")
+    if not isinstance(similar := settings.get("similar", False), bool) and kind == "memory":
+        raise ValueError(f"rows.{name}.memory.similar must be true or false; got {show(similar)}")
     matched = entry.get("parameters_as") if not {"d_model", "model.d_model"} & set(settings) else None
     return ExperimentRow(name, str(entry.get("label", name)), kind, settings, bool(entry.get("shown", True)), matched)
 
@@ -325,6 +366,10 @@ def _check(experiment: Experiment) -> None:
     for row in experiment.rows.values():
         for needed in row.needs:
             check_choice(trained, **{f"rows.{row.name}.{row.kind}": needed})
+            if row.kind == MEMORY_FIRST and not experiment.rows[needed].shown:
+                raise ValueError(
+                    f"rows.{row.name}.{row.kind} is {needed!r}, which is not scored because it has `shown: false`"
+                )
         fixed = tuple(name for name in trained if experiment.rows[name].parameters_as is None)
         check_choice(fixed, **{f"rows.{row.name}.parameters_as": row.parameters_as})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
@@ -335,10 +380,11 @@ def _check(experiment: Experiment) -> None:
         )
     if experiment.words and experiment.analysed is None:
         raise ValueError(f"experiment {experiment.name}: words needs analysed, the row whose models read them")
+    read = experiment.sources_of(experiment.rows[experiment.analysed]) if experiment.analysed else []
     for word in experiment.words:
         for key in word:
             check_choice((*experiment.sources, experiment.target), **{"words: name": key})
-        if experiment.target not in word or len(word) < 2:
+        if experiment.target not in word or not set(read) & set(word):
             raise ValueError(f"words: each needs {experiment.target} and a source; got {show(word)}")
     for key, kind in (("sources", str), ("seeds", int)):
         values = getattr(experiment, key)
@@ -346,6 +392,32 @@ def _check(experiment: Experiment) -> None:
             raise ValueError(f"experiment {experiment.name}: {key} must be a list; got {show(values)}")
         if len(set(values)) < len(values):
             raise ValueError(f"experiment {experiment.name}: {key} must all differ; got {show(values)}")
+
+
+def _check_sources(experiment: Experiment) -> None:
+    """Check the sources of the rows that are to be run; other rows may name sources that other data lack."""
+    for name in experiment.chosen or experiment.rows:
+        row = experiment.rows[name]
+        given = next((key for key in ("source", *SOURCE_KEYS) if key in row.settings), None)
+        if given is None or row.needs:
+            continue
+        place, values = f"rows.{name}.{row.kind}.{given}", row.settings[given]
+        if row.kind == "best_source":
+            raise ValueError(f"{place} must be left out: models are trained on each source of the experiment alone")
+        values = [values] if given == "source" else values
+        if not isinstance(values, list) or not values or len({*map(str, values)}) < len(values):
+            raise ValueError(f"{place} must be a list of different sources; got {show(values)}")
+        for source in values:
+            check_choice(tuple(experiment.sources), **{place: source})
+    for name in experiment.chosen or experiment.rows:
+        row = experiment.rows[name]
+        if row.kind == "rerank":
+            own, other = (experiment.sources_of(experiment.rows[row.settings[key]]) for key in ("of", "reverse"))
+            if own != other:
+                raise ValueError(
+                    f"rows.{name}.rerank: the rows must have the same sources; {row.settings['of']} has "
+                    f"{', '.join(own)}, {row.settings['reverse']} has {', '.join(other)}"
+                )
 
 
 def _chosen(experiment: Experiment, names: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import yaml
 from filelock import FileLock
 
 from hf_multisource.cli.reproduce import main
-from hf_multisource.evaluation import experiment
+from hf_multisource.evaluation import experiment, experiment_page
 from hf_multisource.evaluation.experiment import Run, cells_of
 from hf_multisource.evaluation.results import compare
 from hf_multisource.metrics.table import METRICS
@@ -65,6 +65,7 @@ TOY: dict[str, Any] = {
     ],
     "quick": {"rows": ["serial"], "seeds": [1], "train": {"max_steps": 2}},
 }
+EAST = {"baseline": None}  # of an experiment whose rows are others
 ONE_ROW = {**TOY, "seeds": [1], "rows": {"joined": TOY["rows"]["joined"]}}
 
 
@@ -533,13 +534,40 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
     [
         ({"rows": {}}, "rows must be a mapping"),
         ({"colour": 1}, "key is 'colour'; allowed are recipe, path"),
-        ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble"),
+        ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble, copy, memory"),
         (
             {"rows": {"a": {"train": {}, "hue": 1}}},
             "rows.a: key is 'hue'; allowed are label, shown, parameters_as, train",
         ),
         ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
         ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
+        ({"rows": {"a": {"copy": {}}}}, "rows.a.copy must have source; got {}"),
+        ({"rows": {"a": {"memory": {"similar": True}}}}, "memory must have sources, and may have similar; got"),
+        (
+            {"rows": {"a": {"memory": {"sources": ["north"], "similar": "yes"}}}},
+            "rows.a.memory.similar must be true or false; got 'yes'",
+        ),
+        ({"rows": {"a": {"memory_first": {"of": "b"}}}}, "rows.a.memory_first is 'b'; allowed are "),
+        (
+            {"rows": {"a": {"memory_first": {"of": "b"}}, "b": {"shown": False, "train": {}}}},
+            "rows.a.memory_first is 'b', which is not scored because it has `shown: false`",
+        ),
+        ({**EAST, "rows": {"a": {"copy": {"source": "east"}}}}, "rows.a.copy.source is 'east'; allowed are north, s"),
+        ({**EAST, "rows": {"a": {"train": {"sources": ["east"]}}}}, "rows.a.train.sources is 'east'; allowed are n"),
+        ({**EAST, "rows": {"a": {"train": {"data.sources": "north"}}}}, "train.data.sources must be a list of differ"),
+        ({**EAST, "rows": {"a": {"memory": {"sources": ["south"] * 2}}}}, "memory.sources must be a list of different"),
+        ({**EAST, "rows": {"a": {"best_source": {"sources": ["north"]}}}}, "rows.a.best_source.sources must be left"),
+        (
+            {
+                **EAST,
+                "rows": {
+                    "a": {"rerank": {"of": "b", "reverse": "c"}},
+                    "b": {"train": {"sources": ["north"]}},
+                    "c": {"train": {"reverse": True}},
+                },
+            },
+            "rows.a.rerank: the rows must have the same sources; b has north, c has north, south",
+        ),
         ({"rows": {"a": {"train": {}, "parameters_as": "b"}}}, "rows.a.parameters_as is 'b'; allowed are "),
         ({"baseline": "none"}, "baseline is 'none'; allowed are joined, serial"),
         ({"seeds": [1, 1]}, "seeds must all differ"),
@@ -559,6 +587,129 @@ def test_errors_of_an_experiment_name_the_key(toy: Path, changes: dict[str, Any]
         load_experiment(toy, quick="quick" in changes)
     with pytest.raises(ValueError, match="rows is 'none'; allowed are joined, serial"):
         load_experiment(write("good", TOY), rows=["none"])
+
+
+def test_rows_may_read_some_of_the_sources_and_a_memory_may_come_first(
+    toy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment_page, "draw_figures", lambda *given: [])  # they take long
+    for split in ("train", "dev", "test"):
+        lines = Path(f"words/{split}.old").read_text("utf-8").splitlines()
+        write_lines(Path(f"words/{split}.east"), [line if i % 3 else "" for i, line in enumerate(lines)])
+    rows = {
+        "joined": TOY["rows"]["joined"],
+        "pair": {"label": "two", "train": {"combiner": "serial", "sources": ["north", "east"]}},
+        "first": {"label": "memory, then two", "memory_first": {"of": "pair"}},
+    }
+    changes = {"sources": ["north", "south", "east"], "seeds": [1], "analysed": "pair"}
+    words = [{"old": "a b", "north": "a b", "south": "b a", "east": "a b"}]
+    content = {**TOY, **changes, "rows": rows, "words": words}
+    write("toy", content)
+    main([str(toy)])
+    run = Path("runs/toy/pair/seed-1")
+    assert load_recipe(run / "recipe.yaml").data.sources == ["north", "east"]
+    written = {name: lines_of(Path(f"runs/toy/{name}/seed-1/scores/test.all.txt")) for name in rows}
+    rest = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in rows}
+    assert {len(lines) for lines in written.values()} == {12}  # of which one has neither north nor east
+    silent = [i for i in range(12) if i % 4 == 1 and i % 3 == 0]
+    assert [written["pair"][i] for i in silent] == [""] and rest["pair"]["sources"] == ["north", "east"]
+    assert rest["pair"]["baseline"]["run"] == "joined" and rest["pair"]["presence"]["number"]["3"]["n"] > 0
+    assert rest["pair"]["presence"]["number"].keys() == rest["joined"]["presence"]["number"].keys()
+    assert set(rest["pair"]["scores"]) == {"all", "absent-north", "absent-east", "only-north", "only-east"}
+    assert set(rest["pair"]["left_out"]) == set(rest["pair"]["words"][0]["drops"]) == {"north", "east"}
+
+    memory = {}
+    columns = [lines_of(Path(f"words/train.{name}")) for name in ("north", "east", "old")]
+    for north, east, old in zip(*columns, strict=True):
+        memory.setdefault((north, east), []).append(old)
+    asked = list(zip(*(lines_of(Path(f"words/test.{name}")) for name in ("north", "east")), strict=True))
+    known = [i for i, pair in enumerate(asked) if all(pair) and pair in memory]
+    assert known and all(written["first"][i] in memory[asked[i]] for i in known)
+    answered = rest["first"]["memory"]["answered"]
+    assert len(known) <= answered < 12 and rest["first"]["made_of"] == ["pair/seed-1"]
+    different = [i for i in range(12) if written["first"][i] != written["pair"][i]]
+    assert len(different) <= answered and rest["first"]["minutes"] == rest["pair"]["minutes"]
+    page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    assert f"*memory, then two*: the memory is the training split. It answers {answered} of 12 examples, " in page
+    assert "is asked with north, east." in page and "All rows that a model has written: trained on " in page
+    assert "A row with some of the sources is scored on the dev examples that have any of them." in page
+
+    before = {path: path.read_bytes() for path in Path("docs/results").rglob("*") if path.is_file()}
+    shutil.rmtree("runs")
+    for path in Path("docs/results/toy").glob("*.json"):
+        path.unlink()
+    capsys.readouterr()
+    main([str(toy)])
+    assert started(capsys.readouterr().out) == []  # all cells are restored
+    assert {path: path.read_bytes() for path in before} == before
+    write("toy", {**content, "sources": ["north", "south"], "words": []})
+    with pytest.raises(SystemExit, match=r"rows\.pair\.train\.sources is 'east'; allowed are north, south"):
+        main([str(toy)])
+    assert load_experiment(toy, rows=["joined"]).chosen == ["joined"]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines()
+
+
+SHORTCUTS = {  # rows of a recipe with placeholders that need no model
+    "copied": {"label": "copy of north", "copy": {"source": "north"}},
+    "known": {"label": "memory", "memory": {"sources": ["north", "south"]}},
+    "near": {"label": "memory, similar", "memory": {"sources": ["north", "south"], "similar": True}},
+}
+LINES = {
+    "train": {
+        "north": ["open %S", "close", "close", "close", "", "gone %S", "it is \\n here", "keep the window open"],
+        "south": ["open %S", "close", "close", "close", "sud", "gone %S", "it is \\n here", "keep the window open"],
+        "old": ["otevri %S", "shut", "zavri", "zavri", "jih", "pryc", "zde \\n je", "nech okno"],
+    },
+    "test": {
+        "north": ["open %S", "close", "", "gone %S", "it is \\n here", "keep the window open!", "new"],
+        "south": ["open %S", "close", "sud", "gone %S", "", "keep the window open", "new"],
+        "old": ["otevri %S", "zavri", "jih", "pryc %S", "zde \\n je", "nech okno", "novy"],
+    },
+}
+
+
+def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split, columns in {**LINES, "dev": LINES["test"]}.items():
+        for name, lines in columns.items():
+            write_lines(Path(f"words/{split}.{name}"), lines)
+    changed = {"data": {"placeholders": "any", "metrics": ["exact_match"]}, "tokenizer": {"kind": "bpe"}}
+    write("recipe", merge(RECIPE, changed))
+    write("toy", {**TOY, "baseline": "copied", "rows": SHORTCUTS})
+    assert set(states(capsys).items()) == {(f"{name}/once", "not begun") for name in SHORTCUTS}
+    main([str(toy)])
+    written = {name: lines_of(Path(f"runs/toy/{name}/once/scores/test.all.txt")) for name in SHORTCUTS}
+    assert written["copied"] == LINES["test"]["north"]
+    # The most frequent translation; none of other sources, and none that lost its placeholder
+    assert written["known"] == ["otevri %S", "zavri", "jih", "", "zde \\n je", "", ""]
+    assert written["near"] == ["otevri %S", "zavri", "jih", "pryc", "zde \\n je", "nech okno", ""]
+    rows = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in SHORTCUTS}
+    assert rows["copied"]["baseline"] is None and "memory" not in rows["copied"]
+    assert rows["known"]["baseline"]["run"] == "copied" and rows["known"]["baseline"]["exact_match"]["difference"] > 50
+    assert rows["known"]["memory"] == {"rows": 7, "answered": 4, "right": 4}
+    assert rows["near"]["placeholders"] == {"syntax": "any", "rows": 7, "written": 6, "whole": 5}
+    assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(400 / 7)
+    assert all(row["made_of"] == [] for row in rows.values())  # so that they have no cards
+    tables = cells_of_page(Path("docs/results/toy.md").read_text("utf-8"))
+    header = ["row", "seeds", "exact match", "placeholders", "empty", "flat", "updates", "minutes", "parameters"]
+    assert header in tables
+    assert ["copy of north", "", "0.0", "100.0 %", "1", "", "", "", ""] in tables
+    assert ["memory, similar", "", "71.4", "83.3 %", "1", "", "", "", ""] in tables
+    page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    assert "A row without seeds needs no model and is not trained." in page and "Learning curves" not in page
+    assert "`{memory: {sources: [north, south], similar: true}}`; sources north south." in page
+
+    shutil.rmtree("runs")
+    capsys.readouterr()
+    main([str(toy), "--seeds", "7"])  # they do not depend on seeds
+    assert "/once" not in capsys.readouterr().out.replace("/once.zip", "") and set(states(capsys).values()) == {"done"}
+    write("recipe", merge(RECIPE, merge(changed, {"data": {"placeholders": None}})))
+    assert set(states(capsys).values()) == {"begun"}  # scored by other rules
+    main([str(toy)])
+    assert lines_of(Path("runs/toy/known/once/scores/test.all.txt"))[3] == "pryc"
+    assert "placeholders" not in read_json(Path("docs/results/toy/known.json"))
 
 
 def test_an_experiment_may_extend_another_one(toy: Path) -> None:
