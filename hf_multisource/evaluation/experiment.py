@@ -626,15 +626,14 @@ class Run:
         """Write a row from the seeds that are done, and the page.
 
         Args:
-            row: The row. If the others are compared with it, they are compared anew.
+            row: The row. Rows that are compared with it are compared anew.
         """
         with FileLock(self.root / "locks" / "results.lock"):
-            folder, baseline = self.folder_of(row), self.baseline()
+            folder = self.folder_of(row)
             if folder is None:
                 return
             content = make_row(folder, self.experiment.name, row.name)
-            if row.name != self.experiment.baseline:
-                content["baseline"] = self.comparison(folder, content, baseline)
+            content["baseline"] = self.comparison(folder, content, self.experiment.reference_of(row))
             content["unknown"] = self.unknown(folder, content["split"])
             if choice := self._choices.get(row.name):
                 content["choice"] = asdict(choice)
@@ -643,11 +642,12 @@ class Run:
             if row.name == self.experiment.analysed:
                 content |= self.analyse(folder, content)
             write_json(self.table / f"{row.name}.json", content)
-            for path in sorted(self.table.glob("*.json")) if row.name == self.experiment.baseline else ():
+            for path in sorted(self.table.glob("*.json")):
                 other = read_result(path)
-                own = self.folder_of(self.experiment.rows.get(other["name"]))
-                if own != folder:  # a row whose runs are gone cannot be compared with the new ones
-                    compared = self.comparison(own, other, baseline) if own is not None and _is_scored(own) else None
+                if (one := self.experiment.rows.get(other["name"])) and self.experiment.reference_of(one) == row.name:
+                    own = self.folder_of(one)  # a row whose runs are gone cannot be compared with the new ones
+                    scored = own is not None and _is_scored(own)
+                    compared = self.comparison(own, other, row.name) if own is not None and scored else None
                     write_json(path, {**other, "baseline": compared})
             write_page(self.experiment.name, self.results)
 
@@ -667,17 +667,13 @@ class Run:
         words = [read_result(run / WORDS) for run in runs_of(folder) if (run / WORDS).exists()]
         return {**measured, **({"words": mean_words(words)} if words else {})}
 
-    def comparison(self, folder: Path, row: Mapping[str, Any], baseline: Path | None) -> JsonObject | None:
-        """Compare a row with the baseline; None if that was not scored."""
+    def comparison(self, folder: Path, row: Mapping[str, Any], reference: str | None) -> JsonObject | None:
+        """Compare a row with another one, by its name; None if that was not scored."""
+        other = self.folder_of(self.experiment.rows[reference]) if reference else None
+        if other is None or not _is_scored(other):
+            return None
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources]
-        compared = compare(folder, baseline, row["split"], metrics=metrics) if baseline else None
-        return compared and {**compared, "run": self.experiment.baseline}
-
-    def baseline(self) -> Path | None:
-        """Return the folder of the baseline row, None if nothing of it was scored."""
-        name = self.experiment.baseline
-        folder = self.folder_of(self.experiment.rows[name]) if name else None
-        return folder if folder and _is_scored(folder) else None
+        return {**compare(folder, other, row["split"], metrics=metrics), "run": reference}
 
     def folder_of(self, row: ExperimentRow | None) -> Path | None:
         """Return the folder of a row: of the best source, of the ensemble of most seeds, of the only cell, or its own.

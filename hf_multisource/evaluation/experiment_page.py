@@ -54,6 +54,7 @@ def describe_experiment(experiment: Experiment) -> str:
             "label": row.label,
             row.kind: row.settings,
             **({"parameters_as": row.parameters_as} if row.parameters_as else {}),
+            **({"against": row.against} if row.against else {}),
         }
         for name, row in experiment.rows.items()
         if row.shown
@@ -141,7 +142,7 @@ def render(
     sections += [
         part
         for part in (
-            differences(experiment, rows, metrics[0]),
+            *differences(experiment, rows, metrics[0]),
             by_number(rows, metrics[0], published),
             by_source(rows, metrics[0]),
             *(source_sections(row) for row in rows if "left_out" in row),
@@ -271,8 +272,8 @@ def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     return str(len(row.get("runs", [row])))
 
 
-def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> str:
-    """The section with the differences to the baseline row; empty if no row was compared.
+def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> list[str]:
+    """The sections with the differences to the baseline row, and to other rows with which some are compared.
 
     Args:
         experiment: What `EXPERIMENT` holds.
@@ -280,13 +281,20 @@ def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metri
         metric: The metric.
 
     Returns:
-        Markdown.
+        Markdown of each section; none if no row was compared.
     """
-    compared = [
-        (row["label"], row["baseline"][metric]) for row in rows if row["baseline"] and metric in row["baseline"]
-    ]
-    if not compared:
-        return ""
+    compared: dict[str, list[tuple[str, Mapping[str, float]]]] = {experiment["baseline"]: []}
+    for row in rows:
+        if row["baseline"] and metric in row["baseline"]:
+            reference = experiment["rows"][row["name"]].get("against", experiment["baseline"])
+            compared.setdefault(reference, []).append((row["label"], row["baseline"][metric]))
+    return [_differences(experiment, name, found, metric) for name, found in compared.items() if found]
+
+
+def _differences(
+    experiment: Mapping[str, Any], reference: str, compared: Sequence[tuple[str, Mapping[str, float]]], metric: str
+) -> str:
+    """The section with the differences to one row."""
     show, margin = METRICS[metric].show, experiment["margin"]
     lines = [
         [
@@ -299,6 +307,7 @@ def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metri
         ]
         for label, found in compared
     ]
+    whose = "the baseline" if reference == experiment["baseline"] else "this one"
     header = ["row", "difference", "95 %", "p (bootstrap)", "p (randomization)", *(["in words"] if margin else [])]
     words = (
         f' "different": the 95 % interval excludes 0. "level within {margin}": the 90 % interval lies inside '
@@ -307,9 +316,9 @@ def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metri
         else ""
     )
     return f"""\
-## Differences to {experiment["rows"][experiment["baseline"]]["label"]}
+## Differences to {experiment["rows"][reference]["label"]}
 
-{_capitalized(METRICS[metric].label)} of the row minus that of the baseline, each the mean over its seeds. The interval
+{_capitalized(METRICS[metric].label)} of the row minus that of {whose}, each the mean over its seeds. The interval
 and *p (bootstrap)* come from a paired bootstrap over the test examples, *p (randomization)* from approximate
 randomization. Both tests draw examples, not seeds: they do not say whether other seeds give the same difference.{words}
 

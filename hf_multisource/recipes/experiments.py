@@ -14,7 +14,7 @@ words:      a list of words of the target and of each source that is present, by
 margin:     differences of the first metric that are smaller count as none
 rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
             kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
-            keys set d_model); and one of
+            keys set d_model); `against: ROW` if it is compared with another row than the baseline; and one of
     train: {…}                        trained with these keys of the recipe; the key `sources` names some of the
                                       experiment's sources, if the row reads only these
     best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
@@ -77,6 +77,7 @@ class ExperimentRow:
         shown: Whether the page has it.
         parameters_as: Name of the row whose number of parameters it must reach by its width; None: the width is that
             of the recipe.
+        against: Name of the row with which it is compared; None: the baseline of the experiment.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ExperimentRow:
     settings: dict[str, Any]
     shown: bool = True
     parameters_as: str | None = None
+    against: str | None = None
 
     @property
     def needs(self) -> list[str]:
@@ -137,6 +139,17 @@ class Experiment:
     is_quick: bool = False
     chosen: list[str] | None = None
     command: str = ""
+
+    def reference_of(self, row: ExperimentRow) -> str | None:
+        """Return the name of the row with which a row is compared; None if there is none.
+
+        Args:
+            row: The row.
+
+        Returns:
+            The name; the baseline itself is compared with no other row, unless it names one.
+        """
+        return row.against or (self.baseline if self.baseline != row.name else None)
 
     def sources_of(self, row: ExperimentRow) -> list[str]:
         """Return the sources that a row reads.
@@ -347,7 +360,8 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
     kind = kinds[0]
     for key in entry:
         check_choice(
-            ("label", "shown", *(["parameters_as"] if kind == "train" else []), kind), **{f"rows.{name}: key": key}
+            ("label", "shown", "against", *(["parameters_as"] if kind == "train" else []), kind),
+            **{f"rows.{name}: key": key},
         )
     settings, keys = entry[kind] or {}, KINDS[kind]
     if not isinstance(settings, dict) or (keys is not None and not keys[0] <= set(settings) <= keys[0] | keys[1]):
@@ -357,7 +371,8 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
     if not isinstance(similar := settings.get("similar", False), bool) and kind == "memory":
         raise ValueError(f"rows.{name}.memory.similar must be true or false; got {show(similar)}")
     matched = entry.get("parameters_as") if not {"d_model", "model.d_model"} & set(settings) else None
-    return ExperimentRow(name, str(entry.get("label", name)), kind, settings, bool(entry.get("shown", True)), matched)
+    label, shown = str(entry.get("label", name)), bool(entry.get("shown", True))
+    return ExperimentRow(name, label, kind, settings, shown, matched, entry.get("against"))
 
 
 def _check(experiment: Experiment) -> None:
@@ -372,6 +387,8 @@ def _check(experiment: Experiment) -> None:
                 )
         fixed = tuple(name for name in trained if experiment.rows[name].parameters_as is None)
         check_choice(fixed, **{f"rows.{row.name}.parameters_as": row.parameters_as})
+        others = tuple(name for name in experiment.rows if name != row.name)
+        check_choice(others, **{f"rows.{row.name}.against": row.against})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
     check_choice(tuple(name for name in trained if experiment.rows[name].shown), analysed=experiment.analysed)
     if not (isinstance(experiment.words, list) and all(isinstance(word, dict) for word in experiment.words)):

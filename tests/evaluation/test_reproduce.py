@@ -519,13 +519,18 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     assert row["baseline"]["run"] == "serial"
 
 
-@pytest.mark.parametrize("name", ["protoform-romance", "protoform-wikihan"])
+@pytest.mark.parametrize("name", ["localization-dsb", "protoform-romance", "protoform-wikihan"])
 def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
     loaded = load_experiment(name, seeds=[1])
     for cell in cells_of(loaded, Path("r")):
-        if not cell.of:
-            recipe, _ = loaded.load_recipe(cell.row, cell.folder, 1, cell.source)
+        if cell.is_trained:
+            recipe, command = loaded.load_recipe(cell.row, cell.folder, 1, cell.source)
             assert recipe.training["output_dir"] == str(cell.folder)
+            read = [cell.source] if cell.source else loaded.sources_of(cell.row)
+            assert recipe.data.sources == read and f"--sources {' '.join(read)} --target" in command
+    if "joined_wide" not in loaded.rows:
+        assert loaded.sources_of(loaded.rows["en_de_cs"]) == ["en", "de", "cs"]
+        return
     assert loaded.rows["joined_wide"].parameters_as is None and loaded.rows["joined_wide"].settings["d_model"] > 192
 
 
@@ -537,10 +542,11 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble, copy, memory"),
         (
             {"rows": {"a": {"train": {}, "hue": 1}}},
-            "rows.a: key is 'hue'; allowed are label, shown, parameters_as, train",
+            "rows.a: key is 'hue'; allowed are label, shown, against, parameters_as, train",
         ),
         ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
         ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
+        ({**EAST, "rows": {"a": {"train": {}, "against": "a"}, "b": {"train": {}}}}, "a.against is 'a'; allowed are b"),
         ({"rows": {"a": {"copy": {}}}}, "rows.a.copy must have source; got {}"),
         ({"rows": {"a": {"memory": {"similar": True}}}}, "memory must have sources, and may have similar; got"),
         (
@@ -655,7 +661,11 @@ def lines_of(path: Path) -> list[str]:
 SHORTCUTS = {  # rows of a recipe with placeholders that need no model
     "copied": {"label": "copy of north", "copy": {"source": "north"}},
     "known": {"label": "memory", "memory": {"sources": ["north", "south"]}},
-    "near": {"label": "memory, similar", "memory": {"sources": ["north", "south"], "similar": True}},
+    "near": {
+        "label": "memory, similar",
+        "against": "known",
+        "memory": {"sources": ["north", "south"], "similar": True},
+    },
 }
 LINES = {
     "train": {
@@ -688,6 +698,7 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     rows = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in SHORTCUTS}
     assert rows["copied"]["baseline"] is None and "memory" not in rows["copied"]
     assert rows["known"]["baseline"]["run"] == "copied" and rows["known"]["baseline"]["exact_match"]["difference"] > 50
+    assert rows["near"]["baseline"]["run"] == "known" and 0 < rows["near"]["baseline"]["exact_match"]["difference"] < 50
     assert rows["known"]["memory"] == {"rows": 7, "answered": 4, "right": 4}
     assert rows["near"]["placeholders"] == {"syntax": "any", "rows": 7, "written": 6, "whole": 5}
     assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(400 / 7)
@@ -698,8 +709,10 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     assert ["copy of north", "", "0.0", "100.0 %", "1", "", "", "", ""] in tables
     assert ["memory, similar", "", "71.4", "83.3 %", "1", "", "", "", ""] in tables
     page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    first, _, second = page.partition("## Differences to memory ")
+    assert "## Differences to copy of north " in first and "| memory, similar | +" in second
     assert "A row without seeds needs no model and is not trained." in page and "Learning curves" not in page
-    assert "`{memory: {sources: [north, south], similar: true}}`; sources north south." in page
+    assert "`{memory: {sources: [north, south], similar: true}, against: known}`; sources north" in page
 
     shutil.rmtree("runs")
     capsys.readouterr()
@@ -739,5 +752,5 @@ def test_the_shipped_experiments_are_listed_and_each_has_a_quick_form(capsys: py
         given: dict[str, Any] = {} if name != "protoform" else {"data": "x", "sources": ["a", "b"], "target": "c"}
         loaded = load_experiment(name, quick=True, **given)
         assert loaded.chosen and loaded.name.startswith(f"{name}-quick")
-    with pytest.raises(SystemExit, match="no file proto, and no shipped experiment of that name; these are protoform"):
+    with pytest.raises(SystemExit, match="no file proto, and no shipped experiment of that name; these are local"):
         main(["proto"])
