@@ -579,15 +579,17 @@ class Run:
         split, sources = self.test_split(), known.sources_of(row)
         texts, memory = [str(one[sources[0]] or "") for one in split.rows], None
         if row.kind != "copy":
+            asked = row.settings.get("sources", sources)
             answers = remembered_texts(
                 self.splits()["train"].rows,
                 split.rows,
-                sources,
+                asked,
                 known.target,
                 syntax=data.placeholders,
                 similar=row.settings.get("similar", False),
             )
-            memory = describe_answers(answers, [one[known.target] or "" for one in split.rows])
+            counts = describe_answers(answers, [one[known.target] or "" for one in split.rows])
+            memory = {"sources": list(asked), **counts}
             others = [read_lines(run / "scores" / f"{data.test}.all.txt") for run in cell.of] or [[""] * len(answers)]
             texts = [other if text is None else text for text, other in zip(answers, others[0], strict=True)]
         command = f"{known.command} --rows {row.name}"

@@ -217,7 +217,7 @@ def _memory(row: Mapping[str, Any]) -> str:
     found = row["memory"]
     return (
         f"the memory is the training split. It answers {found['answered']:,} of {found['rows']:,} examples, "
-        f"{found['right']:,} of them exactly as the reference; it is asked with {', '.join(row['sources'])}."
+        f"{found['right']:,} of them exactly as the reference; it is asked with {', '.join(found['sources'])}."
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -99,7 +100,7 @@ def score_texts(
     *,
     sources: Sequence[str],
     command: str,
-    memory: Mapping[str, int] | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> JsonObject:
     """Score hypotheses, and write what `score` writes of a run, without what only a model has.
 
@@ -110,7 +111,7 @@ def score_texts(
         data: The data section: target, metrics, syntax of the placeholders, and name of the test split.
         sources: Names of the sources that the hypotheses were made from.
         command: The command line, for the report.
-        memory: What `describe_answers` gives, if a memory was used.
+        memory: What is known of the memory, if one was used; it is stored in the report.
 
     Returns:
         The report.

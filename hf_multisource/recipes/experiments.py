@@ -25,7 +25,7 @@ rows:       name -> label; `shown: false` if the row is only a part of another o
                                       same texts in these sources, and empty if there is none; with `similar: true`
                                       it is then the translation of the most similar text
     memory_first: {of: ROW}           the memory where it holds the texts of the row's sources, and the hypotheses of
-                                      the row elsewhere
+                                      the row elsewhere; with `sources: […]`, the memory is asked with these instead
 published:  figures of others: label, citation, scores (by metric), number (by the number of sources present)
 quick:      rows, seeds and train of `--quick`
 
@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[set[str], set[str]] | None] = {
     "ensemble": ({"of"}, set()),
     "copy": ({"source"}, set()),
     "memory": ({"sources"}, {"similar"}),
-    MEMORY_FIRST: ({"of"}, set()),
+    MEMORY_FIRST: ({"of"}, {"sources"}),
 }
 LOOKED_UP = ("copy", "memory")  # rows that need no model; they have no seeds
 SOURCE_KEYS = ("sources", "data.sources")  # of a recipe
@@ -91,7 +91,8 @@ class ExperimentRow:
     @property
     def needs(self) -> list[str]:
         """Names of the rows that it is made of."""
-        return list(self.settings.values()) if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else []
+        keys = ("of", "reverse") if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else ()
+        return [self.settings[key] for key in keys if key in self.settings]
 
 
 @dataclass(frozen=True)
@@ -416,7 +417,7 @@ def _check_sources(experiment: Experiment) -> None:
     for name in experiment.chosen or experiment.rows:
         row = experiment.rows[name]
         given = next((key for key in ("source", *SOURCE_KEYS) if key in row.settings), None)
-        if given is None or row.needs:
+        if given is None:
             continue
         place, values = f"rows.{name}.{row.kind}.{given}", row.settings[given]
         if row.kind == "best_source":

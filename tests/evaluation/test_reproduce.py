@@ -562,6 +562,10 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({**EAST, "rows": {"a": {"train": {"sources": ["east"]}}}}, "rows.a.train.sources is 'east'; allowed are n"),
         ({**EAST, "rows": {"a": {"train": {"data.sources": "north"}}}}, "train.data.sources must be a list of differ"),
         ({**EAST, "rows": {"a": {"memory": {"sources": ["south"] * 2}}}}, "memory.sources must be a list of different"),
+        (
+            {**EAST, "rows": {"a": {"memory_first": {"of": "b", "sources": ["east"]}}, "b": {"train": {}}}},
+            "rows.a.memory_first.sources is 'east'; allowed are north, south",
+        ),
         ({**EAST, "rows": {"a": {"best_source": {"sources": ["north"]}}}}, "rows.a.best_source.sources must be left"),
         (
             {
@@ -606,6 +610,7 @@ def test_rows_may_read_some_of_the_sources_and_a_memory_may_come_first(
         "joined": TOY["rows"]["joined"],
         "pair": {"label": "two", "train": {"combiner": "serial", "sources": ["north", "east"]}},
         "first": {"label": "memory, then two", "memory_first": {"of": "pair"}},
+        "other": {"label": "memory of north", "memory_first": {"of": "pair", "sources": ["north"]}},
     }
     changes = {"sources": ["north", "south", "east"], "seeds": [1], "analysed": "pair"}
     words = [{"old": "a b", "north": "a b", "south": "b a", "east": "a b"}]
@@ -624,7 +629,7 @@ def test_rows_may_read_some_of_the_sources_and_a_memory_may_come_first(
     assert set(rest["pair"]["scores"]) == {"all", "absent-north", "absent-east", "only-north", "only-east"}
     assert set(rest["pair"]["left_out"]) == set(rest["pair"]["words"][0]["drops"]) == {"north", "east"}
 
-    memory = {}
+    memory: dict[tuple[str, ...], list[str]] = {}
     columns = [lines_of(Path(f"words/train.{name}")) for name in ("north", "east", "old")]
     for north, east, old in zip(*columns, strict=True):
         memory.setdefault((north, east), []).append(old)
@@ -635,7 +640,9 @@ def test_rows_may_read_some_of_the_sources_and_a_memory_may_come_first(
     assert len(known) <= answered < 12 and rest["first"]["made_of"] == ["pair/seed-1"]
     different = [i for i in range(12) if written["first"][i] != written["pair"][i]]
     assert len(different) <= answered and rest["first"]["minutes"] == rest["pair"]["minutes"]
+    assert rest["other"]["memory"]["answered"] >= len(known) and rest["other"]["sources"] == ["north", "east"]
     page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    assert "is asked with north." in page
     assert f"*memory, then two*: the memory is the training split. It answers {answered} of 12 examples, " in page
     assert "is asked with north, east." in page and "All rows that a model has written: trained on " in page
     assert "A row with some of the sources is scored on the dev examples that have any of them." in page
@@ -699,7 +706,7 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     assert rows["copied"]["baseline"] is None and "memory" not in rows["copied"]
     assert rows["known"]["baseline"]["run"] == "copied" and rows["known"]["baseline"]["exact_match"]["difference"] > 50
     assert rows["near"]["baseline"]["run"] == "known" and 0 < rows["near"]["baseline"]["exact_match"]["difference"] < 50
-    assert rows["known"]["memory"] == {"rows": 7, "answered": 4, "right": 4}
+    assert rows["known"]["memory"] == {"sources": ["north", "south"], "rows": 7, "answered": 4, "right": 4}
     assert rows["near"]["placeholders"] == {"syntax": "any", "rows": 7, "written": 6, "whole": 5}
     assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(400 / 7)
     assert all(row["made_of"] == [] for row in rows.values())  # so that they have no cards
