@@ -130,6 +130,9 @@ def test_score_reads_and_measures_raw_texts(folder: Path, run: Path, tmp_path: P
     assert (tmp_path / "test.reference.txt").read_text(encoding="utf-8").splitlines() == column(folder, "test.cs")
     check_whole(sources_of(folder, "test"), (tmp_path / "test.all.txt").read_text(encoding="utf-8").split("\n")[:-1])
     assert report["conditions"]["all"]["draws"][0]["perplexity"]["tokens"] > 0
+    written = sum(bool(line) for line in (tmp_path / "test.all.txt").read_text(encoding="utf-8").split("\n"))
+    counts = {"rows": len(column(folder, "test.cs")), "written": written, "whole": written}
+    assert report["placeholders"] == {"syntax": "any", **counts}
     (run / "recipe.yaml").rename(run / "recipe.yaml.hidden")  # as on the Hub
     try:
         named: Any = {"data": str(folder / "text"), "target": "cs", "split": "test", "max_length": 48}
