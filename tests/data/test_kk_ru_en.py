@@ -53,6 +53,18 @@ def test_data_that_is_not_there_is_named(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
+def test_nothing_is_overwritten_and_no_half_is_left_without_the_other(folder: Path) -> None:
+    (folder / "news" / "newstest2019-enkk.en").unlink()
+    with pytest.raises(SystemExit, match=r"^kk_ru_en\.py: "):
+        kk_ru_en.main([str(folder / "data"), str(folder / "news"), str(folder / "out")])
+    assert not (folder / "out").exists()
+    (folder / "out").mkdir()
+    (folder / "out" / "mine").touch()
+    with pytest.raises(SystemExit, match=r"^kk_ru_en\.py: .*out is not empty"):
+        kk_ru_en.main([str(folder / "data"), str(folder / "news"), str(folder / "out")])
+    assert [path.name for path in (folder / "out").iterdir()] == ["mine"]
+
+
 def test_the_graph_reads_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,7 +89,7 @@ class Model:
         length = max(map(len, says))
         sequences = torch.tensor([ids + [0] * (length - len(ids)) for ids in says])
         scores = torch.tensor([-float(i % inputs["num_return_sequences"]) for i in range(len(says))])
-        return SimpleNamespace(sequences=sequences, sequences_scores=scores if inputs["output_scores"] else None)
+        return SimpleNamespace(sequences=sequences, sequences_scores=scores if inputs["num_beams"] > 1 else None)
 
 
 def translation(row: Row) -> str:

@@ -25,7 +25,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_multisource.data.prepare import write_columns
+from hf_multisource.data.files import check_new_folder
+from hf_multisource.data.prepare import new_folder, write_columns
 from hf_multisource.data.rows import Row, read_split
 
 LANGUAGES = ("cs", "de", "en")
@@ -59,27 +60,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make the folders; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of Multi30k")
-    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("out", type=Path, help="folder to write to, new or empty")
     parser.add_argument("--scarce", type=int, default=2000, help="pairs of Czech and English (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the random choice (default: %(default)s)")
     args = parser.parse_args(argv)
     try:
+        check_new_folder(args.out)
         rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
         joint: list[Row] = []
         corpora = cut(rows, args.scarce, args.seed)
-        for name in (*corpora, "all", "held", "held_cs"):
-            (args.out / name).mkdir(parents=True, exist_ok=True)
-        for name, (lines, languages) in corpora.items():
-            write_columns(args.out / name, "train", languages, lines)
-            print(f"{name}: {len(lines)} lines")
-            joint += [{language: row[language] if language in languages else None for language in row} for row in lines]
-        write_columns(args.out / "all", "train", LANGUAGES, joint)
-        print(f"all: {len(joint)} lines")
-        for split, source in HELD_OUT.items():
-            lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
-            write_columns(args.out / "held", split, LANGUAGES, lines)
-            write_columns(args.out / "held_cs", split, LANGUAGES, [{**row, "de": None} for row in lines])
-            print(f"held, {split}: {len(lines)} lines")
+        with new_folder(args.out) as place:
+            for name in (*corpora, "all", "held", "held_cs"):
+                (place / name).mkdir()
+            for name, (lines, languages) in corpora.items():
+                write_columns(place / name, "train", languages, lines)
+                print(f"{name}: {len(lines)} lines")
+                joint += [{one: row[one] if one in languages else None for one in row} for row in lines]
+            write_columns(place / "all", "train", LANGUAGES, joint)
+            print(f"all: {len(joint)} lines")
+            for split, source in HELD_OUT.items():
+                lines = read_split(str(args.data), source, LANGUAGES[:2], LANGUAGES[2]).rows
+                write_columns(place / "held", split, LANGUAGES, lines)
+                write_columns(place / "held_cs", split, LANGUAGES, [{**row, "de": None} for row in lines])
+                print(f"held, {split}: {len(lines)} lines")
     except (OSError, ValueError) as error:
         sys.exit(f"disjoint_multi30k.py: {error}")
 

@@ -20,7 +20,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_multisource.data.prepare import write_columns
+from hf_multisource.data.files import check_new_folder
+from hf_multisource.data.prepare import new_folder, write_columns
 from hf_multisource.data.rows import Row, read_split
 
 LANGUAGES = ("kk", "ru", "en")
@@ -44,23 +45,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the text in three languages")
     parser.add_argument("news", type=Path, help="folder of newstest2019")
-    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("out", type=Path, help="folder to write to, new or empty")
     args = parser.parse_args(argv)
     try:
+        check_new_folder(args.out)
         rows = read_split(str(args.data), "train", LANGUAGES[:2], LANGUAGES[2]).rows
-        for name in ("a", "b", "held"):
-            (args.out / name).mkdir(parents=True, exist_ok=True)
-        for half in "ab":
-            chosen = [row for row in rows if half_of(row) == half]
-            write_columns(args.out / half, "train", LANGUAGES, chosen)
-            print(f"{half}: {len(chosen)} lines")
-        for split in ("dev", "test"):
-            lines = read_split(str(args.data), split, LANGUAGES[:2], LANGUAGES[2]).rows
-            write_columns(args.out / "held", split, LANGUAGES, lines)
-            print(f"held, {split}: {len(lines)} lines")
-        news = read_split(str(args.news), NEWS_SPLIT, ["kk"], "en").rows
-        write_columns(args.out / "held", "newstest2019", ("kk", "en"), news)
-        print(f"held, newstest2019: {len(news)} lines")
+        with new_folder(args.out) as place:
+            for name in ("a", "b", "held"):
+                (place / name).mkdir()
+            for half in "ab":
+                chosen = [row for row in rows if half_of(row) == half]
+                write_columns(place / half, "train", LANGUAGES, chosen)
+                print(f"{half}: {len(chosen)} lines")
+            for split in ("dev", "test"):
+                lines = read_split(str(args.data), split, LANGUAGES[:2], LANGUAGES[2]).rows
+                write_columns(place / "held", split, LANGUAGES, lines)
+                print(f"held, {split}: {len(lines)} lines")
+            news = read_split(str(args.news), NEWS_SPLIT, ["kk"], "en").rows
+            write_columns(place / "held", "newstest2019", ("kk", "en"), news)
+            print(f"held, newstest2019: {len(news)} lines")
     except (OSError, ValueError) as error:
         sys.exit(f"kk_ru_en.py: {error}")
 
