@@ -15,13 +15,13 @@ from hf_multisource.data.translation_memory import import_rapidfuzz
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.decoding import Search
 from hf_multisource.evaluation.localization import Places, make_plan
-from hf_multisource.evaluation.localization_answers import Options, Probability, Translator
+from hf_multisource.evaluation.localization_answers import Options, Probability
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import describe_settings
 from hf_multisource.evaluation.localization_run import localize as localize_catalogues
 from hf_multisource.evaluation.review_page import find_hints, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
-from hf_multisource.evaluation.text_translator import TextTranslator
+from hf_multisource.evaluation.text_translator import TextTranslator, Translator
 from hf_multisource.evaluation.translating import source_options
 
 NAME = "localize"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
@@ -25,32 +25,13 @@ from hf_multisource.data.rows import Row, read_split
 from hf_multisource.evaluation.confidence import CANDIDATES, Confidence, digest_weight_files
 from hf_multisource.evaluation.decoding import OPTIMIZATIONS, write_windows
 from hf_multisource.evaluation.tables import format_table
-from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
+from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation, Translator
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
 
 FOLDER = "calibration"  # in the run's
 WINDOW = 128  # rows translated between two writes; a kill loses at most one window
-
-
-class Translator(Protocol):
-    """What calibration and service use of [`TextTranslator`]."""
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """Names of the sources, in order."""
-
-    def translate(
-        self,
-        rows: Sequence[Mapping[str, str | None]],
-        *,
-        n_best: int = 1,
-        num_beams: int = 5,
-        max_new_tokens: int | None = None,
-        syntax: str | None = None,
-    ) -> list[Translation]:
-        """Translate rows of texts."""
 
 
 @dataclass(frozen=True)

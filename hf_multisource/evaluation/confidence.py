@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hf_multisource.data.files import write_json
+from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line, shown
 from hf_multisource.source_kinds import is_absent
@@ -51,26 +52,6 @@ BINS = 10  # of equal width, for the expected calibration error
 FOLDS = 10  # of the cross-validation, each a block of neighbouring rows
 LEAST = 20  # smallest number of right translations, and of wrong ones, that a model is fitted on
 THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # rows of the table of coverage
-
-
-class ScoredText(Protocol):
-    """A candidate: a text and the score that beam search gives to it."""
-
-    @property
-    def text(self) -> str:
-        """The text."""
-
-    @property
-    def score(self) -> float:
-        """Its log probability divided by its length."""
-
-
-class ScoredTranslation(Protocol):
-    """The n-best list of one row; empty if the translation was refused."""
-
-    @property
-    def candidates(self) -> Sequence[ScoredText]:
-        """The candidates, best first."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +119,7 @@ class Confidence:
     def fit(
         cls,
         rows: Sequence[Mapping[str, str | None]],
-        translations: Sequence[ScoredTranslation],
+        translations: Sequence[Translation],
         references: Sequence[str],
         *,
         sources: Sequence[str],
@@ -237,7 +218,7 @@ class Confidence:
         write_json(path, content)
         return path
 
-    def probability(self, row: Mapping[str, str | None], translation: ScoredTranslation) -> float:
+    def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
         """Return the probability that the best candidate equals what a person would write.
 
         Args:
@@ -253,7 +234,7 @@ class Confidence:
         return float(sigmoid(np.array(features) @ np.array(self.weights) + self.bias))
 
 
-def has_score(translation: ScoredTranslation) -> bool:
+def has_score(translation: Translation) -> bool:
     """Return whether a translation was not refused, and its best candidate has a score that is a finite number.
 
     Args:
@@ -265,9 +246,7 @@ def has_score(translation: ScoredTranslation) -> bool:
     return bool(translation.candidates) and math.isfinite(translation.candidates[0].score)
 
 
-def features_of(
-    row: Mapping[str, str | None], translation: ScoredTranslation, sources: Sequence[str]
-) -> tuple[float, ...]:
+def features_of(row: Mapping[str, str | None], translation: Translation, sources: Sequence[str]) -> tuple[float, ...]:
     """Return the features of a translation.
 
     Args:
@@ -287,7 +266,7 @@ def features_of(
     )
 
 
-def is_right(translation: ScoredTranslation, reference: str) -> bool:
+def is_right(translation: Translation, reference: str) -> bool:
     """Return whether the best candidate equals the reference, leading and trailing blanks apart.
 
     Args:

@@ -13,6 +13,7 @@ from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
 from hf_multisource.data.translation_memory import Match
 from hf_multisource.evaluation.localization import MissingText, Plan
+from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 
 CANDIDATES = 3  # translations that the model is asked for; the review page shows all of them
@@ -24,76 +25,11 @@ NO_LABEL_TEXT = "the label of the access key is not translated"
 Request = tuple[tuple[tuple[str, str], ...], str]  # the texts of the sources, and the syntax of their placeholders
 
 
-class ScoredText(Protocol):
-    """A translation and its score."""
-
-    @property
-    def text(self) -> str:
-        """The translation."""
-
-    @property
-    def score(self) -> float:
-        """Its score in beam search."""
-
-
-class ScoredTranslation(Protocol):
-    """What a translator returns for one row."""
-
-    @property
-    def candidates(self) -> Sequence[ScoredText]:
-        """The translations, best first; none if the row is refused."""
-
-    @property
-    def refused(self) -> str:
-        """Why the row has no translation."""
-
-
-class Translator(Protocol):
-    """Translates rows of texts; a translation whose placeholders are broken is refused."""
-
-    def translate(
-        self,
-        rows: Sequence[Mapping[str, str | None]],
-        *,
-        n_best: int = 1,
-        num_beams: int = 5,
-        max_new_tokens: int | None = None,
-        syntax: str | None = None,
-    ) -> Sequence[ScoredTranslation]:
-        """Translate rows."""
-
-
 class Probability(Protocol):
     """Tells how likely a translation is what a person would write."""
 
-    def probability(self, row: Mapping[str, str | None], translation: ScoredTranslation) -> float:
+    def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
         """Return the probability for the best candidate."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A translation of the model.
-
-    Args:
-        text: The text.
-        score: Its score in beam search.
-    """
-
-    text: str
-    score: float
-
-
-@dataclass(frozen=True)
-class Proposals:
-    """The translations of one row, as the journal keeps them.
-
-    Args:
-        candidates: The translations, best first.
-        refused: Why there are none.
-    """
-
-    candidates: tuple[Proposal, ...] = ()
-    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -220,7 +156,7 @@ def open_requests(answers: Sequence[Answer]) -> dict[Request, list[Answer]]:
 
 def take_proposals(
     waiting: Mapping[Request, Sequence[Answer]],
-    proposals: Sequence[Proposals],
+    proposals: Sequence[Translation],
     options: Options,
     confidence: Probability | None,
 ) -> None:
@@ -276,4 +212,4 @@ def choose_access_keys(plan: Plan, answers: Sequence[Answer]) -> None:
                 answer.text = choose_access_key(label, missing.sources, missing.syntax)
 
 
-__all__ = ["Answer", "Options", "Probability", "Proposal", "Proposals", "Translator", "answer_from_memory"]
+__all__ = ["Answer", "Options", "Probability", "answer_from_memory"]

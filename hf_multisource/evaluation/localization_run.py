@@ -27,10 +27,7 @@ from hf_multisource.evaluation.localization_answers import (
     Answer,
     Options,
     Probability,
-    Proposal,
-    Proposals,
     Request,
-    Translator,
     answer_from_memory,
     choose_access_keys,
     open_requests,
@@ -38,6 +35,7 @@ from hf_multisource.evaluation.localization_answers import (
 )
 from hf_multisource.evaluation.localization_report import count_answers
 from hf_multisource.evaluation.shards import ShardedFile
+from hf_multisource.evaluation.text_translator import Candidate, Translation, Translator
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import shown_key
 
@@ -47,7 +45,7 @@ LOCK, JOURNAL, OUTPUT, RECORD = "lock", "translations.jsonl", "output", "record.
 
 def translate_requests(
     requests: Sequence[Request], translator: Translator, options: Options, journal: ShardedFile
-) -> list[Proposals]:
+) -> list[Translation]:
     """Translate texts window by window; those that the journal has are not translated again.
 
     Args:
@@ -78,7 +76,7 @@ def translate_requests(
     found = []
     for line in journal.path.read_text("utf-8").split("\n")[:-1]:
         content = json.loads(line)
-        found.append(Proposals(tuple(Proposal(*one) for one in content["candidates"]), content["refused"]))
+        found.append(Translation(tuple(Candidate(*one) for one in content["candidates"]), content["refused"]))
     return found
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
@@ -53,6 +54,25 @@ class Translation:
 
     candidates: tuple[Candidate, ...] = ()
     refused: str = ""
+
+
+class Translator(Protocol):
+    """What others use of [`TextTranslator`]: calibration, the service and `localize`."""
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Names of the sources, in order."""
+
+    def translate(
+        self,
+        rows: Sequence[Mapping[str, str | None]],
+        *,
+        n_best: int = 1,
+        num_beams: int = 5,
+        max_new_tokens: int | None = None,
+        syntax: str | None = None,
+    ) -> list[Translation]:
+        """Translate rows of texts."""
 
 
 class TextTranslator:

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hf_multisource.evaluation.calibration import Translator
-from hf_multisource.evaluation.text_translator import Translation
+from hf_multisource.evaluation.text_translator import Translation, Translator
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hf_multisource.serving.metrics import Metrics
 
 OPEN_PATHS = ("/health", "/ready")  # need no token: what starts and watches services has none
-PATHS = ("/translate", "/languages", "/metrics", *OPEN_PATHS)  # have metrics of their own
+PATHS = ("/translate", "/languages", "/metrics", *OPEN_PATHS)  # counted under their names; all others as one
 GONE = 499  # status, in the metrics, of a request whose client has disconnected
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import uvicorn
 
-from hf_multisource.evaluation.calibration import Translator
 from hf_multisource.evaluation.confidence import Confidence
-from hf_multisource.evaluation.text_translator import TextTranslator
+from hf_multisource.evaluation.text_translator import TextTranslator, Translator
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.regular_files import read_regular

@@ -14,9 +14,8 @@ from starlette.types import Receive
 
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import SYNTAXES
-from hf_multisource.evaluation.calibration import Translator
 from hf_multisource.evaluation.confidence import CANDIDATES, Confidence
-from hf_multisource.evaluation.text_translator import Translation
+from hf_multisource.evaluation.text_translator import Translation, Translator
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.serving.batching import Batcher, Job, Options, OverloadedError

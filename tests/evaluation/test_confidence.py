@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +25,15 @@ from hf_multisource.evaluation.confidence import (
     measure,
     sigmoid,
 )
+from hf_multisource.evaluation.text_translator import Candidate, Translation
 
 SOURCES = ("en", "de")
 ROW = {"en": "open", "de": "öffnen"}
 RNG = np.random.default_rng(0)
 
 
-@dataclass(frozen=True)
-class Scored:
-    text: str
-    score: float
-
-
-@dataclass(frozen=True)
-class Translated:
-    candidates: tuple[Scored, ...]
-
-
-def translated(*scores: float, text: str = "wócyniś") -> Translated:
-    return Translated(tuple(Scored(f"{text}{'x' * i}", score) for i, score in enumerate(scores)))
+def translated(*scores: float, text: str = "wócyniś") -> Translation:
+    return Translation(tuple(Candidate(f"{text}{'x' * i}", score) for i, score in enumerate(scores)))
 
 
 def simulate(rows: int, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -140,7 +130,7 @@ def test_the_probability_does_not_fall_if_score_or_gap_rises(fitted: Confidence)
 
 
 def test_a_refused_translation_and_one_without_a_score_have_probability_zero(fitted: Confidence) -> None:
-    for refused in (Translated(()), translated(float("nan"), -1.0), translated(float("-inf"))):
+    for refused in (Translation(()), translated(float("nan"), -1.0), translated(float("-inf"))):
         assert fitted.probability(ROW, refused) == 0
     assert fitted.probability(ROW, translated(-0.1)) == fitted.probability(ROW, translated(-0.1, -0.1))
 
@@ -175,7 +165,7 @@ def test_refused_rows_do_not_count_in_the_fit_but_in_the_coverage(fitted: Confid
     quality = fitted.facts["cross_validation"]
     assert quality["rows"] == 400
     assert quality["refused"] == 0
-    translations = [translated(-0.1, -0.4), translated(-1.0, -1.1), Translated(()), translated(float("nan"))] * 30
+    translations = [translated(-0.1, -0.4), translated(-1.0, -1.1), Translation(()), translated(float("nan"))] * 30
     references = ["wócyniś", "zacyniś", "x", "x"] * 30
     found = Confidence.fit([ROW] * 120, translations, references, sources=SOURCES, num_beams=5, weights_sha256="0" * 64)
     quality = found.facts["cross_validation"]

@@ -17,9 +17,10 @@ from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import NO_RULE, NO_SOURCE, PARTLY, Places, Plan, make_plan
-from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options, Proposals
+from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import localize
+from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 from kills import Killed, kill_in
 from quoting_translator import QuotingTranslator
@@ -306,7 +307,7 @@ def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) 
 class Half:
     """Finds every second translation likely."""
 
-    def probability(self, row: Mapping[str, str | None], translation: Proposals) -> float:
+    def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
         return 0.9 if "Sync is on" in str(row["en"]) else 0.25
 
 

@@ -1,6 +1,6 @@
 """What a step of beam search costs, in counts: so that no change, here or in PyTorch, loses speed in silence.
 
-The bounds are what is counted today. Whoever lowers a count lowers its bound.
+Each bound is the present count. A change that lowers a count should lower its bound, too.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hf_multisource.evaluation.localization_answers import Proposal, Proposals
+from hf_multisource.evaluation.text_translator import Candidate, Translation
 from kills import Killed
 
 
@@ -40,7 +40,7 @@ class QuotingTranslator:
         num_beams: int = 5,
         max_new_tokens: int | None = None,
         syntax: str | None = None,
-    ) -> list[Proposals]:
+    ) -> list[Translation]:
         """Translate rows, as `TextTranslator` does."""
         self.calls += 1
         if self.calls == self.kill_at:
@@ -50,6 +50,6 @@ class QuotingTranslator:
             self.asked.append((dict(row), syntax))
             first = next(text for name in self.sources if (text := row.get(name)))
             texts = [self.change(first), f"{self.change(first)}?"][:n_best]
-            candidates = tuple(Proposal(text, -1.0 - i) for i, text in enumerate(texts))
-            found.append(Proposals(refused=self.refuse[first]) if first in self.refuse else Proposals(candidates))
+            candidates = tuple(Candidate(text, -1.0 - i) for i, text in enumerate(texts))
+            found.append(Translation(refused=self.refuse[first]) if first in self.refuse else Translation(candidates))
         return found
