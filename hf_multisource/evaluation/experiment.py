@@ -148,19 +148,22 @@ def cells_of(
                     cells += candidates
                 else:  # of a source that is not chosen yet
                     cells.append(Cell(row, seed, own, of=tuple(cell.folder for cell in candidates)))
-            elif row.kind == "rerank":
-                written, reverse = (seed_folder(root / row.settings[key], seed) for key in ("of", "reverse"))
-                cells.append(Cell(row, seed, own, of=(written,), reverse=reverse))
-            elif row.kind == MEMORY_FIRST:
-                cells.append(Cell(row, seed, own, of=(seed_folder(root / row.settings["of"], seed),)))
+            elif row.kind in ("rerank", MEMORY_FIRST):
+                cells.append(_reading_cell(row, root, [seed], own))
             elif row.kind in LOOKED_UP and seed == experiment.seeds[0]:
                 cells.append(Cell(row, seed, root / name / ONCE))
     for name, row in rows.items():
         if row.kind == "ensemble" and len(experiment.seeds) > 1:
             folder = root / name / f"seeds-{'-'.join(map(str, experiment.seeds))}"
-            of = tuple(seed_folder(root / row.settings["of"], seed) for seed in experiment.seeds)
-            cells.append(Cell(row, experiment.seeds[0], folder, of=of))
+            cells.append(_reading_cell(row, root, experiment.seeds, folder))
     return cells
+
+
+def _reading_cell(row: ExperimentRow, root: Path, seeds: Sequence[int], folder: Path) -> Cell:
+    """The cell of a row that reads these seeds of another row, and the first seed of its reverse row."""
+    of = tuple(seed_folder(root / row.settings["of"], seed) for seed in seeds)
+    reverse = seed_folder(root / row.settings["reverse"], seeds[0]) if "reverse" in row.settings else None
+    return Cell(row, seeds[0], folder, of=of, reverse=reverse)
 
 
 @dataclass
@@ -464,9 +467,7 @@ class Run:
             elif name == row.name and row.kind in LOOKED_UP:
                 return Cell(row, self.experiment.seeds[0], folder) if last == ONCE else None
             elif name == row.name:
-                of = tuple(seed_folder(self.root / row.settings["of"], number) for number in numbers)
-                reverse = seed_folder(self.root / row.settings["reverse"], numbers[0]) if row.kind == "rerank" else None
-                return Cell(row, numbers[0], folder, of=of, reverse=reverse)
+                return _reading_cell(row, self.root, numbers, folder)
         return None
 
     def fits(self, cell: Cell, folder: Path) -> bool:
@@ -547,12 +548,11 @@ class Run:
         run, out = cell.folder, None
         if cell.source or self.experiment.sources_of(cell.row) != self.experiment.sources:
             options["sources"] = self.experiment.sources  # on the lines on which the other rows are scored
-        if cell.reverse:
-            run, out = cell.of[0], cell.folder / "reranking"
-            options["rerank"] = str(cell.reverse)
-        elif cell.of:
-            run, out = cell.of[0], cell.folder / "scores"
+        if cell.of:
+            run, out = cell.of[0], cell.folder / ("reranking" if cell.reverse else "scores")
             options["ensemble"] = [str(folder) for folder in cell.of[1:]]
+        if cell.reverse:
+            options["rerank"] = str(cell.reverse)
         words = [word for key, value in options.items() for word in _option(key, value)]
         command = shlex.join(["hf-multisource", "score", str(run), *words, *(["--out", str(out)] if out else [])])
         report = score(Scoring(str(run), out=out, **options), command)

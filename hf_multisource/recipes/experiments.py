@@ -19,7 +19,8 @@ rows:       name -> label; `shown: false` if the row is only a part of another o
                                       experiment's sources, if the row reads only these
     best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
     rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
-    ensemble: {of: ROW}               all seeds of a row decode together
+    ensemble: {of: ROW}               all seeds of a row decode together; with `reverse: ROW` their hypotheses are
+                                      reranked by the first seed of that row
     copy: {source: SOURCE}            the text of a source is the hypothesis; nothing is trained
     memory: {sources: […]}            the hypothesis is the translation, in the training split, of a row that has the
                                       same texts in these sources, and empty if there is none; with `similar: true`
@@ -55,7 +56,7 @@ KINDS: dict[str, tuple[set[str], set[str]] | None] = {
     "train": None,
     "best_source": None,
     "rerank": ({"of", "reverse"}, set()),
-    "ensemble": ({"of"}, set()),
+    "ensemble": ({"of"}, {"reverse"}),
     "copy": ({"source"}, set()),
     "memory": ({"sources"}, {"similar"}),
     MEMORY_FIRST: ({"of"}, {"sources"}),
@@ -429,11 +430,11 @@ def _check_sources(experiment: Experiment) -> None:
             check_choice(tuple(experiment.sources), **{place: source})
     for name in experiment.chosen or experiment.rows:
         row = experiment.rows[name]
-        if row.kind == "rerank":
+        if row.kind in ("rerank", "ensemble") and "reverse" in row.settings:
             own, other = (experiment.sources_of(experiment.rows[row.settings[key]]) for key in ("of", "reverse"))
             if own != other:
                 raise ValueError(
-                    f"rows.{name}.rerank: the rows must have the same sources; {row.settings['of']} has "
+                    f"rows.{name}.{row.kind}: the rows must have the same sources; {row.settings['of']} has "
                     f"{', '.join(own)}, {row.settings['reverse']} has {', '.join(other)}"
                 )
 

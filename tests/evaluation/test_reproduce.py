@@ -446,6 +446,7 @@ def test_the_name_of_an_experiment_on_other_data_has_no_blank(toy: Path, monkeyp
 def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
     rows = {
         "ensemble": {"ensemble": {"of": "serial"}},
+        "both": {"ensemble": {"of": "serial", "reverse": "back"}},
         "reranked": {"rerank": {"of": "serial", "reverse": "back"}},
         "serial": TOY["rows"]["serial"],
         "back": {"shown": False, "train": {}},
@@ -454,9 +455,12 @@ def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
     loaded = load_experiment(toy)
     cells = {cell.name: cell for cell in cells_of(loaded, Path("r"))}
     first = ["reranked/seed-1", "serial/seed-1", "back/seed-1"]
-    assert list(cells) == [*first, *(name.replace("1", "2") for name in first), "ensemble/seeds-1-2"]
+    together = ["ensemble/seeds-1-2", "both/seeds-1-2"]
+    assert list(cells) == [*first, *(name.replace("1", "2") for name in first), *together]
     assert cells["reranked/seed-2"].needs == (Path("r/serial/seed-2"), Path("r/back/seed-2"))
-    assert cells["ensemble/seeds-1-2"].needs == (Path("r/serial/seed-1"), Path("r/serial/seed-2"))
+    members = (Path("r/serial/seed-1"), Path("r/serial/seed-2"))
+    assert cells["ensemble/seeds-1-2"].needs == members
+    assert cells["both/seeds-1-2"].needs == (*members, Path("r/back/seed-1"))
     assert Run(loaded, Path("runs"), Path("x")).states()["reranked/seed-1"] == "waiting for serial/seed-1, back/seed-1"
     assert [cell.name for cell in cells_of(load_experiment(toy, rows=["reranked"], seeds=[7]), Path("r"))] == [
         "reranked/seed-7",
@@ -506,7 +510,12 @@ def test_a_row_finds_the_smallest_width_that_has_the_parameters_of_another_one(t
 
 
 def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> None:
-    rows = {"serial": TOY["rows"]["serial"], "all": {"ensemble": {"of": "serial"}}}
+    rows = {
+        "serial": TOY["rows"]["serial"],
+        "all": {"ensemble": {"of": "serial"}},
+        "back": {"shown": False, "train": {"reverse": True}},
+        "both": {"ensemble": {"of": "serial", "reverse": "back"}},
+    }
     write("toy", {**TOY, "baseline": "serial", "rows": rows})
     main([str(toy)])
     row, serial = (read_json(Path(f"docs/results/toy/{name}.json")) for name in ("all", "serial"))
@@ -517,6 +526,16 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     assert report["ensemble"] == ["seed-2"]
     assert row["scores"]["all"]["exact_match"]["score"] == report["conditions"]["all"]["exact_match"]["score"]
     assert row["baseline"]["run"] == "serial"
+    cell = Path("runs/toy/both/seeds-1-2")
+    reranked, both = read_json(cell / "reranking/test.json"), read_json(Path("docs/results/toy/both.json"))
+    assert reranked["ensemble"] == ["seed-2"]
+    assert reranked["conditions"]["all"]["exact_match"] == report["conditions"]["all"]["exact_match"]
+    texts = [(cell / name).read_text("utf-8") for name in ("scores/test.all.txt", "reranking/test.reranked.txt")]
+    assert texts[0] == texts[1] and read_json(cell / "made_of.json")["with"] == ["../../back/seed-1"]
+    assert (
+        both["parameters"]
+        == row["parameters"] + read_json(Path("runs/toy/back/seed-1/train_summary.json"))["parameters"]
+    )
 
 
 @pytest.mark.parametrize("name", ["localization-dsb", "protoform-romance", "protoform-wikihan"])
@@ -577,6 +596,17 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
                 },
             },
             "rows.a.rerank: the rows must have the same sources; b has north, c has north, south",
+        ),
+        (
+            {
+                **EAST,
+                "rows": {
+                    "a": {"ensemble": {"of": "b", "reverse": "c"}},
+                    "b": {"train": {"sources": ["north"]}},
+                    "c": {"train": {"reverse": True}},
+                },
+            },
+            "rows.a.ensemble: the rows must have the same sources; b has north, c has north, south",
         ),
         ({"rows": {"a": {"train": {}, "parameters_as": "b"}}}, "rows.a.parameters_as is 'b'; allowed are "),
         ({"baseline": "none"}, "baseline is 'none'; allowed are joined, serial"),
