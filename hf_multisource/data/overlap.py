@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hf_multisource.data.checks import check_at_least
+from hf_multisource.data.normalization import plain_punctuation
 
 Words = tuple[str, ...]
 
@@ -25,7 +26,8 @@ def word_sequences(words: Sequence[str], n: int) -> Iterator[Words]:
 class Overlap:
     """The word sequences of held-out texts in one language.
 
-    Words are what white space separates, compared as they are. A text with fewer than n words is compared as a whole.
+    Words are what white space separates, compared in plain punctuation, so that two forms of quotation marks do not hide
+    a text from its copy. A text with fewer than n words is compared as a whole.
 
     Args:
         texts: The held-out texts.
@@ -41,7 +43,7 @@ class Overlap:
         self.sequences: set[Words] = set()
         self.short: set[Words] = set()
         for text in texts:
-            words = text.split()
+            words = plain_punctuation(text).split()
             if len(words) < n:
                 self.short.add(tuple(words))
             else:
@@ -56,7 +58,7 @@ class Overlap:
         Returns:
             "sequence": n words in a row; "whole": all its words, which are fewer than n; None: nothing.
         """
-        words = text.split()
+        words = plain_punctuation(text).split()
         if len(words) < self.n:
             return "whole" if tuple(words) in self.short else None
         return None if self.sequences.isdisjoint(word_sequences(words, self.n)) else "sequence"

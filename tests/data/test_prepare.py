@@ -124,6 +124,15 @@ def test_texts_that_share_words_in_a_row_with_held_out_texts_are_dropped_and_sho
     )
 
 
+def test_texts_are_compared_in_plain_punctuation_and_written_as_they_are() -> None:
+    overlaps = {"en": Overlap(["a \u201cb\u201d c d", "e\u2026"], 3)}
+    rows = [["", 'a "b" c x'], ["", "e..."], ["", "\u00aba\u00bb x"]]
+    assert kept(rows, overlaps, ngram=3, keep_punctuation=True) == (
+        ["\u00aba\u00bb x"],
+        {"held_out": {"rows": 2, "en 3 words": 1, "en whole": 1}},
+    )
+
+
 @given(
     st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=4),
     st.lists(st.sampled_from("abc"), max_size=6),
