@@ -26,8 +26,8 @@ def word_sequences(words: Sequence[str], n: int) -> Iterator[Words]:
 class Overlap:
     """The word sequences of held-out texts in one language.
 
-    Words are what white space separates, compared in plain punctuation, so that two forms of quotation marks do not hide
-    a text from its copy. A text with fewer than n words is compared as a whole.
+    Words are what white space separates, compared in plain punctuation: a copy with other quotation marks is found. A
+    text with fewer than n words is compared as a whole.
 
     Args:
         texts: The held-out texts.
