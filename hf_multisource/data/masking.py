@@ -148,7 +148,7 @@ def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -
 
     Args:
         table: What lies under `TABLE` in the row; None: the row is not masked.
-        max_new_tokens: Longest translation, in tokens; None: any length.
+        max_new_tokens: Longest translation, in tokens, of which the end is one; None: any length.
 
     Returns:
         The reason; "" if it can.
@@ -158,8 +158,10 @@ def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -
     if table.refused is not None:
         return table.refused
     needed = sum(table.counts.values())
-    if max_new_tokens is not None and needed > max_new_tokens:
-        return f"the translation must have {needed} placeholders, but may have at most {max_new_tokens} tokens"
+    if max_new_tokens is not None and needed and needed + 1 > max_new_tokens:
+        return (
+            f"the translation must have {needed} placeholders and an end, but may have at most {max_new_tokens} tokens"
+        )
     return ""
 
 

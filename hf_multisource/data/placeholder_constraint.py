@@ -22,8 +22,8 @@ class PlaceholderConstraint(LogitsProcessor):
 
     A token that is used up, or that the table lacks, gets minus infinity. So does the end token while a token is
     missing. A closing tag is allowed when its opening tag is the last one that is open, and the tokens of a chain are
-    allowed in their order. When there is only room for the missing tokens before the length limit, all other tokens get
-    minus infinity.
+    allowed in their order. When there is only room for the missing tokens and an end token before the length limit, all
+    other tokens get minus infinity. A text whose tokens leave no room for an end token has none.
 
     All this follows from the tokens so far, so that beams may be reordered, and rows that share an example may be beams
     or samples. Rows that are finished keep their scores.
@@ -108,7 +108,8 @@ class PlaceholderConstraint(LogitsProcessor):
         allowed = (missing > 0) & self._follows(counts) & self._closes(columns)
         needed = missing.sum(dim=1, keepdim=True)
         is_finished = torch.isin(input_ids[:, self.prompt_length :], self.end_token_ids).any(dim=1, keepdim=True)
-        is_forced = ~is_finished & (needed > 0) & (needed >= self.max_length - input_ids.shape[1])
+        # One place is left for the end token, which is forbidden until nothing is missing.
+        is_forced = ~is_finished & (needed > 0) & (needed + 1 >= self.max_length - input_ids.shape[1])
         result = scores.clone()
         masks, ends = scores[:, self.token_ids], scores[:, self.end_token_ids]
         masks = masks.masked_fill(~is_finished & ~allowed, float("-inf"))

@@ -74,6 +74,13 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) 
     assert whole > 1
 
 
+@pytest.mark.parametrize("longest", [3, 4, 7])
+def test_forced_placeholders_leave_room_for_the_end(longest: int) -> None:
+    rows = [{"en": "Open %1$S in %2$S"}, {"en": "%1$S%2$S"}]
+    for translation in make_translator().translate(rows, max_new_tokens=longest):
+        assert translation.candidates, translation.refused
+
+
 def test_rows_are_translated_alike_in_any_batch() -> None:
     translator = make_translator()
     together = translator.translate(ROWS, max_new_tokens=8)
@@ -137,7 +144,10 @@ def test_broken_cut_equal_and_empty_beams_are_passed_over(monkeypatch: pytest.Mo
         ({"en": " ", "de": None}, "no source is present"),
         ({"en": "{ $n ->\n [one] tab\n *[other] tabs\n}"}, "variants of a text"),
         ({"en": "a", "de": "word " * 60}, "the source 'de' has 300 tokens; the model reads at most 48"),
-        ({"en": " ".join(f"%{i}$S" for i in range(1, 8))}, "must have 7 placeholders, but may have at most 6 tokens"),
+        (
+            {"en": " ".join(f"%{i}$S" for i in range(1, 7))},
+            "must have 6 placeholders and an end, but may have at most 6 tokens",
+        ),
     ],
 )
 def test_rows_that_cannot_be_translated_are_refused_and_the_others_are_not(

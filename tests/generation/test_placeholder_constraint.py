@@ -81,7 +81,12 @@ def naive_rule(needed: PlaceholderTable | None, longest: int) -> Rule:
             return masks_in(text) in orders
         begun = masks_in((*text, token))
         room = longest - len(text) - 1
-        return any(order[: len(begun)] == begun and len(order) - len(begun) <= room for order in orders)
+
+        def fits(missing: int) -> bool:
+            """With an end, or without one where the text cannot have one: then all its tokens are placeholders."""
+            return missing == 0 or missing < room or (missing == room and len(text) + 1 == len(begun))
+
+        return any(order[: len(begun)] == begun and fits(len(order) - len(begun)) for order in orders)
 
     def change(text: tuple[int, ...], scores: list[float]) -> list[float]:
         return [score if may_follow(text, token) else NEVER for token, score in enumerate(scores)]
@@ -141,7 +146,8 @@ def test_a_wide_beam_finds_the_best_of_all_texts_that_have_their_placeholders(ex
     words = [4, 7, *masks]
     whole = [text for length in range(longest + 1) for text in itertools.product(words, repeat=length)]
     every = [text if len(text) == longest else (*text, END) for text in whole]
-    texts = [text for text in every if masks_in(text) in orders_of(needed)]
+    last_places = {(mask,) for mask in masks}  # where a placeholder would leave no room for the end
+    texts = [text for text in every if masks_in(text) in orders_of(needed) and text[longest - 1 :] not in last_places]
     assert len(every) > 2 * len(texts)
     inputs = batch(examples=[example])
     totals = log_probabilities(model, inputs, texts)
@@ -234,8 +240,9 @@ def test_a_beginning_of_the_target_counts() -> None:
     search = {"decoder_input_ids": start, "num_beams": 3, "max_new_tokens": 5}
     check_all(texts_of(shared_model("serial").generate(**batch(), **search, logits_processor=[processor])), TABLES)
     processor = PlaceholderConstraint([table("<ph1>")], IDS, [END], 3, prompt_length=2)
-    assert scored([[START, 4, 4]], processor)[0, 4] == 0  # of three tokens two may still come
-    assert scored([[START, 4, 4, 4]], processor)[0, 4] == NEVER
+    assert scored([[START, 4]], processor)[0, 4] == 0  # three tokens may still come
+    assert scored([[START, 4, 4]], processor)[0, 4] == NEVER  # the placeholder and the end have room
+    assert scored([[START, 4, 4, IDS["<ph1>"]]], processor)[0, [4, END]].tolist() == [0, 0]
 
 
 def test_assisted_decoding_writes_them_too() -> None:
