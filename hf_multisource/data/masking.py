@@ -157,7 +157,7 @@ def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -
         return ""
     if table.refused is not None:
         return table.refused
-    needed = sum(table.counts.values())
+    needed = table.required
     if max_new_tokens is not None and needed and needed + 1 > max_new_tokens:
         return (
             f"the translation must have {needed} placeholders and an end, but may have at most {max_new_tokens} tokens"

@@ -10,7 +10,7 @@ from torch import FloatTensor, LongTensor, Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
 from hf_multisource.data.checks import check_at_least
-from hf_multisource.data.placeholders import MASK_TOKENS, OPENING_TOKENS, PlaceholderTable
+from hf_multisource.data.placeholders import MASK_TOKENS, OPENING_TOKENS, OPTIONAL_TOKENS, PlaceholderTable
 
 #: Score of a required token to which the model, or another option such as a shortlist, gives no probability: low enough
 #: for any other continuation to win, and finite, so that scores can be compared.
@@ -19,6 +19,8 @@ FORBIDDEN_SCORE = -1e4
 
 class PlaceholderConstraint(LogitsProcessor):
     """Lets every text have the mask tokens of its table, each as often as the table says, and no other mask token.
+
+    Tokens of escape sequences (`<char1>`, …) may also be left out, since a language may write another character.
 
     A token that is used up, or that the table lacks, gets minus infinity. So does the end token while a token is
     missing. A closing tag is allowed when its opening tag is the last one that is open, and the tokens of a chain are
@@ -59,7 +61,8 @@ class PlaceholderConstraint(LogitsProcessor):
         self.prompt_length = prompt_length
         self.max_length = prompt_length + max_new_tokens
         columns = {token: column for column, token in enumerate(token_ids)}
-        self.required = torch.zeros(len(tables), self.number, dtype=torch.long)  # (B, M)
+        self.counts = torch.zeros(len(tables), self.number, dtype=torch.long)  # (B, M): how often at most
+        self.is_required = torch.tensor([token not in OPTIONAL_TOKENS for token in token_ids])  # (M,)
         # (B, M): of each token, the column of the one that must come before; M stands for none.
         self.predecessors = torch.full((len(tables), self.number), self.number)
         for row, table in enumerate(tables):
@@ -68,10 +71,10 @@ class PlaceholderConstraint(LogitsProcessor):
             if absent := [token for token in table.counts if token not in token_ids]:
                 raise ValueError(f"token_ids has no id of {absent[0]}, which the text of example {row} must have")
             for token, count in table.counts.items():
-                self.required[row, columns[token]] = count
+                self.counts[row, columns[token]] = count
             for before, after in pairwise(table.chain):
                 self.predecessors[row, columns[after]] = columns[before]
-            if (needed := sum(table.counts.values())) > max_new_tokens:
+            if (needed := table.required) > max_new_tokens:
                 raise ValueError(
                     f"max_new_tokens is {max_new_tokens}, but the text of example {row} must have {needed} placeholders"
                 )
@@ -96,20 +99,21 @@ class PlaceholderConstraint(LogitsProcessor):
             ValueError: If the number of rows is no multiple of the number of tables, or the vocabulary of the model
                 lacks the mask tokens.
         """
-        rows, examples = len(input_ids), len(self.required)
+        rows, examples = len(input_ids), len(self.counts)
         if rows % examples:
             raise ValueError(f"there are {rows} rows for {examples} tables; each example must have as many rows")
         self._prepare(scores)
-        required = self.required.repeat_interleave(rows // examples, dim=0)
+        most = self.counts.repeat_interleave(rows // examples, dim=0)
         columns = self.columns[input_ids]
         counts = torch.zeros(rows, self.number + 1, dtype=torch.long, device=scores.device)
         counts.scatter_add_(1, columns, torch.ones_like(columns))
-        missing = (required - counts[:, :-1]).clamp(min=0)
-        allowed = (missing > 0) & self._follows(counts) & self._closes(columns)
-        needed = missing.sum(dim=1, keepdim=True)
+        left = (most - counts[:, :-1]).clamp(min=0)
+        allowed = (left > 0) & self._follows(counts) & self._closes(columns)
+        needed = (left * self.is_required).sum(dim=1, keepdim=True)
         is_finished = torch.isin(input_ids[:, self.prompt_length :], self.end_token_ids).any(dim=1, keepdim=True)
         # One place is left for the end token, which is forbidden until nothing is missing.
         is_forced = ~is_finished & (needed > 0) & (needed + 1 >= self.max_length - input_ids.shape[1])
+        allowed &= self.is_required | ~is_forced
         result = scores.clone()
         masks, ends = scores[:, self.token_ids], scores[:, self.end_token_ids]
         masks = masks.masked_fill(~is_finished & ~allowed, float("-inf"))
@@ -131,7 +135,7 @@ class PlaceholderConstraint(LogitsProcessor):
                 "call resize_token_embeddings after add_mask_tokens"
             )
         self.columns = torch.full((scores.shape[1],), self.number, device=scores.device)
-        for name in ("token_ids", "end_token_ids", "required", "predecessors", "openings"):
+        for name in ("token_ids", "end_token_ids", "counts", "is_required", "predecessors", "openings"):
             setattr(self, name, getattr(self, name).to(scores.device))
         self.columns[self.token_ids] = torch.arange(self.number, device=scores.device)
 

@@ -19,6 +19,8 @@ LIMIT = 16
 #: All tokens that a masked text may hold; a tokenizer gets them as added tokens.
 MASK_TOKENS = tuple(f"<{kind}{number}>" for kind in KINDS for number in range(1, LIMIT + 1))
 OPENING_TOKENS = {f"<{CLOSE}{number}>": f"<{OPEN}{number}>" for number in range(1, LIMIT + 1)}  # by closing token
+#: Tokens that a translation may leave out: another language may write another character than an escape sequence.
+OPTIONAL_TOKENS = frozenset(token for token in MASK_TOKENS if token.startswith(f"<{CHAR}"))
 TOKEN_PATTERN = rf"<(?:{'|'.join(KINDS)})[0-9]+>"
 TOKEN = regex.compile(TOKEN_PATTERN)
 
@@ -166,6 +168,11 @@ class PlaceholderTable:
         """How often each token occurs in the text."""
         return {token: len(texts) for token, texts in self.texts.items()}
 
+    @property
+    def required(self) -> int:
+        """How many tokens a translation must have; it may leave out escape sequences of characters."""
+        return sum(count for token, count in self.counts.items() if token not in OPTIONAL_TOKENS)
+
 
 @dataclass(frozen=True)
 class MaskedTexts:
@@ -271,7 +278,8 @@ def restore_text(masked: str, table: PlaceholderTable) -> str:
     """Replace the tokens of a masked text by the placeholders that they replaced.
 
     Args:
-        masked: The text, or another one with the same tokens, such as its translation.
+        masked: The text, or another one with the same tokens, such as its translation. Tokens of escape sequences (kind
+            "char") may be left out.
         table: What the tokens stand for.
 
     Returns:
@@ -284,8 +292,12 @@ def restore_text(masked: str, table: PlaceholderTable) -> str:
         return masked
     found = Counter(TOKEN.findall(masked))
     for token in [*table.texts, *found]:
-        if found[token] != (expected := len(table.texts.get(token, ()))):
-            raise ValueError(f"{token} occurs {_times(found[token])} in the text; it must occur {_times(expected)}")
+        expected = len(table.texts.get(token, ()))
+        if found[token] != expected and not (token in OPTIONAL_TOKENS and found[token] < expected):
+            most = "at most " if token in OPTIONAL_TOKENS else ""
+            raise ValueError(
+                f"{token} occurs {_times(found[token])} in the text; it must occur {most}{_times(expected)}"
+            )
     left = {token: iter(texts) for token, texts in table.texts.items()}
     return table.start + TOKEN.sub(lambda match: next(left[match[0]]), masked) + table.end
 

@@ -164,6 +164,14 @@ def test_escape_sequences_are_masked_if_all_texts_have_them() -> None:
     assert masked("a\\nb &amp;", "c\\nd und") == ["a<char1>b &amp;", "c<char1>d und"]
 
 
+def test_a_translation_may_leave_escape_sequences_out_but_not_repeat_them() -> None:
+    table = mask_texts({"en": "a &amp; b: %S", "de": "&amp;%S"}).tables["en"]
+    assert restore_text("a abo b: <ph1>", table) == "a abo b: %S"
+    assert restore_text("<ph1> <char1>", table) == "%S &amp;"
+    with pytest.raises(ValueError, match="<char1> occurs 2 times in the text; it must occur at most once"):
+        restore_text("<ph1> <char1><char1>", table)
+
+
 def test_white_space_at_the_ends_is_kept_apart() -> None:
     row = mask_texts({"en": " \n%S\u00a0", "de": "%S"})
     assert row.texts == {"en": "<ph1>", "de": "<ph1>"}

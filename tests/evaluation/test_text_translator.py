@@ -98,6 +98,13 @@ def test_what_the_model_reads_is_masked(monkeypatch: pytest.MonkeyPatch) -> None
     assert [one.text for one in found[0].candidates] == [" %S: <i>x</i>"]
 
 
+def test_an_escape_sequence_of_all_sources_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = decoded_as(monkeypatch, Hypothesis("Foo abo <ph1>", -1.0))
+    found = make_translator().translate([{"en": "Open &amp; %S", "de": "%S &amp; mehr"}])
+    assert rows[0]["de"] == "<ph1> <char1> mehr"
+    assert [one.text for one in found[0].candidates] == ["Foo abo %S"]
+
+
 def test_without_mask_tokens_texts_are_read_as_they_are_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = decoded_as(monkeypatch, Hypothesis("Foo", -0.5), Hypothesis("Foo %S", -1.0))
     found = make_translator(mask_tokens=False).translate([{"en": " Open %S"}])

@@ -22,7 +22,7 @@ from hf_multisource.data.placeholder_constraint import (
     PlaceholderConstraint,
     placeholder_constraint,
 )
-from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable, mask_texts, restore_text
+from hf_multisource.data.placeholders import MASK_TOKENS, OPTIONAL_TOKENS, PlaceholderTable, mask_texts, restore_text
 from hf_multisource.recipes.tokenization import MIN_VOCAB_SIZE, train_tokenizer
 from reference import beam_search, normalised_beam
 from searches import SEARCHES, START, generate, log_probabilities, next_scores, shared_model, texts_of
@@ -284,6 +284,17 @@ def test_what_is_allowed_follows_from_the_text_alone(text: list[int], example: i
             kept = (*kept, token)
 
 
+def test_escape_sequences_may_be_left_out_but_are_not_repeated() -> None:
+    ids = {"<ph1>": 5, "<char1>": 8, "<char2>": 6}
+    processor = PlaceholderConstraint([table("<ph1> <char1>")], ids, [END], 4)
+    assert scored([[START, 5]], processor)[0, [END, 4, 5, 8, 6]].tolist() == [0, 0, NEVER, 0, NEVER]
+    assert scored([[START, 8]], processor)[0, [END, 4, 5, 8]].tolist() == [NEVER, 0, 0, NEVER]
+    # Only what must come has room, and nothing else may take its place.
+    assert scored([[START, 4, 4]], processor)[0, [END, 4, 5, 8]].tolist() == [NEVER, NEVER, 0, NEVER]
+    only = PlaceholderConstraint([table("<char1> <char1> <char1>")], ids, [END], 2)  # longer than the text may be
+    assert scored([[START]], only)[0, [END, 4, 8]].tolist() == [0, 0, 0]
+
+
 def test_rows_that_are_finished_keep_their_scores() -> None:
     ids = [[START, 4, END, 0], [START, 5, 5, 8], [START, 4, 4, 4]]
     tables = [table("<ph1>"), table("<ph1> <ph1> <ph2>"), table("<ph1>")]
@@ -350,7 +361,8 @@ def test_from_texts_to_texts() -> None:
     texts = [tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in ids[:, 1:]]
     for text, needed in zip(texts, tables, strict=True):
         restored = restore_text(text, needed)
-        assert all(restored.count(one) >= len(ones) for ones in needed.texts.values() for one in ones)
+        required = [ones for token, ones in needed.texts.items() if token not in OPTIONAL_TOKENS]
+        assert all(restored.count(one) >= len(ones) for ones in required for one in ones)
         assert restored.endswith(needed.end)
 
 
