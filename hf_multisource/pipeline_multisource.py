@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from .source_kinds import FIRST_EXAMPLE, is_absent
 TASK = "multisource-to-text"
 LONGEST = 256  # new tokens where nothing else is said, as in Transformers' own text pipelines
 LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")
+#: In a tokenizer's `init_kwargs`: the syntax of the placeholders that were masked in training.
+SYNTAX_KEY = "mask_syntax"
+MASK_TOKEN = re.compile(r"<(?:ph|open|close|tag|link|key|char)\d+>")
+# What placeholders, markup, links and escape sequences have, and plain text seldom has.
+PLACEHOLDER_SIGN = re.compile(r"%\w|[{}\\\n]|<[A-Za-z/!]|&[#\w]|://|www\.|\w@\w")
 logger = logging.getLogger(__name__)
 
 
@@ -93,6 +99,7 @@ class MultiSourcePipeline(Pipeline):
     _load_image_processor: Any = False
     _load_video_processor: Any = False
     _load_feature_extractor: Any = False
+    _has_warned = False  # of placeholders that are not masked
 
     def __call__(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Generate.
@@ -248,6 +255,7 @@ class MultiSourcePipeline(Pipeline):
             if not one and (text or not _is_numbers(value)):
                 wanted = "a text" if text else "one value, not a list,"
                 raise ValueError(f"source {name!r} of {place} must be {wanted} or None; got {shown(value)}.")
+        self._warn_of_placeholders(example.values())
         token = FIRST_EXAMPLE.set(number)
         try:  # as a batch of one, since a value may be a list of numbers
             batch = {name: [value] for name, value in example.items()}
@@ -256,6 +264,23 @@ class MultiSourcePipeline(Pipeline):
             FIRST_EXAMPLE.reset(token)
         # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.
         return {"example": {key: rows[0] for key, rows in encoded.items()}}
+
+    def _warn_of_placeholders(self, values: Iterable[Any]) -> None:
+        """Warn once if a model that was trained with masked placeholders gets a text in which they are not masked."""
+        processor: Any = self.processor
+        syntax = getattr(getattr(processor, "tokenizer", None), "init_kwargs", {}).get(SYNTAX_KEY)
+        if syntax is None or self._has_warned:
+            return
+        for value in values:
+            if isinstance(value, str) and PLACEHOLDER_SIGN.search(MASK_TOKEN.sub("", value)):
+                logger.warning(
+                    f"this model was trained on texts whose placeholders and markup are masked ({SYNTAX_KEY}: "
+                    f"{syntax}), but a pipeline reads texts as they are, such as {shown(value)}: placeholders may be "
+                    "lost. Use TextTranslator of hf_multisource.evaluation.text_translator, which masks and restores "
+                    "them, or mask the texts first. This is said once."
+                )
+                self._has_warned = True
+                return
 
     def _forward(  # type: ignore[override]
         self, model_inputs: dict[str, Any], return_scores: bool = False, **generate_kwargs: Any

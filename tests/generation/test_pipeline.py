@@ -16,7 +16,8 @@ from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from builders import LSTM, NAMES, TEXTS, one_by_default, three_source_model, three_source_processor
-from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline
+from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourcePipeline, MultiSourceProcessor
+from hf_multisource.data.masking import remember_syntax
 from kinds import mixed_processor, mixed_rows, picture
 
 pytestmark = pytest.mark.pairs
@@ -454,6 +455,33 @@ def test_one_column_of_a_dataset_is_that_source_alone(pipe: Any) -> None:
     assert list(pipe(KeyDataset(rows, "en"), batch_size=2, max_new_tokens=5)) == alone
     with pytest.raises(ValueError, match=r"^example 0 must be a dict from source names"):
         list(pipe(KeyDataset(rows, "cs")))
+
+
+@pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("Open %1$S", True),
+        ("<b>dog</b>", True),
+        ("{ $n } dogs", True),
+        ("<open1>dog<close1> <ph1>", False),
+        ("50 %", False),
+    ],
+)
+def test_placeholders_that_are_not_masked_are_warned_of_once(
+    text: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    processor: Any = three_source_processor()
+    model = three_source_model("serial", vocab_size=len(processor.tokenizer))
+    asked = [{"en": "dog"}, {"en": None, "de": text}, {"en": text}]
+    pipeline(TASK, model=model, processor=processor, device="cpu")(asked, max_new_tokens=2)
+    assert "masked" not in caplog.text
+    tokenizer = copy.deepcopy(processor.tokenizer)
+    remember_syntax(tokenizer, "any")
+    masking = MultiSourceProcessor(tokenizer, processor.source_names)
+    pipe = pipeline(TASK, model=model, processor=masking, device="cpu")
+    pipe(asked, max_new_tokens=2)
+    pipe(asked, max_new_tokens=2)
+    assert caplog.text.count("placeholders and markup are masked (mask_syntax: any)") == warns
 
 
 def test_columns_that_are_no_sources_are_named_and_not_read(pipe: Any, caplog: pytest.LogCaptureFixture) -> None:
