@@ -14,6 +14,8 @@ Edit = tuple[int, int, str]  # the span to replace, and the new text
 TRANSLATED, UNTRANSLATED, FUZZY, OBSOLETE = "translated", "untranslated", "fuzzy", "obsolete"
 REVIEW = "Needs review (machine translation)"  # comment on filled entries, in formats without states
 DONE = "has a translation already"
+# What joins the parts of a language's code in paths and files: en-GB, en_GB, en-rGB (Android).
+JOINT = re.compile(r"[-_]r?")
 
 
 @dataclass(frozen=True)

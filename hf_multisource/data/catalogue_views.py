@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from hf_multisource.data.catalogue_entries import OBSOLETE, TRANSLATED, Catalogue, Entry
-from hf_multisource.data.catalogues import JOINT
+from hf_multisource.data.catalogue_entries import JOINT, OBSOLETE, TRANSLATED, Catalogue, Entry
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule
 
 HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_multisource.data.archives import read_files
-from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, UNTRANSLATED, Catalogue, Identity
+from hf_multisource.data.catalogue_entries import FUZZY, JOINT, OBSOLETE, UNTRANSLATED, Catalogue, Identity
 from hf_multisource.data.catalogue_files import NAMES, find_format, read_catalogue
+from hf_multisource.data.catalogue_views import NUMBERED, category_part, forms_of, suffix_of
 from hf_multisource.data.files import check_new_folder, write_json
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
 
 LANG = "{lang}"
@@ -25,8 +27,6 @@ SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
 SHOWN = 5  # examples of what was not handled, by language
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
-# What a language's code may look like in paths: en-GB, en_GB, en-rGB (Android).
-JOINT = re.compile(r"[-_]r?")
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ STATES = {
 }
 EMPTY, EQUAL = "empty (absent)", "equal to {} (kept)"
 FROM_SOURCE = "texts from the source side of other languages' files"
+NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only where there are any
+ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"
 RULES = (FILES, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
 # Rules by row.
 NO_TARGET, FEW, DUPLICATES = "without the target (dropped)", "too few languages (dropped)", "duplicates (dropped)"
@@ -339,15 +341,17 @@ def align(
         counts: Where the rules count.
 
     Yields:
-        The rows, file by file. A text that is missing, not translated, fuzzy, empty or obsolete is None.
+        The rows, file by file. A text that is missing, not translated, fuzzy, empty or obsolete is None. Numbered
+        plural forms are aligned by their categories in CLDR; a language that lacks a category gives its form `other`.
+        Where no language of a file has known categories, its forms are aligned by their numbers.
     """
     languages = selection.languages
     for path in sorted({path for files in catalogues.values() for path in files}):
         rows: dict[Identity, dict[str, str | None]] = {}
         sources: dict[Identity, str] = {}
-        for language in languages:
-            if (catalogue := catalogues[language].get(path)) is None:
-                continue
+        found = {language: catalogues[language][path] for language in languages if path in catalogues[language]}
+        categories = _plural_categories(found, selection)
+        for language, catalogue in found.items():
             counts.count(FILES, language)
             counts.count(UNHANDLED, language, len(catalogue.unhandled))
             examples = counts.unhandled.setdefault(language, []) if catalogue.unhandled else []
@@ -362,15 +366,25 @@ def align(
                     counts.count(REPEATED, language)
                     continue
                 seen.add(entry.identity)
+                part, source_part = entry.part, entry.part
+                if categories and part:
+                    part = category_part(part, catalogue, categories.get(language)) or ""
+                    source_part = ONE_PART if source_part == "[0]" else OTHER_PART
                 if entry.source is not None and _source_language(catalogue, selection) == selection.source_language:
-                    sources.setdefault(entry.identity, entry.source)
-                row = rows.setdefault(entry.identity, {})
+                    sources.setdefault((entry.key, source_part), entry.source)
+                if entry.part and not part:
+                    counts.count(NO_CATEGORY, language)
+                    continue
+                row = rows.setdefault((entry.key, part), {})
                 if entry.state in STATES:
                     counts.count(STATES[entry.state], language)
                 elif not entry.text.strip():
                     counts.count(EMPTY, language)
-                else:
+                elif row.get(language) is None:  # otherwise an earlier form has the same category
                     row[language] = entry.text
+                row.setdefault(language, None)
+        if categories:
+            _lend_forms(rows)
         _add_sources(rows, sources, selection, counts)
         for (key, part), texts in rows.items():
             yield Row(path, key, part, {language: texts.get(language) for language in languages})
@@ -386,6 +400,30 @@ def _source_language(catalogue: Catalogue, selection: Selection) -> str:
     return codes.get(full) or codes.get(full.partition("-")[0]) or named
 
 
+def _plural_categories(found: Mapping[str, Catalogue], selection: Selection) -> dict[str, tuple[str, ...]]:
+    """Language -> the category of each numbered plural form, of the languages whose file tells it."""
+    categories = {}
+    for language, catalogue in found.items():
+        if suffix_of(catalogue) in NUMBERED and any(entry.part for entry in catalogue.entries):
+            forms = forms_of(catalogue, plural_rule(selection.code(language)))
+            if forms and (len(forms) == 1 or len(set(forms)) > 1):  # others give every number the same form
+                categories[language] = forms
+    return categories
+
+
+def _lend_forms(rows: Mapping[Identity, dict[str, str | None]]) -> None:
+    """In rows of a category that a language lacks, write its form `other`, or else its last form."""
+    forms: dict[str, dict[str, dict[str, str | None]]] = {}  # key -> language -> part -> text
+    plurals = {(key, part): row for (key, part), row in rows.items() if part[1:-1] in CATEGORIES}
+    for (key, part), row in plurals.items():
+        for language, text in row.items():
+            forms.setdefault(key, {}).setdefault(language, {})[part] = text
+    for (key, part), row in plurals.items():
+        for language, own in forms[key].items():
+            if part not in own:
+                row[language] = own.get(OTHER_PART, [*own.values()][-1])
+
+
 def _add_sources(
     rows: Mapping[Identity, dict[str, str | None]],
     sources: Mapping[Identity, str],
@@ -397,11 +435,14 @@ def _add_sources(
     if language not in selection.languages:
         return
     for identity, row in rows.items():
-        if language not in row and (source := sources.get(identity, "")).strip():
+        key, part = identity
+        wanted = [identity, (key, OTHER_PART), (key, ONE_PART)] if part[1:-1] in CATEGORIES else [identity]
+        source = next((sources[one] for one in wanted if one in sources), "")
+        if row.get(language) is None and source.strip():
             row[language] = source
             counts.count(FROM_SOURCE, language)
         for other, text in row.items():
-            if other != language and text == row.get(language):
+            if other != language and text is not None and text == row.get(language):
                 counts.count(EQUAL.format(language), other)
 
 

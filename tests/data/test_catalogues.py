@@ -122,6 +122,61 @@ def test_rows_are_aligned_by_file_and_key_and_what_is_missing_is_absent(tmp_path
     assert json.loads((tmp_path / "out/keys.json").read_text("utf-8")) == {"train": [*keys, ["b.ftl", "one", ""]]}
 
 
+PLURALS = {
+    "de": "nplurals=2; plural=(n != 1);",
+    "cs": "nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;",
+    "dsb": "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);",
+    "ja": "nplurals=1; plural=0;",
+    "sl": "nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);",  # not in CLDR's order
+}
+
+
+def plural_po(header: str, *forms: str) -> str:
+    """A gettext file with one message in the plural."""
+    lines = [f'msgstr[{i}] "{form}"' for i, form in enumerate(forms)]
+    settings = f'msgid ""\nmsgstr "Plural-Forms: {header}\\n"\n\n'
+    return f'{settings}#, c-format\nmsgid "%d file"\nmsgid_plural "%d files"\n' + "\n".join([*lines, ""])
+
+
+def test_plural_forms_are_aligned_by_their_categories(tmp_path: Path) -> None:
+    numbers = {"de": 2, "cs": 3, "dsb": 4, "ja": 1, "sl": 4}
+    texts = {f"{one}.po": plural_po(PLURALS[one], *(f"{one} {i}" for i in range(n))) for one, n in numbers.items()}
+    place = write_tree(tmp_path / "l10n", texts)
+    languages = ["en", "de", "cs", "dsb", "ja", "sl"]
+    assert make(f"{place}/{{lang}}.po", tmp_path / "out", languages=languages)["train"] == [
+        ("%d file", "de 0", "cs 0", "dsb 0", "ja 0", "sl 1"),
+        ("%d files", "de 1", "cs 2", "dsb 3", "ja 0", "sl 0"),
+        ("%d files", "de 1", "cs 1", "dsb 2", "ja 0", "sl 3"),
+        ("%d files", "de 1", "cs 2", "dsb 1", "ja 0", "sl 2"),
+    ]
+    keys = json.loads((tmp_path / "out/keys.json").read_text("utf-8"))["train"]
+    assert [part for _, _, part in keys] == ["[one]", "[other]", "[few]", "[two]"]
+
+
+def test_a_form_that_is_not_translated_is_absent_and_not_another_form(tmp_path: Path) -> None:
+    cs = plural_po(PLURALS["cs"], "jeden", "", "mnoho")
+    place = write_tree(tmp_path / "l10n", {"cs.po": cs, "dsb.po": plural_po(PLURALS["dsb"], "a", "b", "c", "d")})
+    rows = make(f"{place}/{{lang}}.po", tmp_path / "out", languages=["en", "cs", "dsb"])["train"]
+    expected = {
+        ("%d file", "jeden", "a"),
+        ("%d files", "mnoho", "b"),
+        ("%d files", "", "c"),
+        ("%d files", "mnoho", "d"),
+    }
+    assert {*rows} == expected
+
+
+def test_where_no_file_says_its_categories_plural_forms_are_aligned_by_number(tmp_path: Path) -> None:
+    texts = {f"{one}.po": plural_po("nplurals=2; plural=EXPRESSION;", f"{one} 0", f"{one} 1") for one in ("de", "dsb")}
+    place = write_tree(tmp_path / "l10n", texts)
+    by_number = [("%d file", "de 0", "dsb 0"), ("%d files", "de 1", "dsb 1")]
+    assert make(f"{place}/{{lang}}.po", tmp_path / "a") == {"train": by_number}
+    write_tree(place, {"dsb.po": plural_po(PLURALS["dsb"], "a", "b", "c", "d")})
+    rows = make(f"{place}/{{lang}}.po", tmp_path / "b")["train"]
+    assert rows == [("%d file", "", "a"), ("%d files", "", "b"), ("%d files", "", "c"), ("%d files", "", "d")]
+    assert counts(tmp_path / "b")["plural forms of unknown categories (absent)"] == {"de": 2}
+
+
 def test_each_rule_counts(tmp_path: Path) -> None:
     empty = (
         PO.text.replace('"wočiniś %s"', '"open %s"').replace('"drugi \\"x\\"\\t\\\\"', '"  "').replace("prědny\\n", "")
