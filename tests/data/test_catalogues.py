@@ -166,6 +166,21 @@ def test_a_form_that_is_not_translated_is_absent_and_not_another_form(tmp_path: 
     assert {*rows} == expected
 
 
+def test_plural_forms_of_qt_are_aligned_by_their_categories(tmp_path: Path) -> None:
+    for language, number in {"de": 2, "cs": 3, "dsb": 4}.items():
+        forms = "".join(f"<numerusform>{language} {i}</numerusform>" for i in range(number))
+        message = f"<message numerus='yes'><source>%n files</source><translation>{forms}</translation></message>"
+        text = f"<TS version='2.1'><context><name>Menu</name>{message}</context></TS>\n"
+        write_tree(tmp_path / "l10n", {f"app_{language}.ts": text})
+    rows = make(f"{tmp_path}/l10n/app_{{lang}}.ts", tmp_path / "out", languages=["en", "de", "cs", "dsb"])["train"]
+    assert rows == [
+        ("%n files", "de 0", "cs 0", "dsb 0"),
+        ("%n files", "de 1", "cs 2", "dsb 3"),
+        ("%n files", "de 1", "cs 1", "dsb 2"),
+        ("%n files", "de 1", "cs 2", "dsb 1"),
+    ]
+
+
 def test_where_no_file_says_its_categories_plural_forms_are_aligned_by_number(tmp_path: Path) -> None:
     texts = {f"{one}.po": plural_po("nplurals=2; plural=EXPRESSION;", f"{one} 0", f"{one} 1") for one in ("de", "dsb")}
     place = write_tree(tmp_path / "l10n", texts)
