@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoModelForSeq2SeqLM
 
+from archive_files import debian, tarred, zipped
 from builders import three_source_batch, three_source_lstm, three_source_model, tiny_config
+from catalogue_samples import SAMPLES, Sample
 from hf_multisource import (
     MultiSourceConfig,
     MultiSourceForConditionalGeneration,
@@ -27,7 +30,12 @@ from hf_multisource import (
     MultiSourceRNNConfig,
     read_picture,
 )
+from hf_multisource.data.archives import read_files
+from hf_multisource.data.catalogue_entries import Entry, Identity
+from hf_multisource.data.catalogue_files import fill_catalogue, find_format, read_catalogue
+from hf_multisource.data.catalogue_views import view_of
 from hf_multisource.data.media import read_features
+from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.rows import read_split
 from hf_multisource.data.streams import stream_rows
 from hf_multisource.foreign import load_auto
@@ -476,12 +484,154 @@ def generation_targets(folder: Path) -> list[Target]:
     return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 30)]
 
 
+# Lines that break a catalogue, by its suffix.
+FLUENT_LINES = [
+    "x = { $n ->",
+    "   *[other] y",
+    "    }",
+    '    .label = { "',
+    "-term = ",
+    "x = {",
+    "    [one]",
+    "x =\n    y",
+]
+GETTEXT_LINES = [
+    *('msgid "', 'msgstr[9] "x"', 'msgctxt "x"', "#~", "#,", '"\\x"', 'msgid ""', 'msgstr "\\777"', "#| msgid"),
+    '"charset=utf-7\\n"',
+    '"Plural-Forms: nplurals=99; plural=(n/0);\\n"',
+    '"Plural-Forms: nplurals=2; plural=' + "(" * 900 + 'n;\\n"',
+]
+DTD_LINES = [
+    "<!ENTITY",
+    '<!ENTITY x "',
+    "<!--",
+    "-->",
+    "%x;",
+    '<!ENTITY % x SYSTEM "/etc/passwd">',
+    '<!ENTITY x "&x;">',
+]
+PROPERTIES_LINES = ["\\", "x = \\u12", "x\\", "=", "!", "x = \\ud800", " : ", "\\\\=\\u0000"]
+CATALOGUE_LINES = {
+    ".ftl": FLUENT_LINES,
+    ".po": GETTEXT_LINES,
+    ".dtd": DTD_LINES,
+    ".properties": PROPERTIES_LINES,
+}
+XML_LINES = [
+    *("<", ">", "]]>", "<![CDATA[", "&x;", "&#0;", "<x>", "</x>", "<?x?>", "<x" + " y='1'" * 3 + "/>", "<a>" * 200),
+    '<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]>',
+    '<!DOCTYPE x SYSTEM "file:///etc/passwd">',
+    "<?xml version='1.0' encoding='utf-16'?>",
+    '<item quantity="x">a</item>',
+    '<target state="x"/>',
+]
+
+
+def catalogue_targets(folder: Path) -> list[Target]:
+    """Catalogues of all formats, which are read and filled, and archives of them."""
+    plural_rule("dsb")  # babel reads the pickles of its package: once, before that is forbidden
+
+    def texts_of(entries: tuple[Entry, ...]) -> dict[Identity, tuple[str, str]]:
+        found: dict[Identity, tuple[str, str]] = {}
+        for entry in entries:
+            found.setdefault(entry.identity, (entry.text, entry.state))
+        return found
+
+    def fill(given: tuple[str, bytes, dict[Identity, str], bytes]) -> None:
+        path, content, new, reference = given
+        catalogue = read_catalogue(path, content)
+        view_of(catalogue, "dsb")
+        json.dumps([[one.key, one.part, one.text, one.comment] for one in catalogue.entries]).encode()
+        if (form := find_format(path)) is None or form.fill is None:
+            return
+        filled = fill_catalogue(catalogue, new, read_catalogue(path, reference) if reference else None)
+        before, after = texts_of(catalogue.entries), texts_of(read_catalogue(path, filled.content).entries)
+        assert {*filled.refused} | {*filled.filled} == {*new}, "an entry is neither filled nor refused"
+        assert all(after[identity][0] == new[identity] for identity in filled.filled), "another text is written"
+        kept = {identity: text for identity, text in before.items() if identity not in filled.filled}
+        assert all(after.get(identity) == text for identity, text in kept.items()), "another entry has changed"
+
+    def unpack(given: tuple[str, bytes]) -> None:
+        name, content = given
+        place = folder / "place"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        (place / name).write_bytes(content)
+        for path, data in read_files(place / name, lambda one: find_format(one) is not None):
+            assert not path.startswith("/") and ".." not in path.split("/"), "a path leaves the archive"
+            read_catalogue(path, data)
+
+    def compile_mo(texts: dict[bytes, bytes]) -> bytes:
+        pairs = sorted(texts.items())
+        tables, data, start = b"", b"", 28 + 16 * len(pairs)
+        for column in (0, 1):
+            for pair in pairs:
+                tables += struct.pack("<2I", len(pair[column]), start + len(data))
+                data += pair[column] + b"\0"
+        header = struct.pack("<7I", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
+        return header + tables + data
+
+    @st.composite
+    def patched(draw: st.DrawFn, sample: Sample) -> bytes:
+        suffix = Path(sample.path).suffix
+        lines = sample.text.split("\n")
+        for _ in range(draw(st.integers(1, 3))):
+            at = draw(st.integers(0, len(lines) - 1))
+            other = draw(st.sampled_from([*CATALOGUE_LINES.get(suffix, XML_LINES), *lines]))
+            cut = draw(st.integers(0, len(lines[at])))
+            lines[at] = draw(
+                st.sampled_from([other, f"{other}\n{lines[at]}", lines[at][:cut] + other + lines[at][cut:], ""])
+            )
+        return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+    @st.composite
+    def broken(draw: st.DrawFn, sample: Sample) -> tuple[str, bytes, dict[Identity, str], bytes]:
+        good = sample.text.encode()
+        content = draw(weighted({patched(sample): 6, damaged(good): 3, st.just(good): 2}))
+        words = st.one_of(
+            st.text(max_size=8), st.sampled_from(["{", "<b>", "&", "\\", '"', "\r", " x ", "]]>", "%", "#", "\n"])
+        )
+        identities = draw(st.lists(st.sampled_from([*sample.new, ("x", ""), ("", "[x]")]), max_size=4, unique=True))
+        new = {one: draw(st.one_of(words, st.just(sample.new.get(one, "x")))) for one in identities}
+        return sample.path, content, new, draw(st.sampled_from([b"", sample.reference.encode()]))
+
+    mo = compile_mo({b"": b"Content-Type: text/plain; charset=UTF-8\n", b"a": b"b", b"x\0y": b"1\0002"})
+    compiled: st.SearchStrategy[Any] = st.one_of(damaged(mo), st.just(mo)).map(
+        lambda content: ("a.mo", content, {}, b"")
+    )
+    files = {f"de/{sample.path}": sample.text.encode() for sample in SAMPLES}
+    inner = zipped(files)
+    archives = {
+        "a.zip": zipped({**files, "b.xpi": inner}),
+        "a.xpi": inner,
+        "a.deb": debian(
+            tarred(
+                {f"./{name}": data for name, data in files.items()},
+            ),
+            "data.tar",
+        ),
+        "b.deb": debian(gzip.compress(tarred(files), mtime=0), "data.tar.gz"),
+    }
+    packed = [
+        damaged(content).map(partial(lambda name, data: (name, data), name)) for name, content in archives.items()
+    ]
+    names = st.sampled_from(["../a.ftl", "/a.ftl", "a/../../b.po", "a\\..\\b.po", "a\0.ftl", "a.ftl", "C:/a.po", "/"])
+    named = names.map(lambda name: ("a.zip", zipped({name: b"x = y\n"})))
+    tars = names.map(lambda name: ("a.deb", debian(tarred({name: b"x = y\n"}), "data.tar")))
+    good = [(one.path, one.text.encode(), dict(one.new), one.reference.encode()) for one in SAMPLES]
+    return [
+        Target("catalogues", [*good, ("a.mo", mo, {}, b"")], st.one_of(*map(broken, SAMPLES), compiled), fill, 150),
+        Target("archives of catalogues", [*archives.items()], st.one_of(*packed, named, tars), unpack, 60),
+    ]
+
+
 GROUPS: tuple[Callable[[Path], list[Target]], ...] = (
     checkpoint_targets,
     processor_targets,
     recipe_targets,
     media_targets,
     row_targets,
+    catalogue_targets,
     generation_targets,
 )
 

@@ -13,7 +13,7 @@ from oracle import violation
 @pytest.mark.feature("Hub", "Broken files of every kind are refused in one line, in a process that forbids all else")
 def test_broken_input_is_refused_in_one_line(tmp_path: Path) -> None:
     found = run_workers(tmp_path, names=(), examples=None, seed=None)
-    assert len(found) == 14
+    assert len(found) == 16
     assert all(tally.outcomes.get("accepted") for tally in found.values()), "strategies break too much"
     assert describe(found) == ""
 
