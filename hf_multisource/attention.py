@@ -98,6 +98,24 @@ def self_attention_cache(cache: Cache) -> Cache:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
+def attention_implementation(config: PreTrainedConfig) -> str:
+    """Return the name of the configured attention implementation.
+
+    `config._attn_implementation` gives the same in 5 microseconds, because configurations look up every attribute in
+    Python, twice for this property. A decoding step reads the name up to a hundred times.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        The name.
+    """
+    if torch.compiler.is_compiling():  # the compiler cannot follow `object.__getattribute__`, and reads nothing later
+        return config._attn_implementation
+    name: str = object.__getattribute__(config, "_attn_implementation_internal")
+    return name
+
+
 def _needs_cast(query: Tensor) -> bool:
     """Whether a mask in the type of the queries could be of another type than the products, or be part of a graph."""
     return torch.is_grad_enabled() or torch.is_autocast_enabled(query.device.type) or torch.compiler.is_compiling()
@@ -266,17 +284,18 @@ class SourceMemory:
 
         Args:
             config: Names the attention implementation.
-            query: Anything whose first two dimensions are B and K * T.
+            query: Anything whose first two dimensions are B * K and T; the mask is for K * T queries of each example.
             source: Index of the source; None for all sources joined.
 
         Returns:
             None (attend everywhere), a tensor, or the implementation's own mask object.
         """
-        key, made_for = (source, config._attn_implementation), (query.shape[1], query.dtype)
+        key, made_for = (source, attention_implementation(config)), (query.shape[1], query.dtype)
         # The length is compared, not hashed: in export it is a symbol.
         if key not in self._attention_masks or self._attention_masks[key][0] != made_for:
             mask = self.mask if source is None else self._masks[source]
             mask = show_first_position(mask)
+            query = query.unflatten(0, (-1, self.expansion)).flatten(1, 2)
             made = create_bidirectional_mask(
                 config=config,
                 inputs_embeds=query,
@@ -383,12 +402,15 @@ class MultiHeadAttention(nn.Module):
         Returns:
             Context vectors after the output projection, and the weights (None unless the implementation gives them).
         """
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        name = attention_implementation(self.config)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
         queries = self.q_proj(hidden_states)
-        queries = packing.unpack(queries) if packing else queries.view(keys.shape[0], -1, hidden_states.shape[2])
+        if packing:
+            queries = packing.unpack(queries)
+        queries = queries.view(keys.shape[0], -1, self.num_heads, self.head_dim).transpose(1, 2)
         context, weights = attention(
             self,
-            self.split_heads(queries),
+            queries,
             keys,
             values,
             mask,

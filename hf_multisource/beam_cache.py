@@ -43,7 +43,7 @@ class BeamLayer(CacheLayerMixin):
         """
         rows, heads, _, width = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = key_states.new_empty(rows // self.num_beams, heads, 0, self.num_beams, width)
+        self.keys = key_states.new_empty(rows // self.num_beams, heads, 0, width)
         self.values = value_states.new_empty(self.keys.shape)
         self.is_initialized = True
 
@@ -67,21 +67,28 @@ class BeamLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start, self.length = self.length, self.length + key_states.shape[2]
+        start, self.length = self.length * self.num_beams, self.length + key_states.shape[2]
+        end = self.length * self.num_beams
         self._make_room()
-        for held, new in ((self.keys, key_states), (self.values, value_states)):
-            held[:, :, start : self.length] = new.unflatten(0, (-1, self.num_beams)).permute(0, 2, 3, 1, 4)
+        rows, heads, new, width = key_states.shape
+        examples = rows // self.num_beams
+        for held, states in ((self.keys, key_states), (self.values, value_states)):
+            if new == 1:
+                ordered = states.view(examples, self.num_beams, heads, width).transpose(1, 2)
+            else:
+                ordered = states.unflatten(0, (-1, self.num_beams)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+            held.narrow(2, start, end - start).copy_(ordered)
         if start == 0:
             return key_states, value_states
-        return self.keys[:, :, : self.length].flatten(2, 3), self.values[:, :, : self.length].flatten(2, 3)
+        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
 
     def _make_room(self) -> None:
-        room = self.keys.shape[2]
+        room = self.keys.shape[2] // self.num_beams
         if self.length > room:
             room = max(self.length, min(max(POSITIONS, self.length * 3 // 2), self.max_positions))
             for name in ("keys", "values"):
                 held = getattr(self, name)
-                larger = held.new_empty(*held.shape[:2], room, *held.shape[3:])
+                larger = held.new_empty(*held.shape[:2], room * self.num_beams, held.shape[3])
                 larger[:, :, : held.shape[2]] = held
                 setattr(self, name, larger)
 
@@ -204,16 +211,17 @@ class BeamCache(Cache):
         stock = DynamicCache()
         layer: Any
         for i, layer in enumerate(self.layers if self.writers is not None else ()):
-            keys, values = (self._gather(held[:, :, : layer.length]) for held in (layer.keys, layer.values))
+            keys, values = (self._gather(held, layer.length) for held in (layer.keys, layer.values))
             layer.keys = layer.values = None
             stock.update(keys, values, i)
         self.layers, self.writers = [], None
         return stock
 
-    def _gather(self, held: Tensor) -> Tensor:
+    def _gather(self, held: Tensor, length: int) -> Tensor:
         writers: Any = self.writers
         index = writers.to(held.device).transpose(1, 2)[:, None, :, :, None]  # (B, 1, S, K, 1)
-        return held.take_along_dim(index, dim=3).permute(0, 3, 1, 2, 4).flatten(0, 1)
+        by_position = held[:, :, : length * self.num_beams].unflatten(2, (length, self.num_beams))
+        return by_position.take_along_dim(index, dim=3).permute(0, 3, 1, 2, 4).flatten(0, 1)
 
 
 __all__ = ["BeamCache"]

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.utils import logging
 
-from .attention import MultiHeadAttention, SourceMemory, cast_for_products
+from .attention import MultiHeadAttention, SourceMemory, attention_implementation, cast_for_products
 from .configuration_multisource import MultiSourceConfig
 from .dropout import dropout
 from .layers import Bias
@@ -155,7 +155,9 @@ class Combiner(nn.Module, ABC):
             all_keys, all_values = zip(*self.project(memory), strict=True)
             keys, values = cache.update(torch.cat(all_keys, dim=2), torch.cat(all_values, dim=2), self.layer_idx)
             past_key_values.is_updated[self.layer_idx] = True
-        lengths = (sum(memory.lengths),) if self.joint_weights else memory.lengths
+        if self.joint_weights:
+            return [(keys, values)]
+        lengths = memory.lengths
         return list(zip(keys.split(lengths, dim=2), values.split(lengths, dim=2), strict=True))
 
     def attend(
@@ -178,7 +180,7 @@ class Combiner(nn.Module, ABC):
         """
         attention: MultiHeadAttention = getattr(self, self.source_names[source])
         if memory.lengths[source] == 0:  # nothing to attend to, and not every kernel can
-            eager = self.config._attn_implementation == "eager"
+            eager = attention_implementation(self.config) == "eager"
             weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
             return torch.zeros_like(query), weights
         return self.look(attention, query, keys_values, memory, source, **kwargs)
@@ -214,10 +216,10 @@ class Combiner(nn.Module, ABC):
         pays = packing_pays(query, self.training)
         complete = pays and memory.complete(source)
         # Only eager attention gives weights; other implementations may not know the keyword.
-        if self.config._attn_implementation == "eager" and not complete:
+        if attention_implementation(self.config) == "eager" and not complete:
             kwargs["present"] = memory.present_in_example(source)
         expansion, length = memory.expansion, query.shape[1]
-        mask = memory.attention_mask(self.config, query.unflatten(0, (-1, expansion)).flatten(1, 2), source)
+        mask = memory.attention_mask(self.config, query, source)
         if source is not None and expansion == 1 and isinstance(mask, Tensor) and pays:
             rows = memory.rows[source]
             if rows is not None:  # the others would be thrown away
@@ -240,13 +242,13 @@ class Combiner(nn.Module, ABC):
             weights = weights.new_zeros(len(query), *weights.shape[1:]).index_copy_(0, rows, weights)
         return context.new_zeros(query.shape).index_copy_(0, rows, context), weights
 
-    def keep_present(self, memory: SourceMemory, new: Tensor, old: Tensor, source: int | None = None) -> Tensor:
+    def keep_present(self, memory: SourceMemory, new: Tensor, old: Tensor | None, source: int | None = None) -> Tensor:
         """Apply `where_present`; on a CPU, where looking costs nothing, only if an example lacks the source.
 
         Args:
             memory: The encoded sources.
             new: States of the examples that have the source.
-            old: States of the other examples.
+            old: States of the other examples; None: zeros.
             source: Index of the source; None: any source.
 
         Shape:
@@ -255,9 +257,10 @@ class Combiner(nn.Module, ABC):
         Returns:
             The chosen states.
         """
-        if new.device.type == "cpu" and not torch.compiler.is_compiling() and memory.complete(source):
+        if new.is_cpu and not torch.compiler.is_compiling() and memory.complete(source):
             return new
-        return where_present(memory.any_present if source is None else memory.present[:, source], new, old)
+        present = memory.any_present if source is None else memory.present[:, source]
+        return where_present(present, new, torch.zeros_like(new) if old is None else old)
 
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
@@ -457,7 +460,7 @@ class ParallelCombiner(Combiner):
         for i, name in enumerate(self.source_names):
             query = shared if self.shared_norm else getattr(self, name).layer_norm(hidden_states)
             context, weights = self.attend(i, query, keys_values[i], memory, **kwargs)
-            contexts.append(self.keep_present(memory, context, torch.zeros_like(context), i))
+            contexts.append(self.keep_present(memory, context, None, i))
             all_weights.append(weights)
         return contexts, join(all_weights)
 

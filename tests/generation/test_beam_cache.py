@@ -83,7 +83,7 @@ def test_nothing_is_moved_until_the_room_is_full(monkeypatch: pytest.MonkeyPatch
         cache.update(torch.ones(6, HEADS, 1, WIDTH), torch.ones(6, HEADS, 1, WIDTH), 0)
         cache.reorder_cache(torch.tensor([1, 1, 2, 2, 5, 4]))
         layer: Any = cache.layers[0]
-        rooms.append(layer.keys.shape[2])
+        rooms.append(layer.keys.shape[2] // layer.num_beams)
         places.add(layer.keys.data_ptr())
     assert rooms == [4, 4, 4, 4, 7, 7, 7, 8, 9]
     assert len(places) <= 4

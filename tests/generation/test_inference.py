@@ -22,9 +22,11 @@ from builders import EVERY_COMBINER, first_is_best
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import MultiSourceForConditionalGeneration, generation, inference
-from hf_multisource.inference import Int8Linear, OneDNNLinear
+from hf_multisource.inference import FBGEMMInt8Linear, Int8Linear, OneDNNLinear
 
 KINDS: dict[str, Any] = {"oneDNN": OneDNNLinear, "int8": Int8Linear}
+if FBGEMMInt8Linear.available():
+    KINDS["int8 (FBGEMM)"] = FBGEMMInt8Linear
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -47,7 +49,7 @@ def close(kind: str, actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape and actual.dtype == expected.dtype
     worst = (actual - expected).abs().max() / expected.abs().max()
     assert worst < (1e-5 if kind == "oneDNN" else 0.03)
-    if kind == "int8":
+    if kind != "oneDNN":
         assert worst > 1e-5  # guards that it is what it says
 
 
@@ -200,23 +202,25 @@ def test_an_optimised_model_is_saved_and_trained_as_before(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("times", "taken"),
     [
-        ((2.0, 1.0, 1.0), {OneDNNLinear}),
-        ((1.0, 1.0, 1.0), {nn.Linear}),
-        ((1.0, 2.0, 2.0), {nn.Linear}),
-        ((3.0, 1.0, 2.0), {OneDNNLinear}),
-        ((3.0, 2.0, 1.0), {Int8Linear}),
-        ((1.0, 2.0, 0.5), {Int8Linear}),
+        ((2.0, 1.0, 1.0, 1.0), {OneDNNLinear}),
+        ((1.0, 1.0, 1.0, 1.0), {nn.Linear}),
+        ((1.0, 2.0, 2.0, 2.0), {nn.Linear}),
+        ((3.0, 1.0, 2.0, 2.0), {OneDNNLinear}),
+        ((3.0, 2.0, 1.0, 2.0), {Int8Linear}),
+        ((3.0, 2.0, 2.0, 1.0), {FBGEMMInt8Linear}),
+        ((1.0, 2.0, 0.5, 1.0), {Int8Linear}),
     ],
 )
 @pytest.mark.parametrize("int8", [False, True])
 def test_it_is_taken_only_where_it_is_faster(
     int8: bool, times: tuple[float, ...], taken: set[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times of what PyTorch does, of oneDNN, and of integers."""
+    """Times of what PyTorch does, of oneDNN, and of integers, by oneDNN and by FBGEMM."""
     monkeypatch.undo()
-    if not int8 and Int8Linear in taken:
+    monkeypatch.setattr(FBGEMMInt8Linear, "available", lambda: True)
+    if not int8 and taken & {Int8Linear, FBGEMMInt8Linear}:
         taken = {OneDNNLinear if times[1] < times[0] else nn.Linear}
-    of_kind = dict(zip((nn.Linear, OneDNNLinear, Int8Linear), times, strict=True))
+    of_kind = dict(zip((nn.Linear, OneDNNLinear, Int8Linear, FBGEMMInt8Linear), times, strict=True))
 
     def measured(functions: Sequence[Any]) -> list[float]:
         return [of_kind[type(function.args[0][0])] for function in functions]
@@ -240,29 +244,30 @@ def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.Monke
         layers, states = functions[0].args
         seen.append(len(states))
         head = (layers[0].in_features, layers[0].out_features) == shape
-        return [{10: 9.0, 40: 3.0, 160: 1.0}[len(states)] if head else 1.0, 1.0]
+        return [{1: 1.0, 10: 9.0, 40: 3.0, 160: 1.0}[len(states)] if head else 1.0, 1.0]
 
     monkeypatch.setattr(inference, "shortest_times", measured)
     [chosen] = model.optimize_for_inference()
     assert {module for module in model.modules() if type(module) is OneDNNLinear} == set(alike)
     assert f"oneDNN: {len(alike)} of " in chosen and chosen.endswith("3.0 to 9.0 times as fast")
-    assert set(seen) == {10, 40, 160}
-    assert {layer.rows for layer in alike} == {(0, 80.0)}
+    assert set(seen) == {1, 10, 40, 160}
+    assert {layer.rows for layer in alike} == {(math.sqrt(10), 80.0)}
 
 
 @pytest.mark.parametrize(
     ("gains", "kind", "rows"),
     [
-        ([(2.0, 2.0, 2.0)], 0, (0, math.inf)),
-        ([(1.0, 1.0, 1.2)], 0, (80.0, math.inf)),
-        ([(1.0, 1.2, 1.0)], 0, (20.0, 80.0)),
-        ([(1.3, 1.0, 1.2)], 0, (0, math.inf)),
-        ([(1.3, 1.0, 1.0), (1.0, 1.2, 1.2)], 1, (20.0, math.inf)),
-        ([(1.0, 1.0, 1.5), (1.2, 0.1, 1.2)], 0, (80.0, math.inf)),
-        ([(1.3, 0.3, 1.2)], 0, (0, 20.0)),
-        ([(1.3, 0.3, 1.2), (1.0, 1.0, 1.0)], 0, (0, 20.0)),
-        ([(1.2, 1.2, 1.2), (1.2, 1.2, 1.2)], 1, (0, math.inf)),
-        ([(1.09, 1.0, 0.5), (0.2, 0.3, 1.05)], None, None),
+        ([(2.0, 2.0, 2.0, 2.0)], 0, (0, math.inf)),
+        ([(0.8, 1.2, 1.2, 1.2)], 0, (math.sqrt(10), math.inf)),
+        ([(1.0, 1.0, 1.0, 1.2)], 0, (80.0, math.inf)),
+        ([(1.0, 1.0, 1.2, 1.0)], 0, (20.0, 80.0)),
+        ([(1.3, 1.3, 1.0, 1.2)], 0, (0, math.inf)),
+        ([(1.3, 1.0, 1.0, 1.0), (1.0, 1.0, 1.2, 1.2)], 1, (20.0, math.inf)),
+        ([(1.0, 1.0, 1.0, 1.5), (1.1, 1.1, 0.1, 1.2)], 0, (80.0, math.inf)),
+        ([(1.3, 1.3, 0.3, 1.2)], 0, (0, 20.0)),
+        ([(1.3, 1.3, 0.3, 1.2), (1.0, 1.0, 1.0, 1.0)], 0, (0, 20.0)),
+        ([(1.2, 1.2, 1.2, 1.2), (1.2, 1.2, 1.2, 1.2)], 1, (0, math.inf)),
+        ([(1.09, 1.09, 1.0, 0.5), (0.2, 0.2, 0.3, 1.05)], None, None),
     ],
 )
 def test_a_kind_is_taken_for_the_numbers_of_rows_at_which_it_gains(gains: Any, kind: int | None, rows: Any) -> None:
@@ -304,7 +309,19 @@ def test_what_is_measured_are_the_layers_themselves(kind: str) -> None:
     assert type(plain) is nn.Linear and not hasattr(plain, "_packed")
 
 
-def test_a_call_is_measured_by_its_fastest_run() -> None:
+def test_kernels_whose_sums_do_not_fit_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturated(self: Any, states: Tensor, *args: Any) -> Tensor:
+        return states.new_full((*states.shape[:-1], self.out_features), self.in_features * 32767 / (255 * 127 * 2))
+
+    FBGEMMInt8Linear._is_exact.cache_clear()
+    monkeypatch.setattr(FBGEMMInt8Linear, "compute", saturated)
+    assert not FBGEMMInt8Linear.available()
+    FBGEMMInt8Linear._is_exact.cache_clear()
+
+
+def test_a_call_is_measured_by_its_fastest_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its processor's time, if there is one thread."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     calls: list[int] = []
     slow, fast = inference.shortest_times([lambda: time.sleep(0.01 * (len(calls) == 3)), lambda: calls.append(1)], 3)
     assert 0 <= slow < 0.01 and 0 <= fast < 0.01
@@ -397,6 +414,6 @@ def test_half_precision_on_a_cpu_is_left_as_it_is() -> None:
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"int8 is for CPUs; the model is on meta"):
         make().to("meta").optimize_for_inference(int8=True)
-    monkeypatch.setattr(inference, "INT8_ENGINE", "none")
+    monkeypatch.setattr(Int8Linear, "engine", "none")
     with pytest.raises(RuntimeError, match="oneDNN"):
         make().optimize_for_inference(int8=True)

@@ -19,9 +19,11 @@ from torch import nn
 from builders import LSTM, first_is_best, three_source_model, three_source_processor
 from concurrent_calls import THREADS, in_threads
 from hf_multisource import inference
-from hf_multisource.inference import Int8Linear, OneDNNLinear
+from hf_multisource.inference import FBGEMMInt8Linear, Int8Linear, OneDNNLinear
 
 KINDS: dict[str, Any] = {"oneDNN": OneDNNLinear, "int8": Int8Linear}
+if FBGEMMInt8Linear.available():
+    KINDS["int8 (FBGEMM)"] = FBGEMMInt8Linear
 each_kind = pytest.mark.parametrize("kind", KINDS)
 FIRST_REQUESTS = 1000  # calls of layers whose weights nothing has packed yet; all threads call each layer at once
 WORDS = ["a", "dog", "runs", "ein", "Hund", "rennt", "un", "chien", "court", "et"]
@@ -80,7 +82,7 @@ def test_packing_in_threads_leaves_the_engine_as_it_was(fails: bool, monkeypatch
 
     monkeypatch.setattr(torch.ops.quantized, "linear_prepack", slow_prepack)
     engine = torch.backends.quantized.engine
-    assert engine != inference.INT8_ENGINE
+    assert engine != Int8Linear.engine
 
     @torch.no_grad()
     def work(i: int, barrier: Barrier) -> None:

@@ -74,6 +74,7 @@ OVERRIDDEN = {
 READ: dict[str, Any] = {
     "_VALID_DICT_FIELDS": TrainingArguments,
     "_attn_implementation": PreTrainedConfig(),
+    "_attn_implementation_internal": PreTrainedConfig(),
     "_buffers": torch.nn.Module(),
     "_created_lr_scheduler": Trainer.__init__,
     "_eos_token_tensor": GenerationMixin._prepare_special_tokens,
