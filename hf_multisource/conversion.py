@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.initialization import guard_torch_init_functions, no_init_weights
 from transformers.utils import logging
 
 from .architectures import Checkpoint, is_translatable, translate
@@ -175,7 +176,9 @@ class FromSourcesMixin:
         config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
         if isinstance(attn_implementation, Mapping):
             _check_parts(attn_implementation, config)
-        model = model_class(config)
+        with no_init_weights():  # memory that nothing has written to takes no place
+            model = model_class(config)
+        model.tie_weights()
         model.to(number_type or origin.dtype).eval()
         if attn_implementation is not None:
             model.set_attn_implementation(attn_implementation)
@@ -189,7 +192,8 @@ class FromSourcesMixin:
         for name, (checkpoint, _, owner) in encoders.items():
             if checkpoint is None and owner == name:
                 weights |= wrapped_weights(model, name, models[places[name].identity])
-        _fill(model, weights)
+        given = [value for value in sources.values() if isinstance(value, PreTrainedModel)]
+        _fill(model, weights, {_address(value) for one in given for value in one.state_dict().values()})
         model.generation_config = copy.deepcopy(origin.generation_config)
         model.generation_config._from_model_config = False
         return cast(Model, model)
@@ -299,18 +303,63 @@ def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint
     return origin.config.tie_word_embeddings and torch.equal(table.to(other), other)
 
 
-def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Load the weights; warn about parameters that no checkpoint has, which keep their initial values."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    if unexpected:
+def _address(tensor: Tensor) -> int:
+    """Return where the memory begins that a tensor is part of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Collection[int]) -> None:
+    """Give a model without initial values its weights, and draw the parameters that no checkpoint has.
+
+    A parameter takes over the memory of its weight where it can, so that large weights are not in memory twice.
+
+    Args:
+        model: The model.
+        weights: The weights by their names in the model.
+        borrowed: Addresses of memory that belongs to models of the user: such weights are copied.
+    """
+    state = model.state_dict(keep_vars=True)
+    if unexpected := sorted(weights.keys() - state.keys()):
         raise ValueError(
-            f"the checkpoints have parameters that the model has no place for: {', '.join(sorted(unexpected))}. If "
+            f"the checkpoints have parameters that the model has no place for: {', '.join(unexpected)}. If "
             "they belong to an adapter, merge it first."
         )
-    _tell(
-        "These parameters are in no checkpoint and begin anew; the model must be trained: %s",
-        set(missing) - model.all_tied_weights_keys.keys(),
-    )
+    missing = state.keys() - weights.keys() - model.all_tied_weights_keys.keys()
+    _draw(model, missing)
+    used = {0, *borrowed}  # 0: the address of nothing
+    with torch.no_grad():
+        for name, value in weights.items():
+            place = state[name]
+            if place.shape != value.shape:
+                raise ValueError(
+                    f"{name} has the shape {tuple(place.shape)} and in its checkpoint {tuple(value.shape)}."
+                )
+            alone = value.untyped_storage().nbytes() == place.nbytes and value.is_contiguous()
+            alike = (value.dtype, value.device) == (place.dtype, place.device)
+            if isinstance(place, nn.Parameter) and alone and alike and _address(value) not in used:
+                used.add(_address(value))
+                place.data = value.detach()
+            else:
+                place.copy_(value)
+    _tell("These parameters are in no checkpoint and begin anew; the model must be trained: %s", missing)
+
+
+def _draw(model: PreTrainedModel, names: Collection[str]) -> None:
+    """Draw the initial values of some parameters, as if the model had been built with them.
+
+    Args:
+        model: A model without initial values.
+        names: The parameters.
+    """
+    places = {name.rpartition(".")[0] for name in names}
+    for path, module in model.named_modules():
+        inside = any(place == path or not path or place.startswith(f"{path}.") for place in places)
+        module._is_hf_initialized = not inside  # Transformers leaves such modules as they are
+        reset: Any = getattr(module, "reset_parameters", None)
+        if path in places and reset is not None:
+            reset()
+    with guard_torch_init_functions():
+        model.initialize_weights()
 
 
 def _tell(message: str, names: Iterable[str]) -> None:

@@ -233,6 +233,56 @@ def test_what_is_new_is_told(told: pytest.LogCaptureFixture) -> None:
     assert "cross_attn.de" not in told.text and "encoder.sources" not in told.text
 
 
+def test_what_is_new_is_drawn_as_in_a_new_model() -> None:
+    sources = {"en": stock("bart"), "de": stock("bart", 1)}
+    ours, others = (convert(sources, combiner="hierarchical", initializer="normal", init_std=0.5) for _ in range(2))
+    for layer, other in zip(ours.model.decoder.layers, others.model.decoder.layers, strict=True):
+        for name, parameter in layer.cross_attn.hierarchy.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any()
+            else:
+                assert 0.3 < parameter.std() < 0.7
+                assert not torch.equal(parameter, other.cross_attn.hierarchy.get_parameter(name))
+
+
+def test_models_that_are_given_keep_their_weights() -> None:
+    theirs = stock("bart")
+    ours = convert({"en": theirs})
+    before = {name: value.clone() for name, value in theirs.state_dict().items()}
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
+
+
+def test_parameters_of_one_checkpoint_share_no_memory(tmp_path: Path) -> None:
+    """Several sources begin with the same attention; each learns by itself."""
+    stock("bart").save_pretrained(tmp_path)
+    ours = convert({"en": tmp_path, "de": stock("bart", 1)})
+    places = [parameter.untyped_storage().data_ptr() for parameter in ours.parameters()]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells how much memory was resident")
+def test_large_weights_are_in_memory_once(tmp_path: Path) -> None:
+    """Of checkpoints on disk: not in the checkpoint's model and in the new one."""
+    theirs = stock("marian", vocab_size=400_000)
+    theirs.save_pretrained(tmp_path)
+    size = sum(parameter.nbytes for parameter in theirs.parameters()) / 2**10
+    del theirs
+
+    def resident(key: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+
+    convert({"en": stock("marian")})  # what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    convert({"en": tmp_path, "de": tmp_path})
+    assert size > 25_000
+    assert resident("VmHWM") - before < 1.5 * size
+
+
 def test_training_settings_can_be_given() -> None:
     sources = {"en": stock("bart", dropout=0.3), "de": stock("bart", dropout=0.2)}
     fields: dict[str, Any] = {

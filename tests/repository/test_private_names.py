@@ -83,6 +83,7 @@ READ: dict[str, Any] = {
     "_get_collator_with_removed_columns": Trainer,
     "_get_feature_vector_attention_mask": Wav2Vec2PreTrainedModel,
     "_has_unfinished_sequences": GenerationMixin,
+    "_is_hf_initialized": PreTrainedModel._initialize_weights,
     "_linear_pointwise": torch.ops.mkldnn,
     "_load_from_checkpoint": Trainer,
     "_model_mapping": AutoModel,
