@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -251,6 +252,30 @@ def review_state(comment: str, part: str = "") -> str:
     """
     lines = [line.strip() for line in comment.splitlines()]
     return FUZZY if REVIEW in lines or (part and f"{REVIEW}: {part}" in lines) else TRANSLATED
+
+
+def count_current(entries: Iterable[Entry]) -> Counter[Identity]:
+    """Count the entries of each key and part.
+
+    Args:
+        entries: The entries of a file.
+
+    Returns:
+        Key and part -> how many entries have them; obsolete entries are not counted.
+    """
+    return Counter(entry.identity for entry in entries if entry.state != OBSOLETE)
+
+
+def ambiguous(number: int) -> str:
+    """Return why an entry is refused whose key and part other entries of the file have, too.
+
+    Args:
+        number: How many entries have this key and part.
+
+    Returns:
+        The reason.
+    """
+    return f"the file has {number} entries with this key, and which one is meant is not known"
 
 
 def by_key(identities: Collection[Identity]) -> dict[str, list[str]]:

@@ -11,11 +11,14 @@ from hf_multisource.data.catalogue_android import fill_android, read_android
 from hf_multisource.data.catalogue_dtd import fill_dtd, read_dtd
 from hf_multisource.data.catalogue_entries import (
     FUZZY,
+    OBSOLETE,
     Catalogue,
     Changes,
     Entry,
     Identity,
+    ambiguous,
     apply_edits,
+    count_current,
 )
 from hf_multisource.data.catalogue_fluent import fill_fluent, read_fluent
 from hf_multisource.data.catalogue_gettext import fill_po, read_mo, read_po
@@ -145,8 +148,9 @@ def fill_catalogue(
     for key, note in notes.items():
         if not NOTE.fullmatch(note):
             raise ValueError(f"the note on {shown_key(key)} is {shown(note)}; it must be of A-Z, a-z, 0-9 and .,:;()%")
-    refused: dict[Identity, str] = {}
-    left = dict(texts)
+    numbers = count_current(catalogue.entries)
+    refused = {identity: ambiguous(numbers[identity]) for identity in texts if numbers[identity] > 1}
+    left = {identity: text for identity, text in texts.items() if identity not in refused}
     while left:
         changes = form.fill(catalogue, left, reference, notes)
         found = dict(changes.refused)
@@ -183,7 +187,8 @@ def _broken(
         return {}
     found: dict[Identity, Entry] = {}
     for entry in new.entries:
-        found.setdefault(entry.identity, entry)
+        if entry.state != OBSOLETE:
+            found.setdefault(entry.identity, entry)
     wrong = {
         identity: f"the file cannot hold this text: {_reread(found.get(identity))}"
         for identity, text in texts.items()
@@ -193,10 +198,13 @@ def _broken(
         return wrong
 
     def others(entries: tuple[Entry, ...]) -> list[tuple[Identity, str, str]]:
-        return [(one.identity, one.text, one.state) for one in entries if one.identity not in texts]
+        return [
+            (one.identity, one.text, one.state) for one in entries if one.identity not in texts or one.state == OBSOLETE
+        ]
 
+    numbers = count_current(new.entries)
     same = others(new.entries) == others(catalogue.entries) and len(new.unhandled) == len(catalogue.unhandled)
-    return None if same else {}
+    return None if same and all(numbers[identity] == 1 for identity in texts) else {}
 
 
 def _reread(entry: Entry | None) -> str:

@@ -19,6 +19,7 @@ from hf_multisource.data.catalogue_entries import (
 )
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
 
+GONE = ("vanished", "obsolete")  # types of translations of messages that the program no longer has
 COMMENTS = ("extracomment", "translatorcomment", "comment")
 
 
@@ -50,7 +51,7 @@ def read_qt(path: str, content: bytes) -> Catalogue:
                 unhandled.append(f"{key.replace(chr(4), ' | ')}{part}: variants by length")
                 continue
             one, elements = element.content(text)
-            state = OBSOLETE if kind in ("vanished", "obsolete") else TRANSLATED
+            state = OBSOLETE if kind in GONE else TRANSLATED
             state = (FUZZY if one else UNTRANSLATED) if kind == "unfinished" else state
             entries.append(Entry(key, part, one, state, comment, inner, markup or elements))
     return Catalogue(
@@ -75,8 +76,10 @@ def fill_qt(
     root, text = _root(catalogue.path, catalogue.content)
     messages: dict[str, Element] = {}
     for key, message in _messages(root):
-        messages.setdefault(key, message)
-    states = {entry.identity: entry for entry in catalogue.entries}
+        translation = message.find("translation")
+        if translation is not None and translation.get("type") not in GONE:
+            messages.setdefault(key, message)
+    states = {entry.identity: entry for entry in catalogue.entries if entry.state != OBSOLETE}
     parts_of = by_key(states)
     edits, refused = list[Edit](), dict[Identity, str]()
     for key, parts in by_key(texts).items():

@@ -75,7 +75,8 @@ def fill_xliff(
     root, text = _root(catalogue.path, catalogue.content)
     units: dict[Identity, Element] = {}
     for identity, unit in _units(root):
-        units.setdefault(identity, unit)
+        if unit.find("source") is not None:
+            units.setdefault(identity, unit)
     entries = {entry.identity: entry for entry in catalogue.entries}
     new = root.get("version").startswith("2")
     edits, refused = list[Edit](), dict[Identity, str]()
@@ -103,6 +104,8 @@ def fill_xliff(
             attributes = "".join(f' {key}="{value}"' for key, value in state.items())
             element = f"<{name}{attributes}>{inner}</{name}>"
             edits.append((before.end, before.end, f"{indent_of(text, source.start)}{element}{note}"))
+        if unit.get("approved") == "yes":
+            edits.append((unit.start, unit.inner, with_attribute(text[unit.start : unit.inner], "approved", "no")))
         if new:
             tag = with_attribute(text[unit.start : unit.inner], "state", "translated")
             edits.append((unit.start, unit.inner, with_attribute(tag, "subState", SUBSTATE)))

@@ -77,6 +77,8 @@ def _empty_xliff(reference: Catalogue, language: str) -> str:
     for element in root.walk():
         if (element is root) if new else element.name == "file":
             edits.append(_attribute(element, text, "trgLang" if new else "target-language", language))
+        if element.name == "trans-unit" and element.get("approved") == "yes":
+            edits.append(_attribute(element, text, "approved", "no"))
         parent = element.parent
         if element.name == "target" and parent is not None and parent.name in ("trans-unit", "segment"):
             edits.append((element.start - len(indent_of(text, element.start)), element.end, ""))

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from hf_multisource.data.access_keys import is_access_key, labels_of
 from hf_multisource.data.archives import is_archive
-from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, UNTRANSLATED, Catalogue, Entry, Identity
+from hf_multisource.data.catalogue_entries import (
+    FUZZY,
+    TRANSLATED,
+    UNTRANSLATED,
+    Catalogue,
+    Entry,
+    Identity,
+    ambiguous,
+    count_current,
+)
 from hf_multisource.data.catalogue_files import NAMES, find_format
 from hf_multisource.data.catalogue_views import (
     HOLDS_MESSAGES,
@@ -298,6 +307,7 @@ def _missing(
     if suffix in HOLDS_MESSAGES:
         form, forms = find_format(catalogue.path), forms_of(catalogue, rule)
         seen: set[Identity] = set()
+        numbers = count_current(catalogue.entries)
         begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
         for entry in catalogue.entries:
             if entry.state != UNTRANSLATED or entry.identity in seen:
@@ -309,6 +319,8 @@ def _missing(
                 reason = PARTLY
             if form is None or form.fill is None:
                 reason = COMPILED
+            elif numbers[entry.identity] > 1:
+                reason = ambiguous(numbers[entry.identity])
             yield missing(entry.key, entry.part, category or entry.part, entry.markup, reason)
         return
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
