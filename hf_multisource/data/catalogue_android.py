@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hf_multisource.data.catalogue_entries import (
     DONE,
@@ -23,6 +23,18 @@ from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml
 QUANTITIES = [f"[{category}]" for category in CATEGORIES]
 KINDS = ("string", "plurals", "string-array")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|([ \t\r\n]+)|(\")", re.DOTALL)
+# The same in texts with elements: tags, comments and CDATA sections are left as they are, and quotation marks may be
+# references, which Android reads like the characters themselves.
+TAG = r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>"
+XML_ESCAPE = re.compile(
+    rf"(?P<tag>{TAG})|\\(?:u([0-9a-fA-F]{{4}})|(&(?:quot|apos|#34|#39);|.))|([ \t\r\n]+)|(\"|&quot;|&#34;)", re.DOTALL
+)
+XML_SPECIAL = re.compile(rf"(?P<tag>{TAG})|&(?:quot|apos|#34|#39);|[\\\"'\n\t]", re.DOTALL)
+SPECIAL = re.compile(r"[\\\"'\n\t]")
+QUOTED, DECLARATION = re.compile(r"\"[^\"]*\"|'[^']*'"), re.compile(r"\sxmlns:([\w.-]+)\s*=")
+PREFIX = re.compile(r"(?:</?|\s)([A-Za-z_][\w.-]*):[\w.-]+")
+KEPT = ("formatted", "product")  # attributes of a string that the compiler of resources reads
+QUOTE = {'"': "&quot;"}
 LETTERS = {"n": "\n", "t": "\t"}
 INDENT = " " * 4
 
@@ -35,7 +47,8 @@ def read_android(path: str, content: bytes) -> Catalogue:
         content: Its bytes.
 
     Returns:
-        The catalogue. Texts with elements in them, such as `<b>`, stay as they are written.
+        The catalogue. Texts with elements in them, such as `<b>`, stay XML; the escapes of Android are read in them,
+        too.
 
     Raises:
         ValueError: If the file is no XML that `parse_xml` reads, or its root is not `resources`.
@@ -50,7 +63,7 @@ def read_android(path: str, content: bytes) -> Catalogue:
             continue
         for part, item in _texts(element).items():
             inner, markup = item.content(text)
-            one = inner if markup else _unescaped(inner)
+            one = _unescaped(inner, markup)
             if one is None:
                 unhandled.append(f"{key}{part}: \\u gives half a character")
             else:
@@ -77,14 +90,21 @@ def fill_android(
     present = {element.get("name"): element for element in root.children}
     entries = {entry.identity: entry for entry in reference.entries} if reference else {}
     parts_of = by_key(entries)
-    kinds = {}
+    models: dict[str, list[Element]] = {}  # name -> the elements of the reference
+    declared = _declared(root)
     if reference:
-        kinds = {one.get("name"): one.name for one in _root(reference.path, reference.content)[0].children}
+        other = _root(reference.path, reference.content)[0]
+        for one in other.children:
+            models.setdefault(one.get("name"), []).append(one)
+        declarable = {name: uri for name, uri in _declared(other).items() if name not in declared}
+    else:
+        declarable = {}
     newline = newline_of(text)
     first = next((indent_of(text, child.start).lstrip("\r\n") for child in root.children), "") or INDENT
     refused, blocks = dict[Identity, str](), dict[str, str]()
     for key, parts in by_key(texts).items():
-        kind = kinds.get(key, "string")
+        found = models.get(key, [])
+        kind = found[0].name if found else "string"
         missing = [part for part in parts_of.get(key, ()) if part not in parts]
         wrong = [part for part in parts if bool(part) != (kind != "string")]
         reason = DONE if key in present else ""
@@ -92,22 +112,28 @@ def fill_android(
             reason = f"{', '.join(missing)} would be missing"
         if not reason and wrong:
             reason = f"{wrong[0] or 'a text without part'} does not fit <{kind}>"
+        if not reason and len(found) > 1:
+            reason = "the reference has this name several times, for several products"
+        markups = {part: (key, part) in entries and entries[key, part].markup for part in parts}
+        prefixes = _prefixes(texts[key, part] for part in parts if markups[part]) - {*declared}
+        if not reason and (unknown := sorted(prefixes - {*declarable})):
+            reason = f"no file declares the prefix {', '.join(unknown)}"
         if reason:
             refused |= {(key, part): reason for part in parts}
             continue
-        name = escape(key, {'"': "&quot;"})
+        given = {"name": key} | {name: found[0].get(name) for name in KEPT if found and found[0].get(name)}
+        given |= {f"xmlns:{prefix}": declarable[prefix] for prefix in sorted(prefixes)}
+        start = kind + "".join(f' {name}="{escape(value, QUOTE)}"' for name, value in given.items())
         lines = [f"{first}<!-- {REVIEW} -->", *([f"{first}<!-- {notes[key]} -->"] if key in notes else [])]
         if kind == "string":
-            markup = ("" in parts_of.get(key, ())) and entries[key, ""].markup
-            lines.append(f'{first}<string name="{name}">{_written(texts[key, ""], markup)}</string>')
+            lines.append(f"{first}<{start}>{_written(texts[key, ''], markups[''])}</string>")
         else:
-            lines.append(f'{first}<{kind} name="{name}">')
+            lines.append(f"{first}<{start}>")
             model = parts_of.get(key, [])
             places = model if set(parts) <= set(model) else QUANTITIES
             for part in sorted(parts, key=lambda one: places.index(one) if one in places else len(places)):
-                markup = part in model and entries[key, part].markup
                 attribute = f' quantity="{part[1:-1]}"' if kind == "plurals" else ""
-                lines.append(f"{first}{first}<item{attribute}>{_written(texts[key, part], markup)}</item>")
+                lines.append(f"{first}{first}<item{attribute}>{_written(texts[key, part], markups[part])}</item>")
             lines.append(f"{first}</{kind}>")
         blocks[key] = newline.join(lines)
     spans = {}
@@ -139,25 +165,41 @@ def _texts(element: Element) -> dict[str, Element]:
     return {f"[{i}]": item for i, item in enumerate(items)}
 
 
-def _unescaped(text: str) -> str | None:
+def _declared(root: Element) -> dict[str, str]:
+    """Prefix -> namespace, of the prefixes that are known in the whole file."""
+    found = {name.removeprefix("xmlns:"): uri for name, uri in root.attributes.items() if name.startswith("xmlns:")}
+    return {**found, "xml": "", "xmlns": ""}
+
+
+def _prefixes(texts: Iterable[str]) -> set[str]:
+    """The prefixes of elements and attributes in texts, without those that the texts declare."""
+    tags = [match[0] for text in texts for match in re.finditer(TAG, text, re.DOTALL) if match[0][1] != "!"]
+    found = {prefix for tag in tags for prefix in PREFIX.findall(QUOTED.sub("", tag))}
+    return found - {name for tag in tags for name in DECLARATION.findall(tag)}
+
+
+def _unescaped(text: str, markup: bool) -> str | None:
     """A text without the escapes of Android: outside quotation marks, white space is one blank; None: not Unicode."""
     quoted = False
     pieces = []
     end = 0
-    for match in ESCAPE.finditer(text.strip(" \t\r\n")):
-        text = match.string
-        code, letter, blanks, mark = match.groups()
+    text = text.strip(" \t\r\n")
+    for match in (XML_ESCAPE if markup else ESCAPE).finditer(text):
+        code, letter, blanks, mark = match.groups()[-4:]
         pieces.append(text[end : match.start()])
         end = match.end()
         if code:
-            pieces.append(chr(int(code, 16)))
+            one = chr(int(code, 16))
+            pieces.append(escape(one) if markup else one)
         elif letter:
             pieces.append(LETTERS.get(letter, letter))
         elif blanks:
             pieces.append(blanks if quoted else " ")
         elif mark:
             quoted = not quoted
-    found = "".join([*pieces, text.strip(" \t\r\n")[end:]])
+        else:
+            pieces.append(match[0])  # a tag
+    found = "".join([*pieces, text[end:]])
     try:
         return found.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
@@ -166,12 +208,17 @@ def _unescaped(text: str) -> str | None:
 
 def _written(text: str, markup: bool) -> str:
     """A text with the escapes of Android and XML."""
-    if markup:
-        return text
-    names = {"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\t": "\\t"}
-    found = "".join(names.get(letter, letter) for letter in text)
+    found = (XML_SPECIAL if markup else SPECIAL).sub(_escaped, text)
     if found[:1] in ("@", "?"):
         found = f"\\{found}"
-    if found != " ".join(found.split(" ")) or found.strip() != found or "  " in found:
+    pieces = re.sub(TAG, "<>", found, flags=re.DOTALL) if markup else found  # without the blanks in tags
+    if pieces.strip() != pieces or "  " in pieces:
         found = f'"{found}"'
-    return escape(found)
+    return found if markup else escape(found)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """What stands for a special character; a tag stays."""
+    if match.lastgroup:
+        return match[0]
+    return {"\n": "\\n", "\t": "\\t"}.get(match[0], f"\\{match[0]}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from xml.parsers import expat
+
 import pytest
 
 from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, TRANSLATED
-from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
+from hf_multisource.data.catalogue_files import Filled, fill_catalogue, read_catalogue
 from hf_multisource.data.new_catalogues import new_catalogue
 
 XLIFF_HEAD = '<xliff version="1.2"><file original="a" source-language="en"><body>'
@@ -85,3 +87,72 @@ def test_a_machine_translation_in_xliff_is_not_approved() -> None:
     assert 'approved="no" id="b"' in new.text
     assert "yes" not in new.text
     assert TRANSLATED not in {entry.state for entry in new.entries}
+
+
+# Android
+
+TO_XLIFF = 'xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2"'
+
+
+def android(*strings: str, attributes: str = "") -> str:
+    lines = "".join(f"    {one}\n" for one in strings)
+    return f"<resources{attributes}>\n{lines}</resources>\n"
+
+
+def filled_android(reference: str, texts: dict[str, str], target: str = android()) -> Filled:
+    """Fill strings, and read the result as a parser does that knows namespaces."""
+    catalogue = read_catalogue("values-dsb/strings.xml", target.encode())
+    english = read_catalogue("values/strings.xml", reference.encode())
+    filled = fill_catalogue(catalogue, {(key, ""): text for key, text in texts.items()}, english)
+    expat.ParserCreate(namespace_separator=" ").Parse(filled.content, True)
+    return filled
+
+
+def test_android_texts_with_elements_are_read_without_escapes_and_written_with_them() -> None:
+    reference = android(
+        """<string name="a">Can\\'t\\n  open <b title="it's">x  y</b> \\"now\\" &amp; \\u003c \\&quot;</string>""",
+        """<string name="b">"  two  <b> blanks</b>  "</string>""",
+        """<string name="c">\\@<b>x</b></string>""",
+    )
+    texts = {entry.key: entry.text for entry in read_catalogue("strings.xml", reference.encode()).entries}
+    assert texts == {
+        "a": """Can't\n open <b title="it's">x y</b> "now" &amp; &lt; &quot;""",
+        "b": "  two  <b> blanks</b>  ",
+        "c": "@<b>x</b>",
+    }
+    filled = filled_android(
+        reference, {"a": """L'<b title="it's">app</b> "x" \\ &quot;\n""", "b": texts["b"], "c": texts["c"]}
+    )
+    assert filled.refused == {}
+    lines = [line.strip() for line in filled.content.decode().splitlines() if "<string" in line]
+    assert lines == [
+        """<string name="a">L\\'<b title="it's">app</b> \\"x\\" \\\\ \\&quot;\\n</string>""",
+        """<string name="b">"  two  <b> blanks</b>  "</string>""",
+        """<string name="c">\\@<b>x</b></string>""",
+    ]
+
+
+def test_android_strings_keep_the_attributes_that_the_compiler_reads() -> None:
+    reference = android(
+        '<string name="a" formatted="false" translatable="true">%d of %d</string>',
+        '<plurals name="p"><item quantity="other">x</item></plurals>',
+        '<string name="t" product="default">x</string>',
+        '<string name="several" product="tablet">x</string>',
+        '<string name="several" product="default">y</string>',
+    )
+    filled = filled_android(reference, {"a": "%d z %d", "t": "t", "several": "z"})
+    assert '<string name="a" formatted="false">%d z %d</string>' in filled.content.decode()
+    assert '<string name="t" product="default">t</string>' in filled.content.decode()
+    assert list(filled.refused.values()) == ["the reference has this name several times, for several products"]
+
+
+def test_android_prefixes_are_declared_where_the_target_does_not_declare_them() -> None:
+    text = '<xliff:g id="x">%s</xliff:g> jo'
+    reference = android(f'<string name="a">{text}</string>', '<string name="b">x</string>', attributes=f" {TO_XLIFF}")
+    filled = filled_android(reference, {"a": text, "b": "<none:g>"})
+    assert f'<string name="a" {TO_XLIFF}>{text}</string>' in filled.content.decode()
+    assert "&lt;none:g" in filled.content.decode()
+    declared = filled_android(reference, {"a": text}, android(attributes=f" {TO_XLIFF}"))
+    assert f'<string name="a">{text}</string>' in declared.content.decode()
+    refused = filled_android(reference, {"a": f'<b other:y="1">{text}</b>'})
+    assert list(refused.refused.values()) == ["no file declares the prefix other"]

@@ -169,7 +169,7 @@ ANDROID = Sample(
 """,
     {
         ("open", ""): ("Wočiniś &\n'%1$s' č", "translated"),
-        ("bold", ""): ("To <b>tučne</b> &amp; \\'to\\'", "translated"),
+        ("bold", ""): ("To <b>tučne</b> &amp; 'to'", "translated"),
         ("quoted", ""): ("  a  ", "translated"),
         ("windows", "[one]"): ("%d wokno", "translated"),
         ("windows", "[other]"): ("%d woknow", "translated"),
