@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from xml.parsers import expat
 
 from hf_multisource.data.catalogue_entries import (
     DONE,
@@ -20,6 +21,9 @@ from hf_multisource.data.catalogue_entries import (
     review_state,
 )
 
+NAME = re.compile(r"[^\W\d][\w.:-]*")
+REFERENCE = re.compile(rf"&({NAME.pattern});")
+PREDEFINED = ("amp", "lt", "gt", "quot", "apos")  # entities of XML itself
 HEAD = re.compile(r"<!ENTITY[ \t\r\n]+([^\s\"'%<>]+)[ \t\r\n]+([\"'])")
 
 
@@ -72,11 +76,27 @@ def fill_dtd(
             refused[key, part] = "entities have no parts"
         elif quote in value or "%" in value:
             refused[key, part] = "an entity cannot hold % or both kinds of quotation marks; write &#037; or &quot;"
+        elif reason := _ill_formed(key, value, quote):
+            refused[key, part] = f"the text is not well-formed XML ({reason}), and would break every page that uses it"
         else:
             note = f"{newline}     {notes[key]}" if key in notes else ""
             blocks[key] = f"<!-- {REVIEW}{note} -->{newline}<!ENTITY {key} {quote}{value}{quote}>"
     order = [entry.key for entry in reference.entries] if reference else []
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
+
+
+def _ill_formed(key: str, value: str, quote: str) -> str:
+    """Why a page that uses the entity could not be parsed; "" if it could, or if `key` is no name of an entity."""
+    if not NAME.fullmatch(key):
+        return ""
+    names = dict.fromkeys(name for name in REFERENCE.findall(value) if name not in (*PREDEFINED, key))
+    others = "".join(f'<!ENTITY {name} "">' for name in names)
+    page = f"<!DOCTYPE page [{others}<!ENTITY {key} {quote}{value}{quote}>]><page>&{key};</page>"
+    try:
+        expat.ParserCreate().Parse(page.encode(errors="replace"), True)
+    except expat.ExpatError as error:
+        return expat.ErrorString(error.code)
+    return ""
 
 
 def _entities(text: str) -> Iterator[tuple[str | None, str, str, Span]]:

@@ -156,3 +156,28 @@ def test_android_prefixes_are_declared_where_the_target_does_not_declare_them() 
     assert f'<string name="a">{text}</string>' in declared.content.decode()
     refused = filled_android(reference, {"a": f'<b other:y="1">{text}</b>'})
     assert list(refused.refused.values()) == ["no file declares the prefix other"]
+
+
+# DTD
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A & B", "not well-formed"),
+        ("A < B", "not well-formed"),
+        ("A <b>B", "asynchronous entity"),
+        ("A &#38; B", "not well-formed"),
+        ("A &own; B", "recursive entity reference"),
+    ],
+)
+def test_a_dtd_text_that_would_break_every_page_is_refused(text: str, reason: str) -> None:
+    filled = fill_catalogue(read_catalogue("a.dtd", b""), {("own", ""): text, ("other", ""): "x"})
+    assert [*filled.refused] == [("own", "")]
+    assert filled.refused["own", ""].startswith(f"the text is not well-formed XML ({reason}")
+
+
+def test_dtd_texts_may_hold_references_and_elements() -> None:
+    text = "&brandShortName; &amp; <a href='&x.y;'>&#228;</a><br/> > &#38;#60; &lt;"
+    filled = fill_catalogue(read_catalogue("a.dtd", b""), {("own", ""): text})
+    assert filled.refused == {}
