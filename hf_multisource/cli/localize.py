@@ -19,7 +19,7 @@ from hf_multisource.evaluation.localization_answers import Options, Probability
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import describe_settings
 from hf_multisource.evaluation.localization_run import localize as localize_catalogues
-from hf_multisource.evaluation.review_page import find_hints, review_page
+from hf_multisource.evaluation.review_page import find_hints, is_review_page, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
 from hf_multisource.evaluation.translating import source_options
@@ -97,9 +97,7 @@ def localize(
     check_places(places, out)
     if review is not None:
         import_rapidfuzz()  # before the work, not after it
-        check_folder(review.parent)
-        if review.resolve() == out.resolve() or review.is_dir():
-            raise ValueError(f"--review {review} must be a file of its own, such as review.html")
+        check_review(review, places, out)
     plan = make_plan(places, source_options(run))
     for place in memory or ():
         plan.memory.read(place, [*places.sources], language)
@@ -115,6 +113,7 @@ def localize(
         raise type(error)(f"the same command continues {out}") from error
     print(describe_counts(record["counts"]))
     if review is not None:
+        review.parent.mkdir(parents=True, exist_ok=True)
         write_text(review, review_page(record, find_hints(record, plan.memory)))
         print(f"{review} is written: open it in a browser")
     print(f"{out} is written; {out.name}.json says where each text is from")
@@ -189,6 +188,33 @@ def check_places(places: Places, out: Path) -> None:
     for name, place in {**places.sources, places.target: places.target_path}.items():
         if place is not None and place.is_dir() and out.resolve().is_relative_to(place.resolve()):
             raise ValueError(f"--out {out} is in {place}, where the catalogues of {name!r} are: name another place")
+
+
+def check_review(review: Path, places: Places, out: Path) -> None:
+    """Refuse a page for reviewers that would replace or disturb something else.
+
+    Args:
+        review: The page.
+        places: The catalogues.
+        out: The output.
+
+    Raises:
+        FileExistsError: If there is a file that is no page of this command.
+        OSError: If its folder cannot be written to, or it is a folder.
+        ValueError: If it is one of the files of the output, or in the place of a language.
+    """
+    page = review.resolve()
+    written = [out, *(out.with_name(f"{out.name}{suffix}") for suffix in (".work", ".json"))]
+    if any(page.is_relative_to(place.resolve()) for place in written):
+        raise ValueError(f"--review {review} is what --out writes: name a file elsewhere, such as review.html")
+    for name, place in {**places.sources, places.target: places.target_path}.items():
+        if place is not None and page.is_relative_to(place.resolve()) and place.is_dir():
+            raise ValueError(f"--review {review} is in {place}, where the catalogues of {name!r} are")
+    if review.is_dir():
+        raise IsADirectoryError(f"--review {review} is a folder: name a file, such as review.html")
+    if review.exists() and not is_review_page(review):
+        raise FileExistsError(f"--review {review} exists, and is no review page of this command: name another file")
+    check_folder(review.parent)
 
 
 def parse_pairs(option: str, given: list[str] | tuple[()], example: str) -> dict[str, str]:

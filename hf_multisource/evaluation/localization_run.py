@@ -165,7 +165,7 @@ def localize(
     check_output(plan, out)
     work, sidecar = out.with_name(f"{out.name}.work"), out.with_name(f"{out.name}.json")
     if (record := _finished(out, sidecar, settings)) is not None:
-        shutil.rmtree(work, ignore_errors=True)
+        _delete_work(work)
         return record
     with _alone(out, work):
         return _fill(plan, out, settings, load, options, work, sidecar)
@@ -184,7 +184,11 @@ def _fill(
     answers = answer_from_memory(plan)
     waiting = open_requests(answers)
     if waiting:
-        journal = ShardedFile(work / JOURNAL, settings, len(waiting), 1)
+        requests = json.dumps(
+            [*waiting], ensure_ascii=False
+        )  # another version may read other texts from the same files
+        digest = hashlib.sha256(requests.encode("utf-8", "surrogatepass")).hexdigest()
+        journal = ShardedFile(work / JOURNAL, {**settings, "requests_sha256": digest}, len(waiting), 1)
         _check_begun(out, journal)
         translator, confidence = load()
         take_proposals(waiting, translate_requests([*waiting], translator, options, journal), options, confidence)
@@ -218,7 +222,7 @@ def _alone(out: Path, work: Path) -> Iterator[None]:
         yield
     finally:
         if work.exists() and all(path.name == LOCK for path in work.iterdir()):
-            shutil.rmtree(work, ignore_errors=True)
+            _delete_work(work)
         lock.release()
 
 
@@ -241,7 +245,37 @@ def _publish(contents: Mapping[str, bytes], record: JsonObject, out: Path, sidec
         if out.exists():  # an empty folder
             out.rmdir()
         (work / OUTPUT).rename(out)
-    shutil.rmtree(work, ignore_errors=True)
+    _delete_work(work)
+
+
+def _is_own(name: str) -> bool:
+    """Whether this module writes files of this name into the work folder."""
+    return name in (LOCK, OUTPUT) or name.startswith((JOURNAL, RECORD))
+
+
+def _delete_work(work: Path) -> None:
+    """Delete the files of the work folder that this module writes, and the folder if nothing else is in it."""
+    if work.is_symlink() or not work.is_dir():
+        return
+    for path in [*work.iterdir()]:
+        if path.is_dir() and not path.is_symlink() and _is_own(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif _is_own(path.name):
+            path.unlink(missing_ok=True)
+    if not any(work.iterdir()):
+        work.rmdir()
+
+
+def _check_work(work: Path) -> None:
+    """Refuse a work folder in which there is something that this module does not write."""
+    if work.is_symlink() or (work.exists() and not work.is_dir()):
+        raise FileExistsError(f"{work} exists, and is no folder of this command: give another --out")
+    names = sorted(path.name for path in work.iterdir()) if work.exists() else []
+    if foreign := [name for name in names if not _is_own(name)]:
+        raise FileExistsError(
+            f"{work} exists and has {shown_key(foreign[0])}, which is not written by this command: give another --out, "
+            "or put it elsewhere"
+        )
 
 
 def describe_settings(places: Places, plan: Plan, options: Options, model: JsonObject) -> JsonObject:
@@ -284,6 +318,7 @@ def check_output(plan: Plan, out: Path) -> None:
     sidecar = out.with_name(f"{out.name}.json")
     if sidecar.exists() and "texts" not in read_json(sidecar):
         raise FileExistsError(f"{sidecar} exists, and is no record of this command: give another --out")
+    _check_work(out.with_name(f"{out.name}.work"))
     if plan.single:
         (file,) = plan.files
         if out.is_dir():

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from hf_multisource.data.translation_memory import Hint, TranslationMemory
 from hf_multisource.evaluation.localization_answers import ACCESS_KEY
@@ -14,6 +15,8 @@ from hf_multisource.json_files import JsonObject
 
 Place = tuple[str, str, str]  # file, key and part of a text
 
+GENERATOR = '<meta name="generator" content="hf-multisource localize">'  # by which pages are recognised
+HEAD = 4096  # bytes of a file in which it is looked for
 NO_MORE = "base-uri 'none'; form-action 'none'"  # what default-src does not cover
 
 STYLE = """
@@ -93,6 +96,21 @@ def find_hints(record: JsonObject, memory: TranslationMemory) -> dict[Place, Hin
     return hints
 
 
+def is_review_page(path: Path) -> bool:
+    """Return whether a file is a page that `review_page` made.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The answer.
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return GENERATOR.encode() in file.read(HEAD)
+
+
 def review_page(record: JsonObject, hints: Mapping[Place, Hint]) -> str:
     """Return a page with all texts that were filled or refused.
 
@@ -123,6 +141,7 @@ def review_page(record: JsonObject, hints: Mapping[Place, Hint]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Review of {escape(target)}: {len(texts)} texts</title>
@@ -192,4 +211,4 @@ def _text(text: str, language: str, kind: str = "") -> str:
     return f'<bdi class="text {kind}" dir="auto" lang="{escape(language)}">{escape(text)}</bdi>'
 
 
-__all__ = ["find_hints", "review_page"]
+__all__ = ["find_hints", "is_review_page", "review_page"]

@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hf_multisource.cli import localize as command
+from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import ambiguous
+from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
+from hf_multisource.evaluation.localization_answers import Options
+from hf_multisource.evaluation.localization_run import localize
+from kills import Killed
+from quoting_translator import QuotingTranslator
 
 
 def write(place: Path, files: Mapping[str, str]) -> None:
@@ -24,9 +33,112 @@ def plan_of(place: Path, files: Mapping[str, str], spoken: Sequence[str] = ("en"
     return make_plan(Places(**{"target": "dsb", "sources": found, "target_path": target, **changes}), spoken)
 
 
+def everything(place: Path) -> dict[str, bytes]:
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def run(plan: Plan, out: Path, kill_at: int = 0) -> None:
+    localize(plan, out, {"x": 1}, lambda: (QuotingTranslator(kill_at=kill_at), None), Options())
+
+
+ENGLISH = {"en/a.properties": "a=Text one\nb=Text two\n"}
+
+
 def test_a_key_that_occurs_several_times_is_refused_before_a_model_is_asked(tmp_path: Path) -> None:
     unit = '<trans-unit id="a"><source>A</source>{}</trans-unit>'
     text = '<xliff version="1.2"><file source-language="en"><body>{}</body></file></xliff>'
     translated = text.format(unit.format("<target>HUMAN</target>") + unit.format(""))
     plan = plan_of(tmp_path, {"de.xlf": text.format(unit.format("<target>D</target>")), "dsb.xlf": translated})
     assert [one.reason for one in plan.missing] == [ambiguous(2)]
+
+
+def test_a_work_folder_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "in", ENGLISH)
+    write(tmp_path, {"out.work/notes.txt": "mine", "out.work/translations.jsonl": "mine"})
+    before = everything(tmp_path)
+    with pytest.raises(
+        FileExistsError, match=r"out\.work exists and has notes\.txt, which is not written by this command"
+    ):
+        run(plan, tmp_path / "out")
+    assert everything(tmp_path) == before
+    (tmp_path / "out.work/notes.txt").unlink()
+    (tmp_path / "out.work/translations.jsonl").unlink()
+    run(plan, tmp_path / "out")
+    assert not (tmp_path / "out.work").exists()
+    write(tmp_path, {"out.work/notes.txt": "mine"})
+    with pytest.raises(FileExistsError, match=r"out\.work exists and has notes\.txt"):
+        run(plan, tmp_path / "out")
+    assert (tmp_path / "out.work/notes.txt").read_text() == "mine"
+
+
+def test_what_is_put_into_the_work_folder_during_the_work_stays(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "in", ENGLISH)
+
+    def put(text: str) -> str:
+        write(tmp_path, {"out.work/notes.txt": "mine"})
+        return f"«{text}»"
+
+    localize(plan, tmp_path / "out", {}, lambda: (QuotingTranslator(change=put), None), Options())
+    assert everything(tmp_path / "out.work") == {"notes.txt": b"mine"}
+    assert (tmp_path / "out/a.properties").exists()
+
+
+def test_a_journal_of_other_texts_is_named_though_all_settings_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may read other texts from the same files."""
+    monkeypatch.setattr(localization_run, "WINDOW", 1)
+    with pytest.raises(Killed):
+        run(plan_of(tmp_path / "in", ENGLISH), tmp_path / "out", kill_at=2)
+    other = plan_of(tmp_path / "other", {"en/a.properties": "a=Text three\nb=Text two\n"})
+    with pytest.raises(ValueError, match=r"out was begun with other settings: requests_sha256 was \w{12}…, is \w{12}…"):
+        run(other, tmp_path / "out")
+    run(plan_of(tmp_path / "in", {}), tmp_path / "out")
+    assert "«Text one»" in (tmp_path / "out/a.properties").read_text("utf-8")
+
+
+# The page for reviewers
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command line without `--review`; a translator stands in place of the run."""
+    monkeypatch.setattr(command, "source_options", lambda run: ["en", "de"])
+    monkeypatch.setattr(command, "load_run", lambda *_: command.Loaded(QuotingTranslator(), None, 5, {}))
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path,
+        {**ENGLISH, "dsb/b.properties": "b=B\n", "notes.html": "<html>mine", "de.po": 'msgid "a"\nmsgstr ""\n'},
+    )
+    return ["localize", "run", "--target", "dsb=dsb", "--source", "en=en", "--out", "out"]
+
+
+@pytest.mark.parametrize(
+    ("review", "reason"),
+    [
+        ("out.json", "is what --out writes"),
+        ("out/review.html", "is what --out writes"),
+        ("out.work/review.html", "is what --out writes"),
+        ("en/review.html", "is in en, where the catalogues of 'en' are"),
+        ("dsb/new/review.html", "is in dsb, where the catalogues of 'dsb' are"),
+        ("notes.html", "exists, and is no review page of this command"),
+        ("de.po", "exists, and is no review page of this command"),
+        ("en", "is in en"),
+        (".", "is a folder"),
+    ],
+)
+def test_a_review_page_replaces_nothing(line: list[str], review: str, reason: str, tmp_path: Path) -> None:
+    before = everything(tmp_path)
+    with pytest.raises(SystemExit, match=f"--review {review} {reason}".replace(".", r"\.")):
+        main([*line, "--review", review])
+    assert everything(tmp_path) == before
+    main(line)
+    with pytest.raises(SystemExit, match=f"--review {review} {reason}".replace(".", r"\.")):
+        main([*line, "--review", review])
+
+
+def test_a_review_page_is_written_into_a_new_folder_and_replaces_an_older_one(line: list[str], tmp_path: Path) -> None:
+    main([*line, "--review", "new/review.html"])
+    page = (tmp_path / "new/review.html").read_bytes()
+    main([*line, "--review", "new/review.html"])
+    assert (tmp_path / "new/review.html").read_bytes() == page
