@@ -87,12 +87,16 @@ def is_archive(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (*ZIP, DEB)
 
 
-def read_files(place: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def read_files(
+    place: Path, wanted: Callable[[str], bool], skipped: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Read the wanted files of a folder, an archive, archives in them, or one file.
 
     Args:
         place: Folder, archive or file.
         wanted: Whether a file is wanted, by its path in the place.
+        skipped: Called with the path in the place of each symbolic link of a folder that is not followed though it is
+            named like a wanted file, or leads to a folder; the path of the latter ends with `/`.
 
     Yields:
         Path in the place, with `/`, and the bytes. A folder is read in the order of its names. The members of an
@@ -114,10 +118,15 @@ def read_files(place: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str
         return
     for folder, folders, names in os.walk(place):
         folders.sort()
+        for name in folders:
+            if skipped is not None and (Path(folder) / name).is_symlink():
+                skipped(f"{(Path(folder) / name).relative_to(place).as_posix()}/")
         for name in sorted(names):
             path = Path(folder) / name
             inner = path.relative_to(place).as_posix()
             budget.member()
+            if path.is_symlink() and skipped is not None and (is_archive(name) or wanted(inner)):
+                skipped(inner)
             if path.is_symlink() or not path.is_file():
                 continue
             if is_archive(name):

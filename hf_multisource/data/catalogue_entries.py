@@ -17,6 +17,7 @@ REVIEW = "Needs review (machine translation)"  # comment on filled entries, in f
 DONE = "has a translation already"
 # What joins the parts of a language's code in paths and files: en-GB, en_GB, en-rGB (Android).
 JOINT = re.compile(r"[-_]r?")
+DAMAGED = "the file has a message with this key that cannot be read: correct it first"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Catalogue:
         source_language: Language of the `source` of entries, if the file names it.
         encoding: Encoding of the text.
         header: The settings of a gettext file, such as its plural forms.
+        damaged: Keys of messages that are in the file, and could not be read as a whole.
     """
 
     path: str
@@ -71,6 +73,7 @@ class Catalogue:
     source_language: str | None = None
     encoding: str = "utf-8"
     header: str = ""
+    damaged: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:

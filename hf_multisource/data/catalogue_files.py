@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from hf_multisource.data.catalogue_android import fill_android, read_android
 from hf_multisource.data.catalogue_dtd import fill_dtd, read_dtd
 from hf_multisource.data.catalogue_entries import (
+    DAMAGED,
     FUZZY,
     OBSOLETE,
     Catalogue,
@@ -150,6 +151,7 @@ def fill_catalogue(
             raise ValueError(f"the note on {shown_key(key)} is {shown(note)}; it must be of A-Z, a-z, 0-9 and .,:;()%")
     numbers = count_current(catalogue.entries)
     refused = {identity: ambiguous(numbers[identity]) for identity in texts if numbers[identity] > 1}
+    refused |= dict.fromkeys((identity for identity in texts if identity[0] in catalogue.damaged), DAMAGED)
     left = {identity: text for identity, text in texts.items() if identity not in refused}
     while left:
         changes = form.fill(catalogue, left, reference, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from hf_multisource.data.catalogue_entries import (
 from hf_multisource.data.plural_forms import CATEGORIES
 
 INDENT = " " * 4
+BEGINNING = re.compile(r"^(-?[A-Za-z][\w-]*) *=", re.ASCII | re.MULTILINE)  # of a message or term
 
 
 def read_fluent(path: str, content: bytes) -> Catalogue:
@@ -43,13 +45,14 @@ def read_fluent(path: str, content: bytes) -> Catalogue:
         ValueError: If the file is not UTF-8, or placeables are nested too deeply.
     """
     text = decode(path, content)
-    entries, unhandled = [], []
+    entries, unhandled, damaged = [], [], set()
     line = line_numbers(text)
     for node in _parse(path, text).body:
         kind = type(node).__name__
         if kind == "Junk":
             reason = node.annotations[0].message if node.annotations else "unknown syntax"
             unhandled.append(f"line {line(node.span.start)}: not Fluent: {reason}")
+            damaged |= {*BEGINNING.findall(text[node.span.start : node.span.end])}
         elif kind in ("Message", "Term"):
             comment = node.comment.content if node.comment else ""
             for name, pattern in _patterns(node).items():
@@ -58,7 +61,7 @@ def read_fluent(path: str, content: bytes) -> Catalogue:
                     continue
                 state = review_state(comment, name)
                 entries += [Entry(_key(node), name + part, one, state, comment) for part, one in texts.items()]
-    return Catalogue(path, content, tuple(entries), tuple(unhandled))
+    return Catalogue(path, content, tuple(entries), tuple(unhandled), damaged=frozenset(damaged))
 
 
 def fill_fluent(

@@ -64,14 +64,15 @@ def read_properties(path: str, content: bytes) -> Catalogue:
         text = content.decode(encoding)
     except UnicodeDecodeError:
         text = content.decode(encoding := "iso-8859-1")
-    entries, unhandled = [], []
+    entries, unhandled, damaged = [], [], set()
     line = line_numbers(text)
     for one in _properties(text):
         if SURROGATE.search(one.key + one.value):
             unhandled.append(f"line {line(one.span[1])}: \\u gives half a character")
+            damaged.add(one.key)
         else:
             entries.append(Entry(one.key, "", one.value, review_state(one.comment), one.comment))
-    return Catalogue(path, content, tuple(entries), tuple(unhandled), encoding=encoding)
+    return Catalogue(path, content, tuple(entries), tuple(unhandled), encoding=encoding, damaged=frozenset(damaged))
 
 
 def fill_properties(

@@ -25,6 +25,7 @@ from hf_multisource.data.prepare import check_languages, new_folder, write_colum
 LANG = "{lang}"
 SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
+LINK = "a link, which is not followed"
 SHOWN = 5  # examples of what was not handled, by language
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
@@ -256,7 +257,9 @@ def read_languages(pattern: str, selection: Selection) -> dict[str, dict[str, Ca
     return found
 
 
-def read_place(place: Path, language: str, code: str, *, shared: bool = False) -> dict[str, Catalogue]:
+def read_place(
+    place: Path, language: str, code: str, *, shared: bool = False, unread: dict[str, str] | None = None
+) -> dict[str, Catalogue]:
     """Read the catalogues of a language in a folder or an archive, or one file.
 
     Args:
@@ -264,6 +267,7 @@ def read_place(place: Path, language: str, code: str, *, shared: bool = False) -
         language: The language, for messages.
         code: Its code in paths.
         shared: Whether other languages are in the same place: then only files are read whose paths hold the code.
+        unread: Receives path, as in the result, -> why a file or folder of the place is not read.
 
     Returns:
         Path in the place, with `{lang}` instead of the code -> catalogue.
@@ -273,7 +277,13 @@ def read_place(place: Path, language: str, code: str, *, shared: bool = False) -
         ValueError: If a file is damaged, or two files have the same path.
     """
     files: dict[str, Catalogue] = {}
-    for path, content in read_files(place, lambda name: find_format(name) is not None):
+
+    def skipped(path: str) -> None:
+        neutral = neutral_path(path, code)
+        if unread is not None and not (shared and neutral == path and not path.endswith("/")):
+            unread[neutral] = LINK
+
+    for path, content in read_files(place, lambda name: find_format(name) is not None, skipped):
         neutral = neutral_path(path, code)
         if shared and neutral == path:
             continue  # a file of another language

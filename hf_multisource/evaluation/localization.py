@@ -16,6 +16,7 @@ from pathlib import Path
 from hf_multisource.data.access_keys import is_access_key, labels_of
 from hf_multisource.data.archives import is_archive
 from hf_multisource.data.catalogue_entries import (
+    DAMAGED,
     FUZZY,
     TRANSLATED,
     UNTRANSLATED,
@@ -154,12 +155,14 @@ class Plan:
         memory: The translations that the target has; more can be added.
         single: Whether the output is one file.
         digests: Language -> digest of its catalogues.
+        unread: Language -> what could not be read in its place, with the reason.
     """
 
     files: tuple[FilePlan, ...]
     memory: TranslationMemory
     single: bool
     digests: Mapping[str, str]
+    unread: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def missing(self) -> Iterator[MissingText]:
@@ -190,9 +193,11 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
     given = {**places.sources, **({places.target: places.target_path} if places.target_path else {})}
     found: dict[str, dict[str, Catalogue]] = {}
     alone: dict[str, bool] = {}
+    skipped: dict[str, dict[str, str]] = {}
     for language, place in given.items():
         shared = sum(place == other for other in given.values()) > 1
-        files = read_place(place, language, places.code(language), shared=shared)
+        skipped[language] = {}
+        files = read_place(place, language, places.code(language), shared=shared, unread=skipped[language])
         alone[language] = place.is_file() and not is_archive(place.name)
         found[language] = files if alone[language] else _without_templates(files, language == places.target)
         if not found[language]:
@@ -206,14 +211,32 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
     elif alone.get(places.target):
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
+    unread = {language: _unread(language, found[language], skipped[language], places) for language in found}
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
+    lost = tuple(skipped.get(places.target, ()))  # of the target: these files are there, and are not made anew
     for neutral in sorted({path for catalogues in found.values() for path in catalogues}):
         catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
+        if neutral in lost or neutral.startswith(tuple(path for path in lost if path.endswith("/"))):
+            continue
         if plan := _plan_file(neutral, catalogues, places, spoken, memory):
             if plan.path in plans:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
             plans[plan.path] = plan
-    return Plan(tuple(plans.values()), memory, single, digests)
+    return Plan(tuple(plans.values()), memory, single, digests, {name: one for name, one in unread.items() if one})
+
+
+def _unread(
+    language: str, catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], places: Places
+) -> tuple[str, ...]:
+    """What could not be read of a language: files, and messages of files."""
+    code = places.code(language)
+    files = [f"{path.replace(LANG, code)}: {reason}" for path, reason in skipped.items()]
+    messages = [
+        f"{(path or Path(catalogue.path).name).replace(LANG, code)}: {one}"
+        for path, catalogue in catalogues.items()
+        for one in catalogue.unhandled
+    ]
+    return (*files, *messages)
 
 
 def _without_templates(files: Mapping[str, Catalogue], of_target: bool) -> dict[str, Catalogue]:
@@ -326,14 +349,20 @@ def _missing(
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
     for (key, name), group in _patterns(reference.entries if reference else ()).items():
-        if (key, name) not in there and f"{key}{name}" not in unread:
+        if key in catalogue.damaged:
+            yield missing(key, name, name, any(entry.markup for entry in group.values()), DAMAGED)
+        elif (key, name) not in there and f"{key}{name}" not in unread:
             markup = any(entry.markup for entry in group.values())
             for part in _parts_of(name, group, key, views, rule):
                 empty = part in group and not group[part].text.strip()
                 yield missing(key, part, part, markup, EMPTY if empty else "")
     for one in reference.unhandled if reference else ():
         key, _, reason = one.partition(": ")
-        if key not in unread and not any(key == f"{name}{part}" for name, part in there):
+        if (
+            key not in unread
+            and key not in catalogue.damaged
+            and not any(key == f"{name}{part}" for name, part in there)
+        ):
             yield MissingText(path, key, "", {}, syntax, reason=f"the first source cannot be read here: {reason}")
 
 

@@ -23,7 +23,8 @@ def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
 
     Returns:
         `files`: path -> number of texts by what became of them; `sources`: number of sources -> number of missing
-        texts; `refused`: reason -> number of texts, and examples.
+        texts; `refused`: reason -> number of texts, and examples; `unread`: language -> number of files and messages
+        that could not be read, and examples.
     """
     by_file: dict[str, list[Answer]] = {file.path: [] for file in plan.files}
     for answer in answers:
@@ -44,7 +45,8 @@ def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
             reasons.setdefault(answer.reason, []).append(f"{missing.file}: {missing.key}{missing.part}")
     refused = {reason: {"texts": len(places), "examples": places[:SHOWN]} for reason, places in reasons.items()}
     by_sources = {str(number): count for number, count in count_sources(plan.missing).items()}
-    return {"files": files, "sources": by_sources, "refused": refused}
+    unread = {name: {"number": len(found), "examples": [*found[:SHOWN]]} for name, found in plan.unread.items()}
+    return {"files": files, "sources": by_sources, "refused": refused, "unread": unread}
 
 
 def preview(plan: Plan) -> JsonObject:
@@ -70,7 +72,8 @@ def describe_counts(counts: JsonObject) -> str:
         counts: The counts of `OUT.json`.
 
     Returns:
-        A line for each file in which texts are missing, a sum, the numbers of sources, and why texts are refused.
+        A line for each file in which texts are missing, a sum, the numbers of sources, why texts are refused, and what
+        could not be read.
     """
     names = ["kept", "unreviewed", "missing", *ORIGINS, "refused"]
     rows = {path: [found.get(name, 0) for name in names] for path, found in counts["files"].items()}
@@ -91,6 +94,9 @@ def describe_counts(counts: JsonObject) -> str:
     for reason, found in counts["refused"].items():
         examples = "; ".join(shown_key(_tail(one)) for one in found["examples"])
         table.append(f"refused, {found['texts']}: {reason}, for example {examples}")
+    for language, found in counts.get("unread", {}).items():
+        examples = "; ".join(map(shown_key, found["examples"]))
+        table.append(f"not read of {language!r}, {found['number']}: {examples}")
     return "\n".join(table)
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from hf_multisource.cli import localize as command
 from hf_multisource.cli.app import main
-from hf_multisource.data.catalogue_entries import ambiguous
+from hf_multisource.data.catalogue_entries import DAMAGED, ambiguous
+from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import Options
+from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import localize
 from kills import Killed
 from quoting_translator import QuotingTranslator
@@ -142,3 +144,48 @@ def test_a_review_page_is_written_into_a_new_folder_and_replaces_an_older_one(li
     page = (tmp_path / "new/review.html").read_bytes()
     main([*line, "--review", "new/review.html"])
     assert (tmp_path / "new/review.html").read_bytes() == page
+
+
+# What cannot be read
+
+
+def test_a_link_in_the_place_of_the_target_is_named_and_its_file_is_not_made_anew(tmp_path: Path) -> None:
+    write(tmp_path, {"elsewhere/a.properties": "a=HUMAN\n", "elsewhere/more/c.properties": "c=HUMAN\n"})
+    write(
+        tmp_path / "in", {**ENGLISH, "en/more/c.properties": "c=Text\n", "en/d.properties": "d=Text\n", "dsb/b.txt": ""}
+    )
+    (tmp_path / "in/dsb/a.properties").symlink_to(tmp_path / "elsewhere/a.properties")
+    (tmp_path / "in/dsb/more").symlink_to(tmp_path / "elsewhere/more")
+    (tmp_path / "in/dsb/other.txt").symlink_to(tmp_path / "elsewhere/a.properties")
+    (tmp_path / "in/de").mkdir()
+    write(tmp_path / "in", {"de/d.properties": "d=Text\n"})
+    (tmp_path / "in/de/a.properties").symlink_to(tmp_path / "elsewhere/a.properties")
+    write(tmp_path / "in", {"dsb/e.properties": "e=E\n"})
+    plan = plan_of(tmp_path / "in", {})
+    assert [file.path for file in plan.files] == ["d.properties", "e.properties"]
+    table = describe_counts(preview(plan)).splitlines()
+    assert (
+        "not read of 'dsb', 2: more/: a link, which is not followed; a.properties: a link, which is not followed"
+        in table
+    )
+    assert "not read of 'de', 1: a.properties: a link, which is not followed" in table
+    assert not [line for line in table if "other.txt" in line]
+
+
+def test_a_message_with_an_error_is_not_missing_and_no_second_one_is_written(tmp_path: Path) -> None:
+    english = "a = Text one\n    .label = L\nb = Text two\nc = Text three\nd = Text four\n"
+    own = "a = HUMAN {\nb = HUMAN\n    .label =\n-c = { $x\nd = { $x }\n"
+    plan = plan_of(tmp_path, {"en/a.ftl": english, "dsb/a.ftl": own})
+    reasons = {f"{one.key}{one.part}": one.reason for one in plan.missing}
+    assert reasons == {**dict.fromkeys(("a", "a.label", "b"), DAMAGED), "c": ""}
+    unread = [line for line in describe_counts(preview(plan)).splitlines() if line.startswith("not read of 'dsb', 3: ")]
+    assert "a.ftl: line 1: not Fluent" in unread[0]
+    catalogue = read_catalogue("a.ftl", own.encode())
+    filled = fill_catalogue(catalogue, {("a", ""): "MACHINE", ("b", ".label"): "MACHINE"})
+    assert filled.content == own.encode()
+    assert set(filled.refused.values()) == {DAMAGED}
+
+
+def test_a_property_with_half_a_character_is_not_missing(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {**ENGLISH, "dsb/a.properties": "a=\\ud83d\n"})
+    assert {one.key: one.reason for one in plan.missing} == {"a": DAMAGED, "b": ""}
