@@ -11,6 +11,7 @@ from hf_multisource.data.catalogue_entries import (
     Catalogue,
     Changes,
     Entry,
+    ForeignFileError,
     Identity,
     by_key,
     insert_blocks,
@@ -151,7 +152,7 @@ def fill_android(
 def _root(path: str, content: bytes) -> tuple[Element, str]:
     root, text = parse_xml(path, content)
     if root.name != "resources":
-        raise ValueError(f"{path}: the root of strings.xml must be <resources>; it is <{root.tag[:40]}>")
+        raise ForeignFileError(path, f"the root of strings.xml must be <resources>; it is <{root.tag[:40]}>")
     return root, text
 
 

@@ -20,6 +20,19 @@ JOINT = re.compile(r"[-_]r?")
 DAMAGED = "the file has a message with this key that cannot be read: correct it first"
 
 
+class ForeignFileError(ValueError):
+    """Raised for a file that is named like a catalogue, and is something else.
+
+    Args:
+        path: Its name in messages.
+        reason: Why it is none.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class Entry:
     """One text of a catalogue.

@@ -14,11 +14,13 @@ from hf_multisource.data.catalogue_entries import (
     Changes,
     Edit,
     Entry,
+    ForeignFileError,
     Identity,
     by_key,
 )
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
 
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of XML in an encoding that is not read
 GONE = ("vanished", "obsolete")  # types of translations of messages that the program no longer has
 COMMENTS = ("extracomment", "translatorcomment", "comment")
 
@@ -109,9 +111,11 @@ def fill_qt(
 
 
 def _root(path: str, content: bytes) -> tuple[Element, str]:
+    if content.strip() and not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<", *UTF_16)):
+        raise ForeignFileError(path, "it does not begin as XML, so it is no file of Qt")
     root, text = parse_xml(path, content)
     if root.name != "TS":
-        raise ValueError(f"{path}: the root must be <TS>, as Qt Linguist writes it; it is <{root.tag[:40]}>")
+        raise ForeignFileError(path, f"the root must be <TS>, as Qt Linguist writes it; it is <{root.tag[:40]}>")
     return root, text
 
 

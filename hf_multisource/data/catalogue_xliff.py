@@ -13,6 +13,7 @@ from hf_multisource.data.catalogue_entries import (
     Changes,
     Edit,
     Entry,
+    ForeignFileError,
     Identity,
 )
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_attribute, with_content
@@ -114,7 +115,9 @@ def fill_xliff(
 
 def _root(path: str, content: bytes) -> tuple[Element, str]:
     root, text = parse_xml(path, content)
-    if root.name != "xliff" or not root.get("version").startswith(("1.", "2.")):
+    if root.name != "xliff":
+        raise ForeignFileError(path, f"the root must be <xliff> of version 1.x or 2.x; it is <{root.tag[:40]}>")
+    if not root.get("version").startswith(("1.", "2.")):
         raise ValueError(
             f"{path}: the root must be <xliff> of version 1.x or 2.x; "
             f"it is <{root.tag[:40]}> of version {root.get('version', 'none')[:10]}"

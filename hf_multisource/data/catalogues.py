@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_multisource.data.archives import read_files
-from hf_multisource.data.catalogue_entries import FUZZY, JOINT, OBSOLETE, UNTRANSLATED, Catalogue, Identity
+from hf_multisource.data.catalogue_entries import (
+    FUZZY,
+    JOINT,
+    OBSOLETE,
+    UNTRANSLATED,
+    Catalogue,
+    ForeignFileError,
+    Identity,
+)
 from hf_multisource.data.catalogue_files import NAMES, find_format, read_catalogue
 from hf_multisource.data.catalogue_views import NUMBERED, category_part, forms_of, suffix_of
 from hf_multisource.data.files import check_new_folder, write_json
@@ -267,7 +275,8 @@ def read_place(
         language: The language, for messages.
         code: Its code in paths.
         shared: Whether other languages are in the same place: then only files are read whose paths hold the code.
-        unread: Receives path, as in the result, -> why a file or folder of the place is not read.
+        unread: Receives path, as in the result, -> why a file or folder of the place is not read; None: what is named
+            like a catalogue and is none raises an error.
 
     Returns:
         Path in the place, with `{lang}` instead of the code -> catalogue.
@@ -290,7 +299,16 @@ def read_place(
         if neutral in files:
             raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
         alone = path == place.name and place.is_file()
-        files[neutral] = read_catalogue(str(place if alone else place / path), content)
+        try:
+            files[neutral] = read_catalogue(str(place if alone else place / path), content)
+        except ForeignFileError as error:
+            if alone or unread is None:
+                raise
+            unread[neutral] = error.reason
+    if unread is not None:
+        for path in [path for path in files if path.endswith(".mo") and f"{path[:-3]}.po" in files]:
+            unread[path] = f"it is made from {Path(path).stem}.po, which is read"
+            del files[path]
     return files
 
 

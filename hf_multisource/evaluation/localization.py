@@ -211,25 +211,32 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
     elif alone.get(places.target):
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
-    unread = {language: _unread(language, found[language], skipped[language], places) for language in found}
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
     lost = tuple(skipped.get(places.target, ()))  # of the target: these files are there, and are not made anew
     for neutral in sorted({path for catalogues in found.values() for path in catalogues}):
         catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
         if neutral in lost or neutral.startswith(tuple(path for path in lost if path.endswith("/"))):
             continue
+        if not single and places.target not in catalogues and _is_compiled(neutral):
+            if neutral in found[next(iter(places.sources))]:
+                skipped.setdefault(places.target, {})[neutral] = "compiled files are not made anew"
+            continue
         if plan := _plan_file(neutral, catalogues, places, spoken, memory):
             if plan.path in plans:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
             plans[plan.path] = plan
+    unread = {name: _unread(found.get(name, {}), skipped[name], places.code(name)) for name in skipped}
     return Plan(tuple(plans.values()), memory, single, digests, {name: one for name, one in unread.items() if one})
 
 
-def _unread(
-    language: str, catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], places: Places
-) -> tuple[str, ...]:
+def _is_compiled(path: str) -> bool:
+    """Whether files of this name are made from other ones."""
+    form = find_format(path)
+    return form is not None and form.fill is None
+
+
+def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], code: str) -> tuple[str, ...]:
     """What could not be read of a language: files, and messages of files."""
-    code = places.code(language)
     files = [f"{path.replace(LANG, code)}: {reason}" for path, reason in skipped.items()]
     messages = [
         f"{(path or Path(catalogue.path).name).replace(LANG, code)}: {one}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,30 @@ def test_a_message_with_an_error_is_not_missing_and_no_second_one_is_written(tmp
 def test_a_property_with_half_a_character_is_not_missing(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, {**ENGLISH, "dsb/a.properties": "a=\\ud83d\n"})
     assert {one.key: one.reason for one in plan.missing} == {"a": DAMAGED, "b": ""}
+
+
+def test_files_that_are_named_like_catalogues_are_named_and_the_others_are_filled(tmp_path: Path) -> None:
+    po = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "a"\nmsgstr "A"\n'
+    mo = struct.pack("<7I", 0x950412DE, 0, 0, 28, 28, 0, 0)
+    files = {"a.po": po, "index.ts": 'export const x = "y";\n', "strings-config.xml": "<config/>", "b.ts": "<x/>"}
+    write(
+        tmp_path,
+        {f"en/{name}": text for name, text in {**files, **{"c.properties": "c=Text\n", "d.xlf": "<y/>"}}.items()},
+    )
+    (tmp_path / "en/a.mo").write_bytes(mo)
+    (tmp_path / "en/alone.mo").write_bytes(mo)
+    plan = plan_of(tmp_path, {"dsb/a.po": po, "dsb/index.ts": "let x = 1;\n"})
+    assert [file.path for file in plan.files] == ["a.po", "c.properties"]
+    assert sorted(plan.unread["en"]) == [
+        "a.mo: it is made from a.po, which is read",
+        "b.ts: the root must be <TS>, as Qt Linguist writes it; it is <x>",
+        "d.xlf: the root must be <xliff> of version 1.x or 2.x; it is <y>",
+        "index.ts: it does not begin as XML, so it is no file of Qt",
+        "strings-config.xml: the root of strings.xml must be <resources>; it is <config>",
+    ]
+    assert sorted(plan.unread["dsb"]) == [
+        "alone.mo: compiled files are not made anew",
+        "index.ts: it does not begin as XML, so it is no file of Qt",
+    ]
+    with pytest.raises(ValueError, match=r"index\.ts: it does not begin as XML"):
+        make_plan(Places("dsb", {"en": tmp_path / "en/index.ts"}), ["en"])
