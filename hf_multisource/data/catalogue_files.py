@@ -149,6 +149,9 @@ def fill_catalogue(
     for key, note in notes.items():
         if not NOTE.fullmatch(note):
             raise ValueError(f"the note on {shown_key(key)} is {shown(note)}; it must be of A-Z, a-z, 0-9 and .,:;()%")
+    if not _is_encoded_alike(catalogue):
+        reason = f"the file would change elsewhere, because {catalogue.encoding} has several bytes for one character"
+        return Filled(catalogue.content, (), dict.fromkeys(texts, f"{reason}: convert the file to UTF-8"))
     numbers = count_current(catalogue.entries)
     refused = {identity: ambiguous(numbers[identity]) for identity in texts if numbers[identity] > 1}
     refused |= dict.fromkeys((identity for identity in texts if identity[0] in catalogue.damaged), DAMAGED)
@@ -173,6 +176,14 @@ def fill_catalogue(
         refused |= found
         left = {identity: text for identity, text in left.items() if identity not in found}
     return Filled(catalogue.content, (), refused)
+
+
+def _is_encoded_alike(catalogue: Catalogue) -> bool:
+    """Whether the text of a file gives the same bytes again, which not every old character set grants."""
+    try:
+        return catalogue.text.encode(catalogue.encoding) == catalogue.content
+    except UnicodeEncodeError:
+        return False
 
 
 def _edited(catalogue: Catalogue, changes: Changes) -> bytes:

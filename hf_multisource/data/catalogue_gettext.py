@@ -53,7 +53,7 @@ class Block:
         line: Number of its first line.
         obsolete: Whether its lines begin with `#~`.
         comments: The comments, without their marks.
-        flags: The line with the flags: its place and the flags.
+        flags: The lines with flags: the place of each, and the flags.
         pieces: "msgctxt", "msgid", "msgid_plural", "msgstr" or "msgstr[0]", … -> the text, line by line.
         spans: The same keywords -> the span of their lines.
     """
@@ -61,7 +61,7 @@ class Block:
     line: int
     obsolete: bool = False
     comments: list[str] = field(default_factory=list)
-    flags: tuple[int, str] | None = None
+    flags: list[tuple[int, str]] = field(default_factory=list)
     pieces: dict[str, list[str]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
@@ -79,7 +79,12 @@ class Block:
     @property
     def fuzzy(self) -> bool:
         """Whether the entry is marked as needing review."""
-        return self.flags is not None and "fuzzy" in self.flags[1].replace(",", " ").split()
+        return "fuzzy" in self.flag_names
+
+    @property
+    def flag_names(self) -> tuple[str, ...]:
+        """The flags, such as `fuzzy` and `c-format`."""
+        return tuple(flag for _, flags in self.flags for flag in flags.replace(",", " ").split())
 
     @property
     def header(self) -> bool:
@@ -152,7 +157,7 @@ def fill_po(
             edits.append((*block.spans[name], _written(name, one, newline)))
         note = note_line("#", notes.get(key), newline)
         if block.flags:
-            place, flags = block.flags
+            place, flags = block.flags[0]
             edits.append((place, place + len("#,"), note + ("#, fuzzy," if flags.strip() else "#, fuzzy")))
         else:
             place = block.spans["msgctxt" if "msgctxt" in block.spans else "msgid"][0]
@@ -198,8 +203,7 @@ def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
         else:
             names = [f"msgstr[{i}]" for i in range(number)] if "msgid_plural" in block.pieces else ["msgstr"]
             edits.append((start, end, "".join(_written(name, "", newline) for name in names)))
-        if block.fuzzy and block.flags:
-            place, flags = block.flags
+        for place, flags in block.flags if block.fuzzy else ():
             left = [flag for flag in flags.replace(",", " ").split() if flag != "fuzzy"]
             stop = text.index("\n", place) + 1
             edits.append((place, stop, f"#, {', '.join(left)}{newline}" if left else ""))
@@ -297,7 +301,7 @@ def _blocks(path: str, text: str) -> Iterable[Block]:
             if block.pieces:
                 raise ValueError(f"{path}, line {number}: a comment inside an entry")
             if body.startswith("#,"):
-                block.flags = (text.index("#,", place), body[2:])
+                block.flags.append((text.index("#,", place), body[2:]))
             elif not body.startswith("#|"):
                 block.comments.append(body[2:].strip() if body[1:2] in (".", ":") else body[1:].strip())
             continue

@@ -80,7 +80,8 @@ def fill_properties(
 ) -> Changes:
     r"""Add properties to a file, each under a comment that asks for a review.
 
-    Characters are written as escapes (`\u00e4`) if the file is not in UTF-8, or is in ASCII with escapes already.
+    Characters are written as escapes (`\u00e4`) if the file is not in UTF-8, or is in ASCII with escapes already. A
+    file in ASCII without escapes is written like the reference.
 
     Args:
         catalogue: The file.
@@ -95,7 +96,8 @@ def fill_properties(
     present: dict[str, Span] = {}
     for one in _properties(text):
         present.setdefault(one.key, one.span)
-    ascii_only = catalogue.encoding != "utf-8" or (text.isascii() and bool(re.search(r"\\u[0-9a-fA-F]{4}", text)))
+    escapes = _writes_escapes(catalogue)
+    ascii_only = bool(_writes_escapes(reference) if escapes is None and reference else escapes)
     newline = newline_of(text)
     refused = {identity: DONE for identity in texts if identity[0] in present}
     refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
@@ -106,6 +108,15 @@ def fill_properties(
             blocks[key] = f"{comment}{_escaped(key, ascii_only, key=True)}={_escaped(value, ascii_only)}"
     order = [entry.key for entry in reference.entries] if reference else []
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
+
+
+def _writes_escapes(catalogue: Catalogue) -> bool | None:
+    """Whether characters beyond ASCII are written as escapes in a file; None: there are none in it."""
+    if catalogue.encoding != "utf-8":
+        return True
+    if not catalogue.text.isascii():
+        return False
+    return True if re.search(r"\\u[0-9a-fA-F]{4}", catalogue.text) else None
 
 
 def _properties(text: str) -> Iterator[Property]:

@@ -181,3 +181,46 @@ def test_dtd_texts_may_hold_references_and_elements() -> None:
     text = "&brandShortName; &amp; <a href='&x.y;'>&#228;</a><br/> > &#38;#60; &lt;"
     filled = fill_catalogue(read_catalogue("a.dtd", b""), {("own", ""): text})
     assert filled.refused == {}
+
+
+# Character sets and flags
+
+
+def test_a_file_whose_characters_have_several_encodings_is_not_filled() -> None:
+    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=CP932\\n"\n\nmsgid "a"\nmsgstr ""\n'
+    catalogue = read_catalogue("a.po", head.encode() + b'\nmsgid "b"\nmsgstr "\x87\x90"\n')
+    filled = fill_catalogue(catalogue, {("a", ""): "x"})
+    assert filled.content == catalogue.content
+    assert list(filled.refused.values()) == [
+        "the file would change elsewhere, because cp932 has several bytes for one character: convert the file to UTF-8"
+    ]
+    plain = read_catalogue("a.po", head.encode())
+    assert fill_catalogue(plain, {("a", ""): "x"}).refused == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "written"),
+    [
+        (b"", b"a=\\u00e4\nb=b\n", b"b=\\u010d"),
+        (b"a=a\n", "a=ä\nb=b\n".encode("latin-1"), b"b=\\u010d"),
+        (b"", "a=ä\nb=b\n".encode(), "b=č".encode()),
+        ("a=č\n".encode(), b"a=\\u00e4\nb=b\n", "b=č".encode()),
+        (b"", "a=\\u00e4 č\nb=b\n".encode(), "b=č".encode()),
+    ],
+)
+def test_a_properties_file_without_such_characters_is_written_like_its_reference(
+    target: bytes, reference: bytes, written: bytes
+) -> None:
+    catalogues = (read_catalogue("a.properties", content) for content in (target, reference))
+    assert written in fill_catalogue(next(catalogues), {("b", ""): "č"}, next(catalogues)).content
+
+
+def test_all_lines_with_flags_count_in_gettext_files() -> None:
+    text = '#, fuzzy\n#, c-format\nmsgid "%d"\nmsgstr "x %d"\n\n#, c-format\n#, no-wrap\nmsgid "b"\nmsgstr ""\n'
+    catalogue = read_catalogue("a.po", text.encode())
+    assert [entry.state for entry in catalogue.entries] == [FUZZY, "untranslated"]
+    filled = fill_catalogue(catalogue, {("b", ""): "B"}).content.decode()
+    assert filled.endswith('\n#, fuzzy, c-format\n#, no-wrap\nmsgid "b"\nmsgstr "B"\n')
+    new = new_catalogue(catalogue, "b.po", "cs").text
+    assert "fuzzy" not in new
+    assert new.count("c-format") == 2
