@@ -33,6 +33,7 @@ from hf_multisource.data.prepare import check_languages, new_folder, write_colum
 LANG = "{lang}"
 SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
+NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
 SHOWN = 5  # examples of what was not handled, by language
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
@@ -296,6 +297,11 @@ def read_place(
         neutral = neutral_path(path, code)
         if shared and neutral == path:
             continue  # a file of another language
+        if (name := path.encode(errors="backslashreplace").decode()) != path:
+            if unread is None:
+                raise ForeignFileError(f"{place}: {name}", NOT_UTF_8)
+            unread[neutral_path(name, code)] = NOT_UTF_8
+            continue
         if neutral in files:
             raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
         alone = path == place.name and place.is_file()

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hf_multisource.data.access_keys import is_access_key, labels_of
 from hf_multisource.data.archives import is_archive
@@ -26,7 +26,7 @@ from hf_multisource.data.catalogue_entries import (
     ambiguous,
     count_current,
 )
-from hf_multisource.data.catalogue_files import NAMES, find_format
+from hf_multisource.data.catalogue_files import ANDROID, NAMES, find_format
 from hf_multisource.data.catalogue_views import (
     HOLDS_MESSAGES,
     NUMBERED,
@@ -38,7 +38,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import LANG, read_place
+from hf_multisource.data.catalogues import JOINT, LANG, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
@@ -47,6 +47,8 @@ from hf_multisource.data.xml_places import escape
 
 #: Suffix -> syntax of the placeholders, of formats in which all files have the same one.
 SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
+GETTEXT = (".po", ".pot", ".mo")
+ANDROID_CODE = re.compile(r"[a-z]{2,3}-r([A-Z]{2}|[0-9]{3})")  # of a language with a region
 NO_SOURCE = "no source has a text"
 EMPTY = "the text is empty in the first source"
 NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
@@ -207,6 +209,8 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
             )
     digests = {language: _digest(catalogues) for language, catalogues in found.items()}
     single = all(alone.values())
+    if single:
+        _check_formats([catalogue.path for files in found.values() for catalogue in files.values()])
     if single:  # the same file in each language, whatever its names are
         found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
     elif alone.get(places.target):
@@ -227,6 +231,29 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
             plans[plan.path] = plan
     unread = {name: _unread(found.get(name, {}), skipped[name], places.code(name)) for name in skipped}
     return Plan(tuple(plans.values()), memory, single, digests, {name: one for name, one in unread.items() if one})
+
+
+def _check_formats(paths: Sequence[str]) -> None:
+    """Refuse files of different formats."""
+    names = {}
+    for path in paths:
+        form = find_format(path)
+        names[path] = "gettext" if PurePosixPath(path).suffix.lower() in GETTEXT else form.name if form else ""
+    first = next(iter(names))
+    for path, name in names.items():
+        if name != names[first]:
+            raise ValueError(f"{first} is {names[first]}, and {path} is {name}: files of one text must have one format")
+
+
+def _path_for(neutral: str, code: str) -> str:
+    """The path of a file in a language; Android has codes of its own for the folders of its files."""
+    if find_format(neutral) == ANDROID and not ANDROID_CODE.fullmatch(code):
+        language, *rest = JOINT.split(code)
+        if len(rest) == 1 and re.fullmatch(r"[A-Za-z]{2}|\d{3}", rest[0]):
+            neutral = neutral.replace(f"values-{LANG}", f"values-{language}-r{rest[0].upper()}")
+        elif rest:
+            neutral = neutral.replace(f"values-{LANG}", f"values-b+{'+'.join([language, *rest])}")
+    return neutral.replace(LANG, code)
 
 
 def _is_compiled(path: str) -> bool:
@@ -277,7 +304,7 @@ def _plan_file(
         whole = Path(catalogue.path)
         path = whole.name if not neutral else whole.relative_to(places.target_path).as_posix()
     elif (first := catalogues.get(next(iter(places.sources)))) is not None:
-        catalogue = new_catalogue(first, (neutral or Path(first.path).name).replace(LANG, code), code)
+        catalogue = new_catalogue(first, _path_for(neutral or Path(first.path).name, code), code)
         path = catalogue.path
     else:
         return None

@@ -79,7 +79,7 @@ def describe_counts(counts: JsonObject) -> str:
     rows = {path: [found.get(name, 0) for name in names] for path, found in counts["files"].items()}
     total = [sum(column) for column in zip(*rows.values(), strict=True)]
     lines = {path: numbers for path, numbers in rows.items() if numbers[names.index("missing")]}
-    cells = [["file", *names], *([_tail(path), *map(str, row)] for path, row in lines.items())]
+    cells = [["file", *names], *([shown_key(_tail(path)), *map(str, row)] for path, row in lines.items())]
     cells.append([f"all {len(rows)} files", *map(str, total)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     table = [

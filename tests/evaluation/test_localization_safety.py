@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from hf_multisource.cli import localize as command
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import DAMAGED, ambiguous
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
+from hf_multisource.data.catalogues import read_place
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import Options
@@ -217,3 +219,51 @@ def test_files_that_are_named_like_catalogues_are_named_and_the_others_are_fille
     ]
     with pytest.raises(ValueError, match=r"index\.ts: it does not begin as XML"):
         make_plan(Places("dsb", {"en": tmp_path / "en/index.ts"}), ["en"])
+
+
+# Names of files
+
+
+def test_a_file_whose_name_is_not_utf_8_is_named_and_the_others_are_filled(tmp_path: Path) -> None:
+    write(tmp_path, ENGLISH)
+    (tmp_path / "en" / os.fsdecode(b"b\xff.properties")).write_text("b=B\n")
+    plan = plan_of(tmp_path, {"dsb/c.properties": "c=C\n"})
+    assert plan.unread == {"en": (r"b\udcff.properties: its name is not UTF-8",)}
+    assert [file.path for file in plan.files] == ["a.properties", "c.properties"]
+    run(plan, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"b\\udcff\.properties: its name is not UTF-8"):
+        read_place(tmp_path / "en", "en", "en")
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {"en/a\x1b[2J.properties": "a=Text\n"})
+    assert describe_counts(preview(plan)).splitlines()[1].startswith(r"a\x1b[2J.properties  ")
+
+
+@pytest.mark.parametrize(
+    ("code", "folder"),
+    [
+        ("pt-BR", "values-pt-rBR"),
+        ("pt_br", "values-pt-rBR"),
+        ("es-419", "values-es-r419"),
+        ("pt-rBR", "values-pt-rBR"),
+        ("sr-Latn-RS", "values-b+sr+Latn+RS"),
+        ("dsb", "values-dsb"),
+    ],
+)
+def test_folders_of_android_are_named_as_android_names_them(tmp_path: Path, code: str, folder: str) -> None:
+    strings = '<resources>\n    <string name="a">Text</string>\n</resources>\n'
+    files = {"en/values-en/strings.xml": strings, "en/values-en/b.properties": "a=Text\n"}
+    plan = plan_of(tmp_path, files, codes={"dsb": code})
+    assert {file.path for file in plan.files} == {f"{folder}/strings.xml", f"values-{code}/b.properties"}
+
+
+def test_single_files_of_two_formats_are_refused(tmp_path: Path) -> None:
+    po = 'msgid "a"\nmsgstr "A"\n'
+    with pytest.raises(
+        ValueError, match=r"de\.ftl is Fluent, and .*dsb\.po is gettext: files of one text must have one"
+    ):
+        plan_of(tmp_path / "a", {"de.ftl": "a = A\n", "dsb.po": po})
+    with pytest.raises(ValueError, match=r"de\.properties is Java properties, and .*en\.po is gettext"):
+        plan_of(tmp_path / "b", {"de.properties": "a = A\n", "en.po": po})
+    assert plan_of(tmp_path / "c", {"en.pot": po, "dsb.po": po.replace('"A"', '""')}).single
