@@ -29,6 +29,7 @@ from hf_multisource.data.catalogue_xliff import fill_xliff, read_xliff
 from hf_multisource.messages import shown, shown_key
 
 NOTE = re.compile(r"[A-Za-z0-9 .,:;()%]+")
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what is no character of XML
 MAX_FILE = 16 << 20  # bytes of a catalogue; large ones of free software have 5 MB
 
 Reader = Callable[[str, bytes], Catalogue]
@@ -44,11 +45,13 @@ class Format:
         name: Name of the format.
         read: Reads a file.
         fill: Gives the changes that fill entries; None if files of this format are compiled from another one.
+        forbidden: Matches a character that files of this format cannot hold.
     """
 
     name: str
     read: Reader
     fill: Filler | None
+    forbidden: re.Pattern[str] | None = None
 
 
 FORMATS = {
@@ -56,13 +59,13 @@ FORMATS = {
     ".po": Format("gettext", read_po, fill_po),
     ".pot": Format("gettext template", read_po, fill_po),
     ".mo": Format("compiled gettext", read_mo, None),
-    ".xlf": Format("XLIFF", read_xliff, fill_xliff),
-    ".xliff": Format("XLIFF", read_xliff, fill_xliff),
+    ".xlf": Format("XLIFF", read_xliff, fill_xliff, NOT_XML),
+    ".xliff": Format("XLIFF", read_xliff, fill_xliff, NOT_XML),
     ".properties": Format("Java properties", read_properties, fill_properties),
-    ".ts": Format("Qt", read_qt, fill_qt),
-    ".dtd": Format("Mozilla DTD", read_dtd, fill_dtd),
+    ".ts": Format("Qt", read_qt, fill_qt, NOT_XML),
+    ".dtd": Format("Mozilla DTD", read_dtd, fill_dtd, NOT_XML),
 }
-ANDROID = Format("Android", read_android, fill_android)
+ANDROID = Format("Android", read_android, fill_android, NOT_XML)
 NAMES = [*FORMATS, "strings.xml"]
 
 
@@ -155,6 +158,9 @@ def fill_catalogue(
     numbers = count_current(catalogue.entries)
     refused = {identity: ambiguous(numbers[identity]) for identity in texts if numbers[identity] > 1}
     refused |= dict.fromkeys((identity for identity in texts if identity[0] in catalogue.damaged), DAMAGED)
+    for identity, text in texts.items():
+        if form.forbidden and (letter := form.forbidden.search(text)):
+            refused[identity] = f"the file cannot hold this text: U+{ord(letter[0]):04X} is no character of XML"
     left = {identity: text for identity, text in texts.items() if identity not in refused}
     while left:
         changes = form.fill(catalogue, left, reference, notes)
@@ -165,17 +171,35 @@ def fill_catalogue(
             if (broken := _broken(form, catalogue, content, left)) is None:
                 return Filled(content, tuple(left), refused)
             found = broken
-        if not found:  # something else has changed: find the entries that do it by filling each message alone
-            found = {}
-            for key in dict.fromkeys(key for key, _ in left):
-                alone = {identity: text for identity, text in left.items() if identity[0] == key}
-                alone_content = _edited(catalogue, form.fill(catalogue, alone, reference, notes))
-                if _broken(form, catalogue, alone_content, alone) is not None:
-                    found |= dict.fromkeys(alone, "the file cannot hold this text")
+        if not found:  # something else has changed
+            found = _find_broken(form, catalogue, left, reference, notes)
             found = found or dict.fromkeys(left, "the file cannot hold these texts together")
         refused |= found
         left = {identity: text for identity, text in left.items() if identity not in found}
     return Filled(catalogue.content, (), refused)
+
+
+def _find_broken(
+    form: Format,
+    catalogue: Catalogue,
+    texts: Mapping[Identity, str],
+    reference: Catalogue | None,
+    notes: Mapping[str, str],
+) -> dict[Identity, str]:
+    """Find texts that break the file, by filling halves of the messages; {} if they break it only together."""
+    keys = list(dict.fromkeys(key for key, _ in texts))
+    content = _edited(catalogue, form.fill(catalogue, texts, reference, notes)) if form.fill else catalogue.content
+    if (broken := _broken(form, catalogue, content, texts)) is None:
+        return {}
+    if broken:
+        return broken
+    if len(keys) == 1:
+        return dict.fromkeys(texts, "the file cannot hold this text")
+    first = {*keys[: len(keys) // 2]}
+    halves = (
+        {identity: text for identity, text in texts.items() if (identity[0] in first) is one} for one in (True, False)
+    )
+    return {k: v for half in halves for k, v in _find_broken(form, catalogue, half, reference, notes).items()}
 
 
 def _is_encoded_alike(catalogue: Catalogue) -> bool:

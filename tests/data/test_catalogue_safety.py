@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.parsers import expat
 
 import pytest
 
-from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, TRANSLATED
-from hf_multisource.data.catalogue_files import Filled, fill_catalogue, read_catalogue
+from hf_multisource.data import catalogue_files
+from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, TRANSLATED, Catalogue
+from hf_multisource.data.catalogue_files import ANDROID, Filled, fill_catalogue, read_catalogue
 from hf_multisource.data.new_catalogues import new_catalogue
 
 XLIFF_HEAD = '<xliff version="1.2"><file original="a" source-language="en"><body>'
@@ -224,3 +226,38 @@ def test_all_lines_with_flags_count_in_gettext_files() -> None:
     new = new_catalogue(catalogue, "b.po", "cs").text
     assert "fuzzy" not in new
     assert new.count("c-format") == 2
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "most"),
+    [
+        ("x<b>y", "the file cannot hold this text", 60),
+        ("<b>x\x01</b>", "the file cannot hold this text: U+0001 is no character of XML", 1),
+        ("<b>x\uffff</b>", "the file cannot hold this text: U+FFFF is no character of XML", 1),
+    ],
+    ids=["an open tag", "a control character", "a noncharacter"],
+)
+def test_a_text_that_makes_a_file_unreadable_is_found_in_few_steps(
+    bad: str, reason: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+
+    def read(path: str, content: bytes) -> Catalogue:
+        reads.append(path)
+        return ANDROID.read(path, content)
+
+    reference = android(*(f'<string name="k{i}">a <b>b</b></string>' for i in range(300)))
+    target, english = (read_catalogue("strings.xml", text.encode()) for text in (android(), reference))
+    texts = {(f"k{i}", ""): f"{i} <b>b</b>" for i in range(300)} | {
+        ("k7", ""): bad,
+        ("k150", ""): bad,
+        ("k151", ""): bad,
+    }
+    monkeypatch.setattr(catalogue_files, "ANDROID", replace(ANDROID, read=read))
+    filled = fill_catalogue(target, texts, english)
+    assert filled.refused == {(f"k{i}", ""): reason for i in (7, 150, 151)}
+    assert len(filled.filled) == 297
+    assert len(reads) <= most
