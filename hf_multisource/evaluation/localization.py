@@ -18,6 +18,7 @@ from hf_multisource.data.archives import is_archive
 from hf_multisource.data.catalogue_entries import (
     DAMAGED,
     FUZZY,
+    JOINT,
     TRANSLATED,
     UNTRANSLATED,
     Catalogue,
@@ -38,7 +39,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import JOINT, LANG, read_place
+from hf_multisource.data.catalogues import LANG, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
