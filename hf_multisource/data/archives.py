@@ -29,6 +29,11 @@ MAX_UNPACKED = 1 << 30  # bytes of all that is unpacked from one place
 MAX_MEMBERS = 200_000  # of one archive or folder
 MAX_DEPTH = 2  # archives in archives: a .deb holds .xpi files
 MAX_XZ_MEMORY = 256 << 20  # bytes; the strongest preset of xz needs 65 MB
+MAX_NAME = 64 << 10  # bytes of a name in a tar archive, which tarfile reads whole; Linux allows 4 kB
+# Of zipfile's methods, those that unpack no more than is asked for; bzip2 and LZMA unpack all that was read.
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Headers of tar that tarfile reads into lists without a bound. dpkg refuses such packages, too.
+UNBOUNDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_SPARSE)
 HEADER = 60  # bytes before each member of an ar archive
 CHUNK = 1 << 16
 BROKEN = (
@@ -180,14 +185,36 @@ def _unzip(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Bu
             name = _checked(shown, info.filename)
             if info.is_dir() or not wanted(name):
                 continue
+            if info.compress_type not in ZIP_METHODS:
+                raise ArchiveError(
+                    f"{shown}:{shown_key(name)} is compressed by method {info.compress_type}; members that are stored "
+                    f"or deflated are read. Unpack the archive, and name the folder"
+                )
             with archive.open(info) as file:
                 yield name, _read_member(file, f"{shown}:{name}", budget)
+
+
+class _BoundedInfo(tarfile.TarInfo):
+    """A header of a member of a tar archive; refused if tarfile would read more than `MAX_NAME` bytes for it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _BoundedInfo:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in UNBOUNDED:
+            raise tarfile.ReadError(
+                f"a header of the kind {info.type.decode()!r}, which packages of Debian do not have"
+            )
+        if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and info.size > MAX_NAME:
+            raise tarfile.ReadError(f"a name has {info.size:,} bytes; at most {MAX_NAME:,} are read")
+        return info
 
 
 def _undeb(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Budget) -> Iterator[tuple[str, bytes]]:
     name, data = _deb_data(shown, content)
     stream = _Unpacked(name, data, shown, budget)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:  # type: ignore[call-overload]
+    with tarfile.open(  # type: ignore[call-overload]
+        fileobj=stream, mode="r|", bufsize=CHUNK, tarinfo=_BoundedInfo
+    ) as archive:
         for info in archive:
             budget.member()
             archive.members = []  # which tarfile would collect  # type: ignore[attr-defined]

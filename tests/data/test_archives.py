@@ -8,6 +8,7 @@ import lzma
 import os
 import tarfile
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,6 +155,32 @@ def test_a_bomb_is_not_unpacked_whole(tmp_path: Path, monkeypatch: pytest.Monkey
             found(bomb)
         assert tracemalloc.get_traced_memory()[1] < 24 << 20
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_of_zip_that_unpack_without_a_bound_are_refused(tmp_path: Path, method: int) -> None:
+    bomb = packed(tmp_path / "a.zip", zipped({"a.bin": b"", "a.txt": bytes(1 << 20)}, method))
+    with pytest.raises(ArchiveError, match=rf"a\.zip:a\.txt is compressed by method {method}; .*stored.*deflated"):
+        found(bomb)
+    stored = packed(tmp_path / "b.zip", zipped({"a.txt": b"a"}, zipfile.ZIP_STORED))
+    assert found(stored) == {"a.txt": b"a"}
+
+
+def test_headers_of_tar_are_bounded(tmp_path: Path) -> None:
+    """Which tarfile reads whole, before the name of the member is known."""
+    long = tarred({f"{'long/' * 100}a.txt": b"a"})
+    assert [*found(packed(tmp_path / "long.deb", debian(lzma.compress(long)))).values()] == [b"a"]
+    link, sparse = tarfile.TarInfo("link"), tarfile.TarInfo("sparse")
+    link.type, link.linkname = tarfile.SYMTYPE, "x" * 65536
+    sparse.type = tarfile.GNUTYPE_SPARSE
+    for odd, message in (
+        (tarred({"x" * 65536: b""}), "a name has 65,537 bytes; at most 65,536 are read"),
+        (tarred({}, link), "a name has 65,537 bytes; at most 65,536 are read"),
+        (tarred({"ä" * 100: b""}, form=tarfile.PAX_FORMAT), "a header of the kind 'x'"),
+        (tarred({}, sparse), "a header of the kind 'S'"),
+    ):
+        with pytest.raises(ArchiveError, match=rf"a\.deb cannot be unpacked: {message}"):
+            found(packed(tmp_path / "a.deb", debian(lzma.compress(odd))))
 
 
 @given(st.data())

@@ -8,19 +8,19 @@ import zipfile
 from collections.abc import Mapping
 
 
-def zipped(files: Mapping[str, bytes]) -> bytes:
+def zipped(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip archive."""
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(content, "w", method) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return content.getvalue()
 
 
-def tarred(files: Mapping[str, bytes], *more: tarfile.TarInfo) -> bytes:
+def tarred(files: Mapping[str, bytes], *more: tarfile.TarInfo, form: int = tarfile.GNU_FORMAT) -> bytes:
     """A tar archive, with further members that have no content."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as archive:
+    with tarfile.open(fileobj=content, mode="w", format=form) as archive:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
