@@ -60,7 +60,7 @@ PIECES = {
     "dollar": r"\$\{[^{}]*+\}",
     "number": r"(?<![\w&])#[1-9](?!\d)",
     "hash": r"#",
-    "quoted": r"'[{}][^']*+'",
+    "quoted": r"(?<!')'[{}][^']*+'",  # two apostrophes stand for one, which quotes nothing
     "literal": r"""\{\s*+"(?:[^"\\]|\\.)*+"\s*+\}""",
     "number_literal": r"\{\s*+-?[0-9.]++\s*+\}",
     "doubled_brace": r"\{\{|\}\}",
@@ -87,7 +87,7 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "java": (*ESCAPED, "percent", "formatter", "quoted", "brace"),
     "qt": (*MARKUP, "qt", "doubled_key", "ampersand"),
     "android": (*ESCAPED, "percent", "formatter"),
-    "properties": (*ESCAPED, "percent", "printf", "mustache", "number"),
+    "properties": (*ESCAPED, "percent", "printf", "mustache", "number", "brace"),
     "any": (
         *ESCAPED,
         *("percent", "named", "any_printf", "any_qt", "mustache", "dollar", "number", "literal", "brace"),

@@ -13,7 +13,7 @@ from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.evaluation.localization import EMPTY
 from small_run import save_run
 
-REFUSED = {"many", "mixed", "inner", "long", "empty", "spaces", "y.accesskey"}
+REFUSED = {"many", "mixed", "inner", "long", "empty", "spaces", "choice", "y.accesskey"}
 FILLED = {"twice", "only", "emoji", "plural", "platform", "keyed", "attributes", "printf", "x.label", "x.accesskey"}
 
 

@@ -46,6 +46,8 @@ PROPERTIES = {
     "x.accesskey": ("Q", "Q"),
     "y.accesskey": ("Q", "Q"),
     "a\\ key\\:\\=": ("Value #1", "Wert #1"),
+    "format": ("{0} files in ''{1,number,#}''", "{0} Dateien in ''{1,number,#}''"),
+    "choice": ("{0,choice,0#none|1#one|1<many}", "{0,choice,0#keine|1#eine|1<viele}"),
     "quote": ('"It\'s" <em>%S</em>', "„Es“ <em>%S</em>"),
 }
 OLD = {
