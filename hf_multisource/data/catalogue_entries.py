@@ -48,6 +48,7 @@ class Entry:
         comment: Comments on the entry.
         source: The text in the source language, in formats whose files hold it.
         markup: Whether the text contains XML elements, and is therefore XML itself: `&amp;` stands for `&`.
+        flags: Flags of gettext, such as `c-format`, without `fuzzy`.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Entry:
     comment: str = ""
     source: str | None = None
     markup: bool = False
+    flags: tuple[str, ...] = ()
 
     @property
     def identity(self) -> Identity:

@@ -121,7 +121,8 @@ def read_po(path: str, content: bytes) -> Catalogue:
             state = OBSOLETE if block.obsolete else UNTRANSLATED if not text else FUZZY if block.fuzzy else TRANSLATED
             source = block.texts.get("msgid_plural") if part not in ("", "[0]") else None
             source = block.texts["msgid"] if source is None else source
-            entries.append(Entry(block.key, part, text, state, "\n".join(block.comments), source))
+            flags = tuple(flag for flag in block.flag_names if flag != "fuzzy")
+            entries.append(Entry(block.key, part, text, state, "\n".join(block.comments), source, flags=flags))
     return Catalogue(path, content, tuple(entries), encoding=encoding, header=header)
 
 

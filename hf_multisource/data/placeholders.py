@@ -88,6 +88,18 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "qt": (*MARKUP, "qt", "doubled_key", "ampersand"),
     "android": (*ESCAPED, "percent", "formatter"),
     "properties": (*ESCAPED, "percent", "printf", "mustache", "number", "brace"),
+    # What gettext flags: the directives of the format, and whatever else a program may replace.
+    "c-format": (
+        *ESCAPED,
+        *("percent", "printf", "mustache", "dollar", "number", "literal", "brace", "any_underscore", "any_ampersand"),
+    ),
+    "python-format": (
+        *ESCAPED,
+        *("percent", "named", "printf", "mustache", "dollar", "number", "literal", "brace"),
+        *("any_underscore", "any_ampersand"),
+    ),
+    "python-brace-format": (*ESCAPED, "doubled_brace", "brace", "any_underscore", "any_ampersand"),
+    "java-format": (*ESCAPED, "quoted", "brace", "any_underscore", "any_ampersand"),
     "any": (
         *ESCAPED,
         *("percent", "named", "any_printf", "any_qt", "mustache", "dollar", "number", "literal", "brace"),
@@ -95,6 +107,7 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     ),
 }
 ANY = "any"
+LIKE_ANY = ("c-format", "python-format")  # in which braces may belong to any program
 PATTERNS = {
     name: regex.compile("|".join(f"(?P<{piece}>{PIECES[piece]})" for piece in pieces), regex.DOTALL)
     for name, pieces in SYNTAXES.items()
@@ -462,17 +475,18 @@ class _Scanner:
     def read_braces(self, content: str, start: int, end: int) -> Placeholder | None:
         """Return what a pair of braces holds, if it is a placeholder of the syntax."""
         text = self.text[start:end]
-        if self.syntax != "python-brace" and (selector := SELECTOR.match(content)):
+        syntax = ANY if self.syntax in LIKE_ANY else self.syntax.removesuffix("-format")
+        if syntax != "python-brace" and (selector := SELECTOR.match(content)):
             return Placeholder(text, VALUE, f"{selector[1] or selector[2]} ->", start, end, (), True)
-        if self.syntax in ("fluent", ANY) and (match := FLUENT.fullmatch(content)):
+        if syntax in ("fluent", ANY) and (match := FLUENT.fullmatch(content)):
             variable, name, call = match.groups()
             if call is not None and not name.startswith("-"):
                 used = regex.search(r"\$[\w-]+", call)
                 return Placeholder(text, VALUE, used[0] if used else name, start, end)
             return Placeholder(text, VALUE, variable or name, start, end)
-        if self.syntax not in ("fluent", "python-brace") and (match := MESSAGE_FORMAT.fullmatch(content)):
+        if syntax not in ("fluent", "python-brace") and (match := MESSAGE_FORMAT.fullmatch(content)):
             return Placeholder(text, VALUE, match[1], start, end)
-        if self.syntax in ("python-brace", ANY) and (match := PYTHON_FORMAT.fullmatch(content)):
+        if syntax in ("python-brace", ANY) and (match := PYTHON_FORMAT.fullmatch(content)):
             if match[1]:
                 return Placeholder(text, VALUE, match[1], start, end)
             self.taken += 1

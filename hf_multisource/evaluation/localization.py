@@ -50,6 +50,14 @@ from hf_multisource.data.xml_places import escape
 SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
 GETTEXT = (".po", ".pot", ".mo")
 ANDROID_CODE = re.compile(r"[a-z]{2,3}-r([A-Z]{2}|[0-9]{3})")  # of a language with a region
+#: Flag of gettext -> syntax of the placeholders. Entries without one of these, or with several, have any placeholders.
+SYNTAX_OF_FLAG = {
+    **dict.fromkeys(("c-format", "objc-format", "gcc-internal-format", "php-format", "perl-format"), "c-format"),
+    **{name: name for name in ("python-format", "python-brace-format", "java-format")},
+    **dict.fromkeys(("qt-format", "qt-plural-format", "kde-format"), "qt"),
+    "java-printf-format": "java",
+    "javascript-format": "c-format",
+}
 NO_SOURCE = "no source has a text"
 EMPTY = "the text is empty in the first source"
 NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
@@ -355,7 +363,9 @@ def _missing(
     """The texts that a catalogue lacks, in the order of the file or of the reference."""
     syntax, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
 
-    def missing(key: str, part: str, category: str, markup: bool, reason: str = "") -> MissingText:
+    def missing(
+        key: str, part: str, category: str, markup: bool, reason: str = "", syntax: str = syntax
+    ) -> MissingText:
         texts = _sources(views, key, category, markup)
         first = next(iter(texts.values()), "")
         is_key = is_access_key(key, part) and len(first.strip()) == 1
@@ -379,7 +389,7 @@ def _missing(
                 reason = COMPILED
             elif numbers[entry.identity] > 1:
                 reason = ambiguous(numbers[entry.identity])
-            yield missing(entry.key, entry.part, category or entry.part, entry.markup, reason)
+            yield missing(entry.key, entry.part, category or entry.part, entry.markup, reason, syntax_of(entry, syntax))
         return
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
@@ -399,6 +409,20 @@ def _missing(
             and not any(key == f"{name}{part}" for name, part in there)
         ):
             yield MissingText(path, key, "", {}, syntax, reason=f"the first source cannot be read here: {reason}")
+
+
+def syntax_of(entry: Entry, default: str) -> str:
+    """Return the syntax of the placeholders of an entry.
+
+    Args:
+        entry: The entry; in gettext files, its flags name the format.
+        default: The syntax of its file.
+
+    Returns:
+        The syntax.
+    """
+    found = {SYNTAX_OF_FLAG[flag] for flag in entry.flags if flag in SYNTAX_OF_FLAG}
+    return found.pop() if len(found) == 1 else default
 
 
 def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +91,14 @@ def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
         ("gtk", "file_name_x", []),
         ("android", r"%1$s \n \' <xliff:g id=\"x\">%2$d</xliff:g> 100 % sure", ["%1$s", r"\n", r"\'"]),
         ("properties", r"%S %1$S %% \n {{pages}} #1 {x}", ["%S", "%1$S", "%%", r"\n", "{{pages}}", "#1", "{x}"]),
+        (
+            "c-format",
+            "_Save %<PRIu64> %.3e %*d % d %'d %o {x} 5%",
+            ["_", "%<PRIu64>", "%.3e", "%*d", "% d", "%'d", "%o", "{x}"],
+        ),
+        ("python-format", "&All %(a)s % d {x}", ["&", "%(a)s", "% d", "{x}"]),
+        ("python-brace-format", "_All {} {a!r} {{ %s", ["_", "{}", "{a!r}", "{{"]),
+        ("java-format", "&All ''{0}'' '{x}' %s", ["&", "{0}", "'{x}'"]),
         ("properties", "File ''{0}'' of '{1,number}' { not }", ["{0}", "{1,number}"]),
         ("java", "File ''{0}'' of '{1}'", ["{0}", "'{1}'"]),
         ("html", "<b>x</b> <br/> <!-- c --> &amp; &x; %S", ["<b>", "</b>", "<br/>", "<!-- c -->", "&amp;", "&x;"]),
@@ -199,6 +211,33 @@ def test_a_row_that_cannot_be_masked_says_why_and_stays_as_it_is(text: str, reas
     assert row.texts == {"en": text, "de": "x"}
     assert reason in (row.refused or "")
     assert restore_text(text, row.tables["en"]) == text
+
+
+@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="msgfmt of gettext is not installed")
+def test_msgfmt_finds_the_same_c_formats_broken(tmp_path: Path) -> None:
+    texts = [
+        "%<PRIu64> x",
+        "%.3e",
+        "%*d",
+        "% d x",
+        "%'d",
+        "%o",
+        "%s and %d",
+        "%d and %s",
+        "%2$d and %1$s",
+        "100 %%",
+        "x",
+    ]
+    pairs = [*itertools.product(texts, repeat=2)]
+    lines = [f'#, c-format\nmsgctxt "{i}"\nmsgid "{one}"\nmsgstr "{other}"' for i, (one, other) in enumerate(pairs)]
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"'
+    (tmp_path / "a.po").write_text("\n".join([header, *lines]), "utf-8")
+    command = ["msgfmt", "--check-format", "-o", "/dev/null", "a.po"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stderr
+    wrong = {int(line.split(":")[1]) // 4 - 1 for line in said.splitlines() if line.startswith("a.po:")}
+    ours = {i for i, pair in enumerate(pairs) if broken_placeholders(*pair, "c-format")}
+    assert len(wrong) > len(texts)
+    assert wrong - ours == set()
 
 
 @given(text=texts, others=st.lists(texts | st.none(), max_size=2), syntax=st.sampled_from([*SYNTAXES]))

@@ -194,6 +194,22 @@ def po(language: str, text: str, forms: Sequence[str] | None = None) -> str:
     return PO.format(header, lines, text)
 
 
+def test_the_flags_of_gettext_name_the_syntax_of_placeholders(tmp_path: Path) -> None:
+    flags = {
+        "a": "fuzzy, c-format",
+        "b": "python-format, no-wrap",
+        "c": "kde-format",
+        "d": "no-c-format",
+        "e": "python-format, python-brace-format",
+        "f": "",
+    }
+    entries = [f'{f"#, {flag}" if flag else "#"}\nmsgid "{key}"\nmsgstr ""\n' for key, flag in flags.items()]
+    write(tmp_path, {"dsb.po": "\n".join(entries), "cs.po": "\n".join(entries)})
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["en", "cs"])
+    found = {one.key: one.syntax for one in plan.missing}
+    assert found == dict(zip("abcdef", ["c-format", "python-format", "qt", "any", "any", "any"], strict=True))
+
+
 @pytest.mark.parametrize("new", [False, True])
 def test_plural_forms_of_gettext_are_translated_from_the_forms_of_their_category(tmp_path: Path, new: bool) -> None:
     write(tmp_path, {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", "wócyniś")})
