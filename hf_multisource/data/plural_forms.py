@@ -23,12 +23,14 @@ class PluralRule:
     Args:
         category: Whole number -> one of `CATEGORIES`.
         categories: The categories that whole numbers have, in the order of `CATEGORIES`.
+        repeated: The categories of several whole numbers from 1 on, such as `one` of Russian, which 21 has, too.
         formula: What a `Plural-Forms` header of gettext says: the number of forms, and the form of a number n. The
             forms are the `categories` in order.
     """
 
     category: Callable[[int], str]
     categories: tuple[str, ...]
+    repeated: tuple[str, ...]
     formula: str
 
     @property
@@ -63,13 +65,14 @@ def plural_rule(language: str) -> PluralRule | None:
             continue
     if rule is None:
         return None
-    found = {rule(number) for number in NUMBERS}
+    found = Counter(rule(number) for number in NUMBERS)
     categories = tuple(name for name in CATEGORIES if name in found)
+    repeated = tuple(name for name in categories if found[name] - (rule(0) == name) > 1)
     conditions = dict(rule.abstract)
     formula = str(len(categories) - 1)
     for index in reversed(range(len(categories) - 1)):
         formula = f"{_whole(conditions[categories[index]])} ? {index} : {formula}"
-    return PluralRule(rule, categories, f"nplurals={len(categories)}; plural=({formula});")
+    return PluralRule(rule, categories, repeated, f"nplurals={len(categories)}; plural=({formula});")
 
 
 def _whole(condition: Any) -> Any:

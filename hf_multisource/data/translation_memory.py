@@ -123,12 +123,13 @@ class TranslationMemory:
             self.add(texts, row[target] or "", from_line=True)
         return len(self.rows) - before
 
-    def find(self, sources: Mapping[str, str], key: str = "") -> list[Match]:
+    def find(self, sources: Mapping[str, str], key: str = "", *, exact: bool = False) -> list[Match]:
         """Find the translations of entries that have the same texts in all given sources.
 
         Args:
             sources: Language -> text; those that are present.
             key: Key and part of the entry. Translations of entries with the same key come first.
+            exact: Whether entries that have further sources are no answer.
 
         Returns:
             The different translations: those of the same key first, then by how often they occur, then by their order.
@@ -136,6 +137,9 @@ class TranslationMemory:
         lines = {language: one_line(source.strip()) for language, source in sources.items()}
         places = [self._places.get((language, line), set()) for language, line in lines.items() if line]
         found = sorted(set.intersection(*sorted(places, key=len))) if places else []
+        if exact:
+            present = {language for language, line in lines.items() if line}
+            found = [i for i in found if self.rows[i].sources.keys() == present]
         whole = next((source for source in sources.values() if source.strip()), "")
         texts = [(self.rows[i], fitted(self.rows[i], whole)) for i in found]
         counts = Counter(text for _, text in texts)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from hf_multisource.data.access_keys import is_access_key, labels_of
@@ -41,7 +42,7 @@ from hf_multisource.data.catalogue_views import (
 )
 from hf_multisource.data.catalogues import LANG, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
-from hf_multisource.data.placeholders import ANY
+from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
 from hf_multisource.data.translation_memory import TranslationMemory
 from hf_multisource.data.xml_places import escape
@@ -59,6 +60,7 @@ SYNTAX_OF_FLAG = {
     "javascript-format": "c-format",
 }
 NO_SOURCE = "no source has a text"
+NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
 NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
 PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
@@ -71,7 +73,8 @@ class Places:
 
     Args:
         target: The language to fill.
-        sources: Source language -> folder, archive or file. The files of the first one say what a whole catalogue has.
+        sources: Source language -> folder, archive or file. The first one is the guide: its files say what a whole
+            catalogue has, and its texts which placeholders a translation has.
         target_path: Folder, archive or file of the target; None: it has no catalogues yet.
         codes: Language -> its code in paths, of languages whose code is not their name.
         source_language: The language of the messages themselves in gettext files, and in Qt and XLIFF files that do not
@@ -120,6 +123,8 @@ class MissingText:
         syntax: Syntax of its placeholders.
         labels: Of an access key: the entries of the same file that it may belong to, likeliest first.
         reason: Why it cannot be filled; "": it can.
+        guide: The text whose placeholders and outer white space a translation must have; "" if there is no source.
+        left_out: Sources that the model does not read, because their placeholders are not those of the guide.
     """
 
     file: str
@@ -129,6 +134,13 @@ class MissingText:
     syntax: str = ANY
     labels: tuple[Identity, ...] = ()
     reason: str = ""
+    guide: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> dict[str, str]:
+        """Language -> text, of the sources that the model reads."""
+        return {language: text for language, text in self.sources.items() if language not in self.left_out}
 
     @property
     def identity(self) -> Identity:
@@ -317,12 +329,15 @@ def _plan_file(
         path = catalogue.path
     else:
         return None
-    views = _views(catalogue, catalogues, places, spoken)
+    views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code)
+    default = SYNTAX_OF.get(suffix_of(catalogue), ANY)
     for key, parts in view_of(catalogue, code).entries.items():
         for part, entry in parts.items():
             if not is_access_key(key, part):
-                memory.add(_sources(views, key, part, entry.markup), entry.text, key=f"{key}\x04{part}")
-    missing = tuple(_missing(catalogue, reference, views, plural_rule(code), path))
+                texts = _sources(views, key, part, entry.markup, rule, syntax_of(entry, default))
+                memory.add(texts, entry.text, key=f"{key}\x04{part}")
+    order = (*places.sources, places.source_language)
+    missing = tuple(_missing(catalogue, reference, views, rule, path, order))
     states = Counter(entry.state for entry in catalogue.entries)
     return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY])
 
@@ -343,11 +358,20 @@ def _views(
     return {name: views[name] for name in spoken if name in views}
 
 
-def _sources(views: Mapping[str, View], key: str, part: str, markup: bool) -> dict[str, str]:
-    """The texts of the sources for a part: as XML if the entry is XML, and otherwise only those that are not XML."""
+def _sources(
+    views: Mapping[str, View], key: str, part: str, markup: bool, rule: PluralRule | None, syntax: str
+) -> dict[str, str]:
+    """The texts of the sources for a part: as XML if the entry is XML, and otherwise only those that are not XML.
+
+    A plural form that several numbers have in the target needs the number: "Close tab?" is no source of it.
+    """
     found = {}
+    name, _, variant = split_part(part)
     for language, view in views.items():
         entry = view.find(key, part)
+        if rule and variant in rule.repeated and entry is not None:
+            other = view.entries[key].get(f"{name}[{OTHER}]", entry)
+            entry = other if lacks_value(entry.text, other.text, syntax) else entry
         if entry is not None and (markup or not entry.markup):
             found[language] = escape(entry.text) if markup and not entry.markup else entry.text
     return found
@@ -359,24 +383,35 @@ def _missing(
     views: Mapping[str, View],
     rule: PluralRule | None,
     path: str,
+    order: Sequence[str],
 ) -> Iterator[MissingText]:
-    """The texts that a catalogue lacks, in the order of the file or of the reference."""
-    syntax, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
+    """The texts that a catalogue lacks, in the order of the file or of the reference; `order` begins with the guide."""
+    default, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
 
     def missing(
-        key: str, part: str, category: str, markup: bool, reason: str = "", syntax: str = syntax
+        key: str, part: str, category: str, markup: bool, reason: str = "", syntax: str = default, message: str = ""
     ) -> MissingText:
-        texts = _sources(views, key, category, markup)
-        first = next(iter(texts.values()), "")
-        is_key = is_access_key(key, part) and len(first.strip()) == 1
-        labels = labels_of(key, part) if is_key else ()
-        return MissingText(path, key, part, texts, syntax, labels, reason or ("" if texts else NO_SOURCE))
+        texts = _sources(views, key, category, markup, rule, syntax)
+        ordered = {language: texts[language] for language in order if language in texts}
+        reason = reason or ("" if texts else NO_SOURCE)
+        guide = next(iter(ordered.values()), "")
+        if is_access_key(key, part) and len(guide.strip()) == 1:
+            return MissingText(path, key, part, ordered, syntax, labels_of(key, part), reason, guide)
+        # The message may be a name, such as "menu.open", unless gettext flags it as a format.
+        others = [text for text in texts.values() if text != message]
+        if message and (syntax != default or any(same_placeholders(message, text, syntax) for text in others)):
+            guide = message
+        differing = [*takewhile(lambda language: not same_placeholders(guide, texts[language], syntax), texts)]
+        if len(differing) == len(texts):
+            reason = reason or NONE_LIKE_MESSAGE
+        return MissingText(path, key, part, texts, syntax, (), reason, guide, tuple(differing))
 
     if suffix in HOLDS_MESSAGES:
         form, forms = find_format(catalogue.path), forms_of(catalogue, rule)
         seen: set[Identity] = set()
         numbers = count_current(catalogue.entries)
         begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
+        plurals = {entry.key: entry.source for entry in catalogue.entries if entry.part == "[1]"}
         for entry in catalogue.entries:
             if entry.state != UNTRANSLATED or entry.identity in seen:
                 continue
@@ -389,7 +424,11 @@ def _missing(
                 reason = COMPILED
             elif numbers[entry.identity] > 1:
                 reason = ambiguous(numbers[entry.identity])
-            yield missing(entry.key, entry.part, category or entry.part, entry.markup, reason, syntax_of(entry, syntax))
+            own, part, message = syntax_of(entry, default), category or entry.part, entry.source or ""
+            if rule and split_part(part)[2] in rule.repeated:
+                other = plurals.get(entry.key) or message
+                message = other if lacks_value(message, other, own) else message
+            yield missing(entry.key, entry.part, part, entry.markup, reason, own, message)
         return
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
@@ -408,7 +447,7 @@ def _missing(
             and key not in catalogue.damaged
             and not any(key == f"{name}{part}" for name, part in there)
         ):
-            yield MissingText(path, key, "", {}, syntax, reason=f"the first source cannot be read here: {reason}")
+            yield MissingText(path, key, "", {}, default, reason=f"the first source cannot be read here: {reason}")
 
 
 def syntax_of(entry: Entry, default: str) -> str:
@@ -423,6 +462,35 @@ def syntax_of(entry: Entry, default: str) -> str:
     """
     found = {SYNTAX_OF_FLAG[flag] for flag in entry.flags if flag in SYNTAX_OF_FLAG}
     return found.pop() if len(found) == 1 else default
+
+
+def lacks_value(text: str, other: str, syntax: str) -> bool:
+    """Return whether a text lacks a value, such as a number, that another text has.
+
+    Args:
+        text: The text.
+        other: The other text.
+        syntax: Syntax of the placeholders.
+
+    Returns:
+        The answer.
+    """
+    there, needed = ({one.key for one in find_placeholders(one, syntax) if one.kind == VALUE} for one in (text, other))
+    return not needed <= there
+
+
+def same_placeholders(guide: str, text: str, syntax: str) -> bool:
+    """Return whether a text has the placeholders of another one.
+
+    Args:
+        guide: The other text.
+        text: The text.
+        syntax: Syntax of the placeholders.
+
+    Returns:
+        The answer.
+    """
+    return guide == text or not differing_languages({"guide": guide, "text": text}, syntax)
 
 
 def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hf_multisource.data.access_keys import choose_access_key
@@ -88,6 +88,7 @@ class Answer:
             "key": self.missing.key,
             "part": self.missing.part,
             "sources": dict(self.missing.sources),
+            "left_out": list(self.missing.left_out),
             "state": "refused" if self.reason else "filled",
             "origin": self.origin,
             "text": self.text,
@@ -111,16 +112,14 @@ def answer_from_memory(plan: Plan) -> list[Answer]:
     for missing in plan.missing:
         answer = Answer(missing, reason=missing.reason)
         if not missing.reason and not missing.labels:
-            first = next(iter(missing.sources.values()))
-            found = [
-                match
-                for match in plan.memory.find(missing.sources, f"{missing.key}\x04{missing.part}")
-                if not broken_placeholders(first, match.text, missing.syntax)
-            ]
+            guide = missing.guide
+            matches = plan.memory.find(missing.sources, f"{missing.key}\x04{missing.part}", exact=True)
+            fitted = [replace(match, text=with_blanks(match.text, guide)) for match in matches]
+            found = [match for match in fitted if not broken_placeholders(guide, match.text, missing.syntax)]
             if found:
                 _take_match(answer, found)
-            elif not _words(first, missing.syntax) and set(missing.sources.values()) == {first}:
-                answer.origin, answer.text = COPY, first
+            elif not _words(guide, missing.syntax) and set(missing.sources.values()) == {guide}:
+                answer.origin, answer.text = COPY, guide
         answers.append(answer)
     return answers
 
@@ -129,6 +128,19 @@ def _take_match(answer: Answer, found: Sequence[Match]) -> None:
     best = found[0]
     answer.origin, answer.text, answer.times, answer.total = MEMORY, best.text, best.times, best.total
     answer.others = tuple(match.text for match in found[1:CANDIDATES])
+
+
+def with_blanks(text: str, guide: str) -> str:
+    """Return a translation with the outer white space of another text.
+
+    Args:
+        text: The translation.
+        guide: The other text.
+
+    Returns:
+        The translation.
+    """
+    return guide[: len(guide) - len(guide.lstrip())] + text.strip() + guide[len(guide.rstrip()) :]
 
 
 def _words(text: str, syntax: str) -> bool:
@@ -149,7 +161,7 @@ def open_requests(answers: Sequence[Answer]) -> dict[Request, list[Answer]]:
     waiting: dict[Request, list[Answer]] = {}
     for answer in answers:
         if not (answer.origin or answer.reason or answer.missing.labels):
-            request = (tuple(answer.missing.sources.items()), answer.missing.syntax)
+            request = (tuple(answer.missing.read.items()), answer.missing.syntax)
             waiting.setdefault(request, []).append(answer)
     return dict(sorted(waiting.items(), key=lambda item: item[0][1]))
 
@@ -175,8 +187,10 @@ def take_proposals(
             if not found.candidates:
                 answer.reason = found.refused or "the model gave no translation"
                 continue
-            answer.text, answer.confidence = found.candidates[0].text, probability
-            answer.others = tuple(one.text for one in found.candidates[1:])
+            guide, syntax = answer.missing.guide, answer.missing.syntax
+            answer.text, *others = [with_blanks(one.text, guide) for one in found.candidates]
+            answer.others, answer.confidence = tuple(others), probability
+            answer.reason = " ".join(broken_placeholders(guide, answer.text, syntax))
             if options.min_confidence is not None and (probability or 0) < options.min_confidence:
                 answer.reason = f"its confidence is below {options.min_confidence:g}"
 

@@ -1,7 +1,7 @@
 """Score hypotheses that no model writes: copies of a source, and the answers of a translation memory.
 
 A memory holds the rows of the training split. It answers a row if one of its own has the same texts in all sources that
-the row has, as `hf-multisource localize` asks it.
+the row has. `hf-multisource localize` is stricter: the row of the memory must have no further source.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def test_msgfmt_finds_the_same_c_formats_broken(tmp_path: Path) -> None:
     command = ["msgfmt", "--check-format", "-o", "/dev/null", "a.po"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stderr
     wrong = {int(line.split(":")[1]) // 4 - 1 for line in said.splitlines() if line.startswith("a.po:")}
-    ours = {i for i, pair in enumerate(pairs) if broken_placeholders(*pair, "c-format")}
+    ours = {i for i, (one, other) in enumerate(pairs) if broken_placeholders(one, other, "c-format")}
     assert len(wrong) > len(texts)
     assert wrong - ours == set()
 

@@ -33,6 +33,16 @@ def test_the_categories_of_whole_numbers_and_of_selectors(language: str, categor
 
 
 @pytest.mark.parametrize(
+    ("language", "repeated"),
+    [("en", "other"), ("fr", "other"), ("cs", "few other"), ("dsb", "one two few other"), ("lv", "zero one other")],
+)
+def test_categories_of_several_numbers_are_known(language: str, repeated: str) -> None:
+    rule = plural_rule(language)
+    assert rule is not None
+    assert " ".join(rule.repeated) == repeated
+
+
+@pytest.mark.parametrize(
     "language", ["dsb", "hsb", "cs", "pl", "ru", "sr@latin", "lv", "lt", "ga", "cy", "br", "ar", "he", "is", "mk", "ja"]
 )
 def test_the_formula_gives_the_form_with_the_category_of_the_number(language: str) -> None:

@@ -23,6 +23,8 @@ def test_all_given_sources_must_be_the_same() -> None:
     assert [match.text for match in memory.find({"en": "Open"})] == ["Wócyniś", "Wócynjony"]
     assert memory.find({"en": "Open", "de": "Auf"}) == []
     assert memory.find({"en": "Open", "cs": "Otevřít"}) == []
+    assert memory.find({"en": "Open"}, exact=True) == []
+    assert memory.find({"en": "Open", "de": "Offen"}, exact=True) == [Match("Wócynjony", 1, 1)]
     assert memory.find({}) == memory.find({"en": " "}) == []
 
 

@@ -320,6 +320,77 @@ def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) 
     assert {name: text["text"] for name, text in texts.items()} == {"a": "«Open %S»", "b": "Skóńcyś"}
 
 
+def test_a_translation_of_fewer_sources_than_the_memory_has_is_none_of_the_memory(tmp_path: Path) -> None:
+    files = {"en/a.properties": "a=Open\nb=Quit\n", "de/a.properties": "b=Beenden\n"}
+    plan = plan_of(tmp_path, files)
+    plan.memory.add({"en": "Open", "de": "Offen"}, "Wócynjony", from_line=True)
+    plan.memory.add({"en": "Quit", "de": "Beenden"}, "Skóńcyś", from_line=True)
+    _, texts = filled(plan, tmp_path / "out")
+    assert origins(texts) == {"a": "model", "b": "memory"}
+
+
+def test_the_guide_decides_the_placeholders_whatever_the_order_of_the_model(tmp_path: Path) -> None:
+    files = {
+        "en/a.ftl": "a = Open { $n }\nb = Save { $n }\nc = { $n }\nd = Quit %s\nx =\n    .accesskey = Q\n",
+        "de/a.ftl": "a = Öffnen\nb = {$n} sichern\nc = { $m }\nd = Ende\nx =\n    .accesskey = E\n",
+    }
+    translator = QuotingTranslator(["de", "en"])
+    _, texts = filled(plan_of(tmp_path, files, spoken=["de", "en"]), tmp_path / "out", translator)
+    assert [row for row, _ in translator.asked] == [
+        {"en": "Open { $n }"},
+        {"de": "{$n} sichern", "en": "Save { $n }"},
+        {"en": "{ $n }"},
+        {"de": "Ende", "en": "Quit %s"},  # no placeholder of Fluent
+    ]
+    assert {name: text["left_out"] for name, text in texts.items() if text["left_out"]} == {"a": ["de"], "c": ["de"]}
+    assert texts["a"]["sources"] == {"de": "Öffnen", "en": "Open { $n }"}
+    assert [*texts["x.accesskey"]["sources"]] == ["en", "de"]
+    later = QuotingTranslator(["en", "de"])
+    filled(plan_of(tmp_path, files), tmp_path / "later", later)
+    assert later.asked[0][0] == {"en": "Open { $n }", "de": "Öffnen"}
+    broken = QuotingTranslator(["en", "de"], change=lambda text: text.replace("{ $n }", "x"))
+    _, texts = filled(plan_of(tmp_path, files), tmp_path / "broken", broken)
+    assert texts["a"]["reason"] == "{ $n } is missing."
+
+
+def test_the_message_of_a_gettext_entry_decides_its_placeholders(tmp_path: Path) -> None:
+    old, new = (f'#, c-format\nmsgid "Open %d "\nmsgstr "{text}"\n' for text in ("Otevřít", ""))
+    key = 'msgid "open-it"\nmsgstr "{}"\n'
+    write(tmp_path, {"cs.po": f"{old}\n{key.format('%s otevřít')}", "dsb.po": f"{new}\n{key.format('')}"})
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["cs", "en"])
+    opened, named = plan.missing
+    assert (opened.guide, opened.left_out) == ("Open %d ", ("cs",))
+    assert opened.read == {"en": "Open %d "}
+    assert named.guide == "%s otevřít"
+    alone = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["cs"])
+    assert [one.reason for one in alone.missing] == ["no source has the placeholders of the message", ""]
+    translator = QuotingTranslator(["cs", "en"])
+    localize(plan, tmp_path / "out.po", {}, lambda: (translator, None), Options())
+    assert 'msgstr "«Open %d » "' in (tmp_path / "out.po").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("target", "asked"), [("dsb", "Close { $n } tabs?"), ("cs", "Close tab?")])
+def test_a_plural_form_of_several_numbers_is_translated_from_one_with_a_number(
+    tmp_path: Path, target: str, asked: str
+) -> None:
+    text = "close = { $n ->\n    [one] Close tab?\n   *[other] Close { $n } tabs?\n}\n"
+    german = text.replace("Close tab?", "{ $n } Tab schließen?").replace("Close { $n } tabs?", "{ $n } Tabs schließen?")
+    plan = plan_of(tmp_path, {"en/a.ftl": text, "de/a.ftl": german}, target=target)
+    found = {one.part: one for one in plan.missing}
+    assert found["[one]"].sources == {"en": asked, "de": "{ $n } Tab schließen?"}
+    assert found["[few]"].sources == {"en": "Close { $n } tabs?", "de": "{ $n } Tabs schließen?"}
+
+
+def test_the_first_form_of_gettext_is_translated_from_one_with_a_number(tmp_path: Path) -> None:
+    forms = FORMS["dsb"][0]
+    text = f'msgid ""\nmsgstr "Plural-Forms: {forms}\\n"\n\n#, c-format\nmsgid "Close"\nmsgid_plural "Close %d tabs"\n'
+    write(tmp_path, {"dsb.po": text + "".join(f'msgstr[{i}] ""\n' for i in range(4)), "cs.po": po("cs", "x")})
+    plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["en", "cs"])
+    assert {(one.part, one.guide, one.sources["en"]) for one in plan.missing if one.key == "Close"} == {
+        (f"[{i}]", "Close %d tabs", "Close %d tabs") for i in range(4)
+    }
+
+
 class Half:
     """Finds every second translation likely."""
 
