@@ -93,7 +93,7 @@ def localize(
         codes=parse_pairs("codes", codes or (), "en=en-GB"),
         source_language=source_language,
     )
-    search = Options(num_beams or NUM_BEAMS, max_new_tokens, min_confidence)
+    search = Options(NUM_BEAMS if num_beams is None else num_beams, max_new_tokens, min_confidence)
     check_places(places, out)
     if review is not None:
         import_rapidfuzz()  # before the work, not after it
@@ -172,7 +172,9 @@ def load_run(
         "optimize": optimize,
         "confidence": [*confidence.weights, confidence.bias] if confidence else None,
     }
-    return Loaded(translator, confidence, confidence.num_beams if confidence else num_beams or NUM_BEAMS, settings)
+    if num_beams is None:
+        num_beams = confidence.num_beams if confidence else NUM_BEAMS
+    return Loaded(translator, confidence, num_beams, settings)
 
 
 def check_places(places: Places, out: Path) -> None:

@@ -13,6 +13,9 @@ from hf_multisource.data.catalogue_entries import JOINT, OBSOLETE, TRANSLATED, C
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule
 
 HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language
+#: Language -> categories of Qt's plural forms, where their order is not that of CLDR; the last one of Latvian is for 0.
+QT_FORMS = {"lv": ("one", "other", "zero")}
+ZERO_FIRST = ("ar",)  # languages whose form for 0 is the first in Qt, too; that of other languages is not known
 NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats whose plural forms have numbers
 
 
@@ -113,8 +116,11 @@ def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] |
         return None
     if suffix_of(catalogue) != ".ts":
         return forms_of_header(catalogue.header, rule)
-    highest = max((int(entry.part[1:-1]) for entry in catalogue.entries if entry.part), default=-1)
-    return rule.categories if highest + 1 == len(rule.categories) else None
+    number = max((int(entry.part[1:-1]) for entry in catalogue.entries if entry.part), default=-1) + 1
+    forms = QT_FORMS.get(rule.language, rule.categories)
+    if rule.language not in (*QT_FORMS, *ZERO_FIRST) and "zero" in forms:
+        return None
+    return forms if number == len(forms) else None
 
 
 def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None) -> str | None:

@@ -21,6 +21,7 @@ class PluralRule:
     """Which category of CLDR a whole number has in a language.
 
     Args:
+        language: Code of the language, without a territory.
         category: Whole number -> one of `CATEGORIES`.
         categories: The categories that whole numbers have, in the order of `CATEGORIES`.
         repeated: The categories of several whole numbers from 1 on, such as `one` of Russian, which 21 has, too.
@@ -28,6 +29,7 @@ class PluralRule:
             forms are the `categories` in order.
     """
 
+    language: str
     category: Callable[[int], str]
     categories: tuple[str, ...]
     repeated: tuple[str, ...]
@@ -57,7 +59,8 @@ def plural_rule(language: str) -> PluralRule | None:
     except ImportError as error:
         raise ImportError("plural forms need the package babel: pip install 'hf-multisource[localization]'") from error
     rule = None
-    for code in (language, re.split("[-_@.]", language)[0]):
+    short = re.split("[-_@.]", language)[0]
+    for code in (language, short):
         try:
             rule = Locale.parse(code, sep="_" if "_" in code else "-").plural_form
             break
@@ -72,7 +75,7 @@ def plural_rule(language: str) -> PluralRule | None:
     formula = str(len(categories) - 1)
     for index in reversed(range(len(categories) - 1)):
         formula = f"{_whole(conditions[categories[index]])} ? {index} : {formula}"
-    return PluralRule(rule, categories, repeated, f"nplurals={len(categories)}; plural=({formula});")
+    return PluralRule(short.lower(), rule, categories, repeated, f"nplurals={len(categories)}; plural=({formula});")
 
 
 def _whole(condition: Any) -> Any:

@@ -16,7 +16,7 @@ from hf_multisource.evaluation.localization import MissingText, Plan
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 
-CANDIDATES = 3  # translations that the model is asked for; the review page shows all of them
+CANDIDATES = 3  # translations that the model is asked for, or as many as there are beams; the review page shows them
 MEMORY, MODEL, COPY, ACCESS_KEY = "memory", "model", "copy", "access key"
 ORIGINS = (MEMORY, MODEL, COPY, ACCESS_KEY)
 NO_LABEL = "no label is found that the access key belongs to"
@@ -37,7 +37,7 @@ class Options:
     """How texts are translated.
 
     Args:
-        num_beams: Beam width.
+        num_beams: Beam width, at least 2.
         max_new_tokens: Longest translation, in tokens; None: what the translator allows.
         min_confidence: Translations of the model with a lower confidence are not written; None: all are.
     """
@@ -47,7 +47,7 @@ class Options:
     min_confidence: float | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(CANDIDATES, num_beams=self.num_beams)
+        check_at_least(2, num_beams=self.num_beams)
         check_at_least(1, max_new_tokens=self.max_new_tokens)
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence is {self.min_confidence}; it must be from 0 to 1")

@@ -87,7 +87,7 @@ def _translate(window: Sequence[Request], translator: Translator, options: Optio
         places = [i for i, (_, other) in enumerate(window) if other == syntax]
         translations = translator.translate(
             [dict(window[i][0]) for i in places],
-            n_best=CANDIDATES,
+            n_best=min(CANDIDATES, options.num_beams),
             num_beams=options.num_beams,
             max_new_tokens=options.max_new_tokens,
             syntax=syntax,

@@ -268,7 +268,8 @@ def _choose(
             candidates.setdefault(restored, Candidate(restored, score))
     if candidates:
         return Translation(tuple(candidates.values()))
-    return Translation(refused=f"no translation of the beam is whole; the best one: {faults[0]}")
+    fault = faults[0] if faults else "the beam is empty"
+    return Translation(refused=f"no translation of the beam is whole; the best one: {fault}")
 
 
 def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) -> tuple[str, str]:

@@ -127,7 +127,7 @@ class Service:
         self.sources = tuple(translator.sources)
         self.confidence = confidence
         self.target = target
-        self.num_beams = num_beams or (confidence.num_beams if confidence else 5)
+        self.num_beams = (confidence.num_beams if confidence else 5) if num_beams is None else num_beams
         self.max_new_tokens = max_new_tokens
         if confidence and confidence.sources != self.sources:
             raise ValueError(

@@ -112,6 +112,26 @@ def test_forms_are_found_by_category_and_else_by_the_form_other() -> None:
     assert view.find("absent", "") is None
 
 
+@pytest.mark.parametrize(
+    ("language", "forms"),
+    [
+        ("lv", "one other zero"),
+        ("lv_LV", "one other zero"),
+        ("ar", "zero one two few many other"),
+        ("cs", "one few other"),
+        ("ksh", None),
+        ("mk", None),
+    ],
+)
+def test_the_forms_of_qt_have_an_order_of_their_own(language: str, forms: str | None) -> None:
+    number = 6 if language == "ar" else 3
+    text = "<TS><message numerus='yes' id='a'><source>%n</source><translation>{}</translation></message></TS>"
+    content = text.format("".join(f"<numerusform>{i}</numerusform>" for i in range(number))).encode()
+    found = view_of(read_catalogue("a.ts", content), language).entries["a"]
+    assert [*found] == [f"[{form}]" for form in (forms.split() if forms else range(number))]
+    assert [entry.text for entry in found.values()] == [str(i) for i in range(number)]
+
+
 def test_of_an_array_no_item_stands_for_another_one() -> None:
     text = '<resources><string-array name="days"><item>Mo</item></string-array></resources>'
     view = view_of(read_catalogue("strings.xml", text.encode()), "de")

@@ -408,6 +408,20 @@ def test_translations_below_the_least_confidence_are_not_written(tmp_path: Path)
     assert texts["off"]["text"] == "«Sync is off»"
 
 
+def test_two_beams_give_two_candidates(tmp_path: Path) -> None:
+    asked = []
+
+    class Two(QuotingTranslator):
+        def translate(self, rows: Any, *, n_best: int = 1, num_beams: int = 5, **options: Any) -> list[Translation]:
+            asked.append((n_best, num_beams))
+            return super().translate(rows, n_best=n_best, num_beams=num_beams, **options)
+
+    plan = plan_of(tmp_path, {"en/a.properties": ENGLISH["en/new/sync.properties"]})
+    filled(plan, tmp_path / "two", Two(), num_beams=2)
+    filled(plan, tmp_path / "five", Two())
+    assert asked == [(2, 2), (3, 5)]
+
+
 def test_texts_without_any_source_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"cs.po": po("cs", ""), "dsb.po": po("dsb", "")})
     plan = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po"), ["cs"])
@@ -599,6 +613,7 @@ def test_packages_that_are_missing_are_named_before_the_work(
         (["--target", "dsb", "--source", "en=en/a.po", "--out", "x.ftl"], "x.ftl is not named as a.po"),
         (["--target", "dsb", "--source", "en=en", "--out", "x", "--min_confidence", "2"], "min_confidence is 2.0"),
         (["--target", "dsb", "--source", "en=en", "--out", "x", "--num_beams", "1"], "num_beams is 1; it must be at"),
+        (["--target", "dsb", "--source", "en=en", "--out", "x", "--num_beams", "0"], "num_beams is 0; it must be at"),
         (["--target", "dsb=en/a.po", "--source", "en=en", "--out", "x"], "en/a.po is one file, so each source"),
     ],
 )

@@ -170,6 +170,12 @@ def test_no_rows_are_no_translations() -> None:
     assert make_translator().translate([]) == []
 
 
+def test_a_beam_without_any_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_as(monkeypatch, Hypothesis("", -1e9), Hypothesis("", None))
+    found = make_translator().translate([{"en": "Open"}])
+    assert found[0].refused == "no translation of the beam is whole; the best one: the beam is empty"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
