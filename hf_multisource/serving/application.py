@@ -47,9 +47,11 @@ def describe_invalid(error: RequestValidationError) -> JSONResponse:
         error: What pydantic found.
 
     Returns:
-        The answer, with status 422; 400 for a body that is no JSON.
+        The answer, with status 422; 400 for a body that is no JSON, and 415 for one that is not declared as JSON.
     """
     first = error.errors()[0]
+    if tuple(first["loc"]) == ("body",) and isinstance(first["input"], bytes):  # FastAPI has not parsed it
+        return failure(415, "send the header Content-Type: application/json", "body")
     if first["type"] == "json_invalid":
         return failure(400, f"no valid JSON: {first['ctx']['error']} at character {first['loc'][-1]}", "body")
     place = place_of([part for part in first["loc"] if part != "[key]"])
@@ -58,12 +60,28 @@ def describe_invalid(error: RequestValidationError) -> JSONResponse:
     return failure(422, f"{first['msg']}; got {shown(first['input'])}", place)
 
 
+def describe_unread(cause: BaseException) -> str:
+    """Return what is wrong with a body that Python's JSON reader cannot read, though it may be JSON.
+
+    Args:
+        cause: The reader's error.
+
+    Returns:
+        What a client is told.
+    """
+    if isinstance(cause, RecursionError):
+        return "no valid JSON: nested too deeply"
+    if isinstance(cause, UnicodeDecodeError):
+        return f"no valid JSON: not in UTF-8 at byte {cause.start}"
+    return "no valid JSON: a number has too many digits" if isinstance(cause, ValueError) else "it cannot be read"
+
+
 def make_app(service: Service, token: str | None = None) -> FastAPI:
     """Return the web application.
 
     Args:
         service: What answers.
-        token: The token that requests must have; None: none.
+        token: The token that requests must have; None: none, but requests must then be to a name of this machine.
 
     Returns:
         The application; its worker thread runs while its lifespan lasts.
@@ -95,6 +113,8 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
 
     @app.exception_handler(StarletteHTTPException)
     async def failed(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        if error.status_code == 400 and error.__cause__ is not None:
+            return failure(400, describe_unread(error.__cause__), "body")
         return failure(error.status_code, error.detail, headers=error.headers)
 
     @app.exception_handler(Exception)

@@ -1,9 +1,11 @@
-"""Refuse requests without a token, and bodies that are too large or too slow, before the application reads them."""
+"""Refuse requests without a token or for another host, and too large or slow bodies, before the application does."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +25,9 @@ CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 class Gate:
     """Refuses requests without the token, and bodies that are too large or too slow, before they are read.
+
+    Where no token is needed, requests must name this machine as their host: a page in a browser whose name suddenly
+    leads to this machine (DNS rebinding) is refused.
 
     Args:
         app: The application behind the gate.
@@ -75,7 +80,12 @@ class Gate:
             await send(message)
 
         try:
-            if not self.is_allowed(scope):
+            if self.digest is None and not is_local(scope):
+                message = (
+                    "without a token, the service answers requests to localhost and to addresses of this machine only"
+                )
+                await failure(403, message)(scope, receive, counted)
+            elif not self.is_allowed(scope):
                 refusal = failure(401, "this service needs the header Authorization: Bearer TOKEN", headers=CHALLENGE)
                 await refusal(scope, receive, counted)
             elif announced(scope) > self.max_body:
@@ -121,6 +131,34 @@ class Gate:
             return message
 
         return read
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only.
+
+    Args:
+        host: A name or an IP address.
+
+    Returns:
+        Whether it is "localhost" or a loopback address.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def is_local(scope: Scope) -> bool:
+    """Return whether a request names this machine as its host.
+
+    Args:
+        scope: The request.
+
+    Returns:
+        Whether all headers `Host` do; browsers always send one.
+    """
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    return all(is_loopback(re.sub(r":\d*\Z", "", host).removeprefix("[").removesuffix("]")) for host in hosts)
 
 
 def announced(scope: Scope) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
@@ -16,11 +17,13 @@ from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.regular_files import read_regular
 from hf_multisource.serving.application import make_app
+from hf_multisource.serving.gate import is_loopback
 from hf_multisource.serving.service import Limits, Service
 
 SHORTEST_TOKEN = 16  # characters
 LARGEST_TOKEN_FILE = 4096  # bytes
 CONNECTIONS = 256  # open at once; further ones get the status 503
+HEAD_SECONDS = 10  # seconds until the headers of a request must be there; silent connections would use up all of them
 LAST_SECONDS = 5  # seconds, beyond the time limit of requests, in which the service must have ended
 
 
@@ -66,19 +69,47 @@ class Serving:
             )
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only.
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 of uvicorn, which closes a connection whose request has no complete headers in time."""
 
-    Args:
-        host: A name or an IP address.
+    deadline: asyncio.TimerHandle | None = None
 
-    Returns:
-        Whether it is "localhost" or a loopback address.
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request.
+
+        Args:
+            transport: The connection.
+        """
+        super().connection_made(transport)
+        self.watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a piece of a request.
+
+        Args:
+            data: The bytes.
+        """
+        super().data_received(data)
+        self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop to wait.
+
+        Args:
+            exc: Why the connection has ended.
+        """
+        if self.deadline is not None:
+            self.deadline.cancel()
+        super().connection_lost(exc)
+
+    def watch(self) -> None:
+        """Start the clock if the headers of a request are awaited, and stop it if they are there."""
+        is_waiting = self.cycle is None or self.cycle.response_complete
+        if is_waiting and self.deadline is None:
+            self.deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        elif not is_waiting and self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
 
 
 def read_token(path: Path) -> str:
@@ -177,6 +208,7 @@ def serve(job: Serving, say: Callable[[str], object], translator: Translator | N
             log_level="warning",
             access_log=False,
             server_header=False,
+            http=BoundedProtocol,
             ws="none",
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=round(job.limits.time_limit) + LAST_SECONDS,

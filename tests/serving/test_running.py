@@ -14,6 +14,7 @@ import uvicorn
 from fake_translator import SECONDS, FakeTranslator
 from hf_multisource.cli import serve as command
 from hf_multisource.cli.app import main
+from hf_multisource.serving import running
 from hf_multisource.serving.running import Serving, bind, read_token, serve
 from hf_multisource.serving.service import Limits
 
@@ -87,6 +88,52 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MODULES", ("fastapi", "not_installed"))
     with pytest.raises(SystemExit, match=r"pip install 'hf-multisource\[serve\]' \(not_installed is missing\)"):
         main(["serve", "run"])
+
+
+def test_a_connection_without_headers_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.3)
+    servers: list[uvicorn.Server] = []
+    started = uvicorn.Server.run
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        servers.append(server)
+        started(server, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    said = threading.Event()
+    lines: list[str] = []
+    job = Serving(str(tmp_path), port=0, limits=Limits(time_limit=SECONDS))
+
+    def say(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    service = threading.Thread(target=serve, args=(job, say, FakeTranslator()))
+    service.start()
+    assert said.wait(SECONDS)
+    port = int(lines[0].split()[0].rpartition(":")[2])
+    body = b'{"sources": {"en": "a"}}'
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    try:
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection(("127.0.0.1", port), SECONDS) as silent:
+                silent.sendall(sent)
+                assert silent.recv(1000) == b""
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as slow:  # the body has a limit of its own
+            slow.sendall(head + f"Content-Length: {len(body)}\r\n\r\n".encode())
+            assert not threading.Event().wait(0.6)
+            slow.sendall(body)
+            answer = b""
+            while not answer.endswith(b"]}"):
+                piece = slow.recv(1000)
+                assert piece
+                answer += piece
+            assert answer.startswith(b"HTTP/1.1 200")
+            slow.sendall(b"GET /he")  # the next request of the same connection
+            assert slow.recv(1000) == b""
+    finally:
+        servers[0].should_exit = True
+        service.join(SECONDS)
 
 
 def test_it_answers_at_its_address_and_finishes_what_has_arrived(

@@ -47,7 +47,8 @@ def calibrated(fake: FakeTranslator) -> Iterator[TestClient]:
 
 
 def started(service: Service, token: str | None = None) -> Iterator[TestClient]:
-    with TestClient(make_app(service, token), raise_server_exceptions=False) as client:
+    app = make_app(service, token)
+    with TestClient(app, base_url="http://localhost:8000", raise_server_exceptions=False) as client:
         yield client
 
 
@@ -128,8 +129,8 @@ def test_a_field_that_is_not_allowed_is_named(client: TestClient, body: Any, fie
     ("content", "status", "message"),
     [
         (b"{", 400, "body: no valid JSON: Expecting property name"),
-        (b'{"sources": "\xff"}', 400, "parsing the body"),
-        (b"[" * 1900, 400, ""),
+        (b'{"sources": "\xff"}', 400, "body: no valid JSON: not in UTF-8 at byte 13"),
+        (b"[" * 1900, 400, "body: no valid JSON"),
         (b'{"sources": {"en": "\\ud800"}}', 422, "sources.en: the text has half of a surrogate pair"),
         (b'{"sources": {"\\ud800": "a"}}', 422, "sources"),
         (b'{"sources": {"en": "a"}, "n_best": 1' + b"0" * 900 + b"}", 422, "n_best"),
@@ -160,8 +161,39 @@ def test_a_body_of_unknown_length_is_not_read_beyond_its_bound(client: TestClien
 def test_a_body_that_is_not_declared_as_json_is_refused(client: TestClient) -> None:
     """A page in a browser can send plain text to this machine without asking first."""
     answer = client.post("/translate", content=json.dumps({"sources": ROW}), headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 422
-    assert answer.json()["field"] == "body"
+    assert answer.status_code == 415
+    assert answer.json() == {"error": "body: send the header Content-Type: application/json", "field": "body"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"[" * 200_000, "nested too deeply"), (b'{"n_best": 1' + b"0" * 5000 + b"}", "a number has too many digits")],
+)
+def test_json_that_python_cannot_read_is_refused_by_name(fake: FakeTranslator, content: bytes, message: str) -> None:
+    for client in started(Service(fake, limits=replace(LIMITS, max_body=1 << 20))):
+        answer = client.post("/translate", content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]) == (400, f"body: no valid JSON: {message}")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("localhost", 200), ("LOCALHOST:80", 200), ("127.0.0.1:8000", 200), ("127.9.9.9", 200), ("[::1]:8000", 200)),
+        *(("evil.example", 403), ("evil.example:8000", 403), ("192.0.2.1", 403), ("localhost.evil.example", 403)),
+        *(("", 403), ("[::1].evil.example", 403)),
+    ],
+)
+def test_without_a_token_only_names_of_this_machine_are_answered(client: TestClient, host: str, status: int) -> None:
+    """A page in a browser may be of a name that suddenly leads to this machine."""
+    assert client.get("/languages", headers={"Host": host}).status_code == status
+    if status == 403:
+        assert "localhost" in client.get("/health", headers={"Host": host}).json()["error"]
+
+
+def test_with_a_token_any_name_is_answered(fake: FakeTranslator) -> None:
+    for client in started(Service(fake, limits=LIMITS), TOKEN):
+        headers = {"Host": "translations.example", "Authorization": f"Bearer {TOKEN}"}
+        assert client.get("/languages", headers=headers).status_code == 200
 
 
 def test_unknown_paths_and_methods_are_answered_in_json(client: TestClient) -> None:
