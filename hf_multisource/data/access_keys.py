@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import regex
+
 from hf_multisource.data.catalogue_entries import Identity
 from hf_multisource.data.placeholders import ANY, find_placeholders
 
+# Letters that an input method writes: no single key of a keyboard does, so that they are no access keys.
+WITHOUT_KEY = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u30fc\uff70]")
 ACCESS_KEY = re.compile("access[-_.]?key", re.IGNORECASE)
 LABELS = (
     ".label",
@@ -60,7 +64,8 @@ def choose_access_key(labels: Sequence[str], sources: Mapping[str, str], syntax:
 
     Returns:
         The first source's access key that occurs in all variants of the label, in its letter case if the first variant
-        has it, or else the first letter that they share. If they share none, the first source's access key.
+        has it, or else the first letter that they share. If they share none, the first source's access key. Chinese,
+        Japanese and Korean letters are never chosen.
     """
     first, *others = [_letters(label, syntax) for label in labels]
     shared = [letter for letter in first if all(letter.casefold() in map(str.casefold, other) for other in others)]
@@ -72,9 +77,10 @@ def choose_access_key(labels: Sequence[str], sources: Mapping[str, str], syntax:
 
 
 def _letters(label: str, syntax: str) -> list[str]:
-    """The letters and digits of a label outside its placeholders."""
+    """The letters and digits of a label outside its placeholders that a keyboard has."""
     hidden = {i for one in find_placeholders(label, syntax) for i in range(one.start, one.end)}
-    return [letter for i, letter in enumerate(label) if i not in hidden and letter.isalnum()]
+    found = [letter for i, letter in enumerate(label) if i not in hidden and letter.isalnum()]
+    return [letter for letter in found if not WITHOUT_KEY.match(letter)]
 
 
 __all__ = ["choose_access_key", "is_access_key", "labels_of"]
