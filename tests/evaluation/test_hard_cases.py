@@ -68,6 +68,7 @@ REFUSED = {  # case -> the reason
     "ftl-many": "more than 16 different placeholders",
     "ftl-mixed": "the first source cannot be read here: a selector inside a text or another selector",
     "ftl-inner": "the first source cannot be read here: a selector inside a text or another selector",
+    "properties-choice": "holds variants of a text, which are to be translated one by one",
     "properties-empty": "the text is empty in the first source",
     "properties-spaces": "the text is empty in the first source",
     "properties-y.accesskey": "no label is found that the access key belongs to",
@@ -76,7 +77,7 @@ WRITTEN = {  # case -> part -> its text, where this is not "X " and the English 
     "ftl-only": {"": "{ $n }{ $m }"},  # without words: copied
     "ftl-only-german": {},  # the first source has no such message
     "ftl-emoji": {"": "👩\u200d👩\u200d👧 { $n } ✅"},
-    "ftl-plural": dict.fromkeys(["[two]", "[few]", "[other]"], "X { $n } tabs") | {"[one]": "X Tab"},
+    "ftl-plural": dict.fromkeys(["[one]", "[two]", "[few]", "[other]"], "X { $n } tabs"),  # also one: 1, 101, …
     "ftl-attributes": {"": "X Value", ".label": "X Label { $n }", ".accesskey": "X"},  # the English one is not in it
     "ftl-keyed": {".label": "{ -brand }", ".accesskey": "b"},
     "properties-blank": {"": " %S "},
