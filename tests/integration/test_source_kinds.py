@@ -400,9 +400,9 @@ def test_an_error_of_a_kind_names_source_and_example_once(
 def test_a_kind_is_known_once_it_is_registered_and_has_a_name_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is a kind of source named 'graph' already"):
         register_source_kind(GraphKind(), GraphEncoder)
-    with pytest.raises(Exception, match=r"sources\[g\].kind must be one of 'text', 'features', 'pretrained', 'graph'"):
+    with pytest.raises(Exception, match=r"sources\[g\].kind must be one of 'text', 'features', 'pretrained'.*'graph'"):
         MultiSourceConfig(sources=[{"name": "g", "kind": "tree"}])
-    with pytest.raises(ValueError, match=r"source_kinds.en must be one of 'features', 'graph'; got 'picture'. A kind"):
+    with pytest.raises(ValueError, match=r"source_kinds.en must be one of 'features'.*'graph'; got 'picture'. A kind"):
         MultiSourceProcessor(text_tokenizer(), ["en"], source_kinds={"en": "picture"})
     make_graph_processor().save_pretrained(tmp_path)
     file = tmp_path / "processor_config.json"
