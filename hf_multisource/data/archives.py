@@ -30,7 +30,7 @@ MAX_MEMBERS = 200_000  # of one archive or folder
 MAX_DEPTH = 2  # archives in archives: a .deb holds .xpi files
 MAX_XZ_MEMORY = 256 << 20  # bytes; the strongest preset of xz needs 65 MB
 MAX_NAME = 64 << 10  # bytes of a name in a tar archive, which tarfile reads whole; Linux allows 4 kB
-# Of zipfile's methods, those that unpack no more than is asked for; bzip2 and LZMA unpack all that was read.
+# Compression methods whose output `zipfile` bounds. With bzip2 and LZMA, a short read may unpack gigabytes.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Headers of tar that tarfile reads into lists without a bound. dpkg refuses such packages, too.
 UNBOUNDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_SPARSE)

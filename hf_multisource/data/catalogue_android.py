@@ -173,7 +173,7 @@ def _declared(root: Element) -> dict[str, str]:
 
 
 def _prefixes(texts: Iterable[str]) -> set[str]:
-    """The prefixes of elements and attributes in texts, without those that the texts declare."""
+    """The namespace prefixes that texts use and do not declare themselves."""
     tags = [match[0] for text in texts for match in re.finditer(TAG, text, re.DOTALL) if match[0][1] != "!"]
     found = {prefix for tag in tags for prefix in PREFIX.findall(QUOTED.sub("", tag))}
     return found - {name for tag in tags for name in DECLARATION.findall(tag)}

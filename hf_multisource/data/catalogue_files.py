@@ -29,7 +29,7 @@ from hf_multisource.data.catalogue_xliff import fill_xliff, read_xliff
 from hf_multisource.messages import shown, shown_key
 
 NOTE = re.compile(r"[A-Za-z0-9 .,:;()%]+")
-NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what is no character of XML
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML forbids
 MAX_FILE = 16 << 20  # bytes of a catalogue; large ones of free software have 5 MB
 
 Reader = Callable[[str, bytes], Catalogue]

@@ -267,7 +267,7 @@ def _check_formats(paths: Sequence[str]) -> None:
 
 
 def _path_for(neutral: str, code: str) -> str:
-    """The path of a file in a language; Android has codes of its own for the folders of its files."""
+    """The path of a file in a language; folders of Android name a region as in `values-pt-rBR`."""
     if find_format(neutral) == ANDROID and not ANDROID_CODE.fullmatch(code):
         language, *rest = JOINT.split(code)
         if len(rest) == 1 and re.fullmatch(r"[A-Za-z]{2}|\d{3}", rest[0]):
