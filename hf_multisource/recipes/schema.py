@@ -129,6 +129,9 @@ class DataRecipe:
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
         mark_sources: With `concatenate`: whether each text begins with a token of its source, such as `<de>`, in place
             of the separator; where sources can be absent, nothing else tells which ones are there.
+        joined_dropout: With `mark_sources`: probability that the text of a source is left out of a joined text in
+            training, drawn anew each time that the text is read; at least one stays. For sources that have encoders
+            of their own, `source_dropout` of the model does the same.
         reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
             becomes one row for each source that is present.
         placeholders: Syntax of placeholders and markup, such as `%S`, `{ $name }` and `<b>`, in texts of user
@@ -158,6 +161,7 @@ class DataRecipe:
     too_long: Annotated[str, one_of((CUT, DROP))] = CUT
     concatenate: bool = False
     mark_sources: bool = False
+    joined_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     reverse: bool = False
     placeholders: Annotated[str, one_of(list(SYNTAXES))] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -180,6 +184,11 @@ class DataRecipe:
             raise ValueError("data.reverse and data.concatenate are both true; set one of them to false")
         if self.mark_sources and not self.concatenate:
             raise ValueError("data.mark_sources is true, but marks joined texts: set data.concatenate to true, too")
+        if self.joined_dropout and not self.mark_sources:
+            raise ValueError(
+                f"data.joined_dropout is {self.joined_dropout}, but only marked texts can be left out of joined texts: "
+                "set data.mark_sources to true, too"
+            )
         if self.reverse and self.placeholders is not None:
             raise ValueError(
                 f"data.placeholders is {self.placeholders}, but reverse runs do not mask texts: leave it out, or set "

@@ -17,6 +17,7 @@ from hf_multisource.data.masking import TABLE, mask_split
 from hf_multisource.data.rows import Row, Split, check_files, read_split, take_away
 from hf_multisource.data.store import place_of, read_report, store_rows, stored_rows
 from hf_multisource.json_files import JsonObject, read_json
+from hf_multisource.recipes.joined_dropout import drop_joined
 from hf_multisource.recipes.mixture import read_mixture
 from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.run_folder import check_data, data_fingerprint, place_of_rows
@@ -196,4 +197,6 @@ def encode_data(
         run.say(f"{role}, tokens", read_report(place) or {})
         stored = stored_rows(processor, place)
         examples[role] = MixedExamples(processor, rows[role], stored) if has_others(processor) else stored
+        if role == "train" and data.joined_dropout:
+            examples[role] = drop_joined(data, stored, processor.get_tokenizer("all"))
     return examples
