@@ -33,13 +33,9 @@ if find_spec("torchvision") is not None:  # in the environment of the tests of t
     if _cure not in os.environ["PYTHONPATH"].split(os.pathsep):
         os.environ["PYTHONPATH"] += os.pathsep + _cure
 
-hypothesis.settings.register_profile(
-    "tests",
-    deadline=None,  # the first call pays for imports and warm-up
-    derandomize=True,
-    database=None,
-    max_examples=20,
-)
+# No deadline: the first call pays for imports and warm-up. `--hypothesis-profile thorough` tries more examples.
+for _name, _examples in {"tests": 8, "thorough": 200}.items():
+    hypothesis.settings.register_profile(_name, deadline=None, derandomize=True, database=None, max_examples=_examples)
 hypothesis.settings.load_profile("tests")
 
 

@@ -428,7 +428,7 @@ FORMS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 
 
 @pytest.mark.feature("Pipeline", "Keywords, columns, `datasets.Dataset` and iterators of rows")
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_examples_gives_the_same_answers(form: str, batch_size: int, pipe: Any) -> None:
     search = {"num_beams": 2, "max_new_tokens": 8}

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
-from builders import LSTM, NAMES, PAPER_COMBINERS, PAPER_FIRST, three_source_batch, three_source_model, tiny_config
+from builders import LSTM, NAMES, PAPER_FIRST, one_by_default, three_source_batch, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -111,7 +111,7 @@ def test_where_all_are_present_nothing_changes(combiner: str) -> None:
 
 
 @pytest.mark.parametrize("search", [{}, *SEARCHES.values()], ids=["greedy", *SEARCHES])
-@pytest.mark.parametrize("combiner", [*PAPER_COMBINERS, "gated_serial", LSTM])
+@pytest.mark.parametrize("combiner", [*one_by_default("hierarchical"), LSTM])
 def test_every_search_finds_what_it_finds_with_states_written_out(combiner: str, search: dict[str, Any]) -> None:
     if combiner == LSTM and "cache_implementation" in search:
         search = {}

@@ -407,7 +407,7 @@ def check_recipe(key: str, value: Tensor, initializer: str, std: float) -> None:
 
 @pytest.mark.feature("Model", "Missing weights begin as the configuration says")
 @each_combiner
-@pytest.mark.parametrize("initializer", ["normal", "xavier_uniform"])
+@pytest.mark.parametrize("initializer", [pytest.param("normal", marks=pytest.mark.slow), "xavier_uniform"])
 def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(combiner: str, initializer: str, tmp_path: Path) -> None:
     config = tiny_config(
         combiner,

@@ -105,7 +105,7 @@ def states(model: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("saved", [False, True], ids=["in memory", "saved"])
+@pytest.mark.parametrize("saved", [pytest.param(False, marks=pytest.mark.slow), True], ids=["in memory", "saved"])
 def test_the_encoder_of_a_model_is_wrapped(kind: str, saved: bool, tmp_path: Path) -> None:
     theirs = MODELS[kind]().eval()
     expected = states(theirs)

@@ -135,9 +135,8 @@ def test_a_batch_without_a_source_needs_none_to_lose() -> None:
     assert output.loss.isfinite()
 
 
-@pytest.mark.parametrize(
-    "how", [{"source_dropout": 0.5}, pytest.param({"source_subsets": {"all": 1, "each": 1}}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"source_dropout": 0.5}, {"source_subsets": {"all": 1, "each": 1}}])
 def test_it_compiles_into_one_graph(how: dict[str, Any]) -> None:
     torch.compiler.reset()
     model = three_source_model(**how, decoder_layers=1).train()

@@ -44,7 +44,9 @@ def test_nothing_on_the_page_failed() -> None:
     assert [feature for feature, (state, *_) in listed(PAGE.read_text("utf-8")).items() if state == "no"] == []
 
 
-@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    "processes", [pytest.param([], marks=pytest.mark.slow), ["-n", "2"]], ids=["one process", "two"]
+)
 def test_a_failed_case_is_a_no_and_a_skipped_one_is_not_run(processes: list[str], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text("utf-8"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = feature\npythonpath = {ROOT / 'tests/support'}\n")

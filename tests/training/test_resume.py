@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers.trainer_utils import get_last_checkpoint
 
-from builders import EVERY_COMBINER, PAPER_COMBINERS
+from builders import PAPER_COMBINERS, one_by_default
 from hf_multisource.recipes.checkpoint_files import (
     MARKER,
     UNFINISHED,
@@ -123,16 +123,19 @@ def test_a_run_killed_at_the_end_of_an_epoch_resumes_to_the_same_weights(folder:
     ("kill", "left", "broken"),
     [
         (lambda patch: kill_at(patch, "_save_checkpoint", 4, after=True), ["checkpoint-2"], ["checkpoint-4"]),
-        (lambda patch: kill_at_publishing(patch, 4), ["checkpoint-2", "checkpoint-4"], []),
+        pytest.param(
+            lambda patch: kill_at_publishing(patch, 4), ["checkpoint-2", "checkpoint-4"], [], marks=pytest.mark.slow
+        ),
         (
             lambda patch: kill_in(patch, shutil, "rmtree", when=lambda path: path.name == "checkpoint-2", after=False),
             ["checkpoint-4"],
             ["checkpoint-2"],
         ),
-        (
+        pytest.param(
             lambda patch: kill_in(patch, shutil, "rmtree", when=lambda path: path.name == "checkpoint-6", after=False),
             ["checkpoint-8"],
             ["checkpoint-6"],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["before the marker", "after the marker", "while the older one is removed", "likewise, at the end"],
@@ -219,7 +222,9 @@ def test_a_checkpoint_that_has_lost_something_is_not_complete(folder: Path) -> N
         assert find_fault(checkpoint) is find_change(checkpoint) is None
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", MARKER])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", *(pytest.param(name, marks=pytest.mark.slow) for name in ("optimizer.pt", MARKER))]
+)
 def test_a_damaged_checkpoint_is_skipped_and_named_and_the_one_before_is_used(
     name: str, folder: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,7 +353,7 @@ def wait_for(process: Any, path: Path) -> None:
 
 
 @pytest.mark.feature("Training", "Resume after kill -9, also within a checkpoint write")
-@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+@pytest.mark.parametrize("combiner", one_by_default("hierarchical"))
 def test_a_run_killed_twice_from_outside_ends_with_the_same_weights(
     combiner: str, folder: Path, processes: Any
 ) -> None:

@@ -20,6 +20,15 @@ from runs import make_folder, read_json, recipe_of, train_at
 from scored import OPTIONS
 
 SYMBOLS = ("--sources", "en", "de", "--target", "cs", "--kind", "symbols")
+# Tokenizers of each kind, one for all languages or one for each; the default run has some of these cases.
+each_tokenizer = pytest.mark.parametrize(
+    ("kind", "separate"),
+    [
+        pytest.param(kind, separate, marks=[] if (kind == "symbols") == separate else pytest.mark.slow)
+        for kind in KINDS
+        for separate in (False, True)
+    ],
+)
 
 
 @pytest.fixture
@@ -62,8 +71,7 @@ def test_joined_texts_begin_with_tokens_of_their_sources() -> None:
         DataRecipe("text", ["en", "s"], "cs", concatenate=True, mark_sources=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("separate", [False, True])
+@each_tokenizer
 def test_markers_of_joined_texts_are_tokens(kind: str, separate: bool, folder: Path) -> None:
     run = train_at(folder, concatenate=True, mark_sources=True, kind=kind, separate=separate, max_steps=1)
     processor = MultiSourceProcessor.from_pretrained(run)
@@ -80,8 +88,7 @@ def test_other_runs_keep_their_target() -> None:
     assert DataRecipe("text", ["en"], "cs").model_target == "cs"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("separate", [False, True])
+@each_tokenizer
 def test_the_marker_is_one_known_token_in_every_kind_of_tokenizer(kind: str, separate: bool, folder: Path) -> None:
     run = train_at(folder, reverse=True, kind=kind, separate=separate, max_steps=1)
     processor = MultiSourceProcessor.from_pretrained(run)

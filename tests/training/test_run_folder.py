@@ -440,7 +440,9 @@ FULL: dict[str, BaseException] = {
 }
 
 
-@pytest.mark.parametrize("error", FULL.values(), ids=FULL)
+@pytest.mark.parametrize(
+    "error", [pytest.param(FULL[name], id=name, marks=[] if name == "PyTorch" else pytest.mark.slow) for name in FULL]
+)
 def test_a_full_disk_ends_in_one_line_that_says_how_to_continue(
     error: BaseException, begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
