@@ -11,7 +11,6 @@ from hf_multisource.data.catalogue_entries import (
     Catalogue,
     Changes,
     Entry,
-    ForeignFileError,
     Identity,
     by_key,
     insert_blocks,
@@ -21,6 +20,7 @@ from hf_multisource.data.catalogue_entries import (
 from hf_multisource.data.plural_forms import CATEGORIES
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml
 
+ROOT = "resources"
 QUANTITIES = [f"[{category}]" for category in CATEGORIES]
 KINDS = ("string", "plurals", "string-array")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|([ \t\r\n]+)|(\")", re.DOTALL)
@@ -54,7 +54,7 @@ def read_android(path: str, content: bytes) -> Catalogue:
     Raises:
         ValueError: If the file is no XML that `parse_xml` reads, or its root is not `resources`.
     """
-    root, text = _root(path, content)
+    root, text = parse_xml(path, content, ROOT)
     entries, unhandled = [], []
     for element in root.children:
         if element.name not in KINDS or element.get("translatable") == "false":
@@ -87,14 +87,14 @@ def fill_android(
     Returns:
         The changes.
     """
-    root, text = _root(catalogue.path, catalogue.content)
+    root, text = parse_xml(catalogue.path, catalogue.content, ROOT)
     present = {element.get("name"): element for element in root.children}
     entries = {entry.identity: entry for entry in reference.entries} if reference else {}
     parts_of = by_key(entries)
     models: dict[str, list[Element]] = {}  # name -> the elements of the reference
     declared = _declared(root)
     if reference:
-        other = _root(reference.path, reference.content)[0]
+        other = parse_xml(reference.path, reference.content, ROOT)[0]
         for one in other.children:
             models.setdefault(one.get("name"), []).append(one)
         declarable = {name: uri for name, uri in _declared(other).items() if name not in declared}
@@ -147,13 +147,6 @@ def fill_android(
         return Changes((), dict.fromkeys(texts, "<resources/> is empty; write <resources></resources>"))
     end = root.inner_end - len(indent_of(text, root.inner_end).lstrip("\r\n"))
     return Changes(tuple(insert_blocks(text, blocks, spans, order, end)), refused)
-
-
-def _root(path: str, content: bytes) -> tuple[Element, str]:
-    root, text = parse_xml(path, content)
-    if root.name != "resources":
-        raise ForeignFileError(path, f"the root of strings.xml must be <resources>; it is <{root.tag[:40]}>")
-    return root, text
 
 
 def _texts(element: Element) -> dict[str, Element]:

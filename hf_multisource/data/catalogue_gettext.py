@@ -19,6 +19,7 @@ from hf_multisource.data.catalogue_entries import (
     Changes,
     Edit,
     Entry,
+    ForeignFileError,
     Identity,
     Span,
     apply_edits,
@@ -42,6 +43,7 @@ LINE = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr|msgstr\[(\d{1,3})\])?\s*"
 ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 ESCAPED = {"\\": "\\\\", '"': '\\"', **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
+MESSAGE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*(?:#~[ \t]*)?msgid", re.MULTILINE)  # in all files of gettext
 LITTLE, BIG = b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"  # first bytes of .mo files
 
 
@@ -108,11 +110,18 @@ def read_po(path: str, content: bytes) -> Catalogue:
         The catalogue; plural forms are parts `[0]`, `[1]`, ….
 
     Raises:
+        ForeignFileError: If the file cannot be read, and has no line with msgid.
         ValueError: If the character set is not allowed, the file is not in it, or a line is not of gettext.
     """
-    encoding = _charset(path, content[:HEADER_BYTES])
+    try:
+        encoding = _charset(path, content[:HEADER_BYTES])
+        blocks = _blocks(path, decode(path, content, encoding))
+    except ValueError as error:
+        if MESSAGE.search(content):
+            raise
+        raise ForeignFileError(path, "no line begins with msgid, so it is no file of gettext") from error
     entries, header = [], ""
-    for block in _blocks(path, decode(path, content, encoding)):
+    for block in blocks:
         if block.header:
             header = header or block.texts.get("msgstr", "")
             continue
@@ -224,11 +233,14 @@ def read_mo(path: str, content: bytes) -> Catalogue:
         The catalogue.
 
     Raises:
+        ForeignFileError: If it does not begin as a .mo file.
         ValueError: If the file is damaged, its texts are longer than the file, or its character set is not allowed.
     """
     order = {LITTLE: "<", BIG: ">"}.get(content[:4])
-    if order is None or len(content) < 20:
-        raise ValueError(f"{path}: not a .mo file of gettext: it begins with {content[:4].hex() or 'nothing'}")
+    if order is None and content:
+        raise ForeignFileError(path, f"it begins with {content[:4].hex()}, so it is no .mo file of gettext")
+    if len(content) < 20:
+        raise ValueError(f"{path}: damaged: it has {len(content)} bytes, fewer than the header of a .mo file")
     number, ids, translations = struct.unpack_from(f"{order}3I", content, 8)
     pairs: list[tuple[bytes, bytes]] = []
     total = 0

@@ -14,13 +14,12 @@ from hf_multisource.data.catalogue_entries import (
     Changes,
     Edit,
     Entry,
-    ForeignFileError,
     Identity,
     by_key,
 )
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
 
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of XML in an encoding that is not read
+ROOT = "TS"
 GONE = ("vanished", "obsolete")  # types of translations of messages that the program no longer has
 COMMENTS = ("extracomment", "translatorcomment", "comment")
 
@@ -38,7 +37,7 @@ def read_qt(path: str, content: bytes) -> Catalogue:
     Raises:
         ValueError: If the file is no XML that `parse_xml` reads, or its root is not `TS`.
     """
-    root, text = _root(path, content)
+    root, text = parse_xml(path, content, ROOT)
     entries, unhandled = [], []
     for key, message in _messages(root):
         source, translation = message.find("source"), message.find("translation")
@@ -75,7 +74,7 @@ def fill_qt(
     Returns:
         The changes.
     """
-    root, text = _root(catalogue.path, catalogue.content)
+    root, text = parse_xml(catalogue.path, catalogue.content, ROOT)
     messages: dict[str, Element] = {}
     for key, message in _messages(root):
         translation = message.find("translation")
@@ -108,15 +107,6 @@ def fill_qt(
             inner = one if states[key, part].markup else escape(one)
             edits.append((element.start, element.end, with_content(element, text, inner)))
     return Changes(tuple(edits), refused)
-
-
-def _root(path: str, content: bytes) -> tuple[Element, str]:
-    if content.strip() and not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<", *UTF_16)):
-        raise ForeignFileError(path, "it does not begin as XML, so it is no file of Qt")
-    root, text = parse_xml(path, content)
-    if root.name != "TS":
-        raise ForeignFileError(path, f"the root must be <TS>, as Qt Linguist writes it; it is <{root.tag[:40]}>")
-    return root, text
 
 
 def _messages(root: Element) -> Iterator[tuple[str, Element]]:

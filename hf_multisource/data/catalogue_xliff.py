@@ -13,11 +13,11 @@ from hf_multisource.data.catalogue_entries import (
     Changes,
     Edit,
     Entry,
-    ForeignFileError,
     Identity,
 )
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_attribute, with_content
 
+ROOT = "xliff"
 # States of XLIFF 1.2 in which a target is no translation yet, and in which somebody must look at it.
 NEW = ("new", "needs-translation")
 REVIEWED = {
@@ -114,9 +114,7 @@ def fill_xliff(
 
 
 def _root(path: str, content: bytes) -> tuple[Element, str]:
-    root, text = parse_xml(path, content)
-    if root.name != "xliff":
-        raise ForeignFileError(path, f"the root must be <xliff> of version 1.x or 2.x; it is <{root.tag[:40]}>")
+    root, text = parse_xml(path, content, ROOT)
     if not root.get("version").startswith(("1.", "2.")):
         raise ValueError(
             f"{path}: the root must be <xliff> of version 1.x or 2.x; "

@@ -29,6 +29,7 @@ from hf_multisource.data.catalogue_views import NUMBERED, category_part, forms_o
 from hf_multisource.data.files import check_new_folder, write_json
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
+from hf_multisource.messages import shown_key
 
 LANG = "{lang}"
 SPLITS = ("train", "dev", "test")
@@ -120,13 +121,15 @@ class CatalogueCounts:
         languages: Rule -> language -> number of entries.
         rows: Rule -> number of rows.
         files: Split -> number of files with rows in it.
-        unhandled: Language -> examples of what could not be read.
+        unhandled: Language -> examples of messages that could not be read.
+        unread: Language -> files and folders that are not read, each with the reason.
     """
 
     languages: dict[str, Counter[str]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     files: Counter[str] = field(default_factory=Counter)
     unhandled: dict[str, list[str]] = field(default_factory=dict)
+    unread: dict[str, list[str]] = field(default_factory=dict)
 
     def count(self, rule: str, language: str, number: int = 1) -> None:
         """Add to the count of a rule.
@@ -151,11 +154,14 @@ class CatalogueCounts:
         lines += [f"{split}: {self.rows[split]} rows from {self.files[split]} files" for split in SPLITS]
         for language, examples in self.unhandled.items():
             lines.append(f"not handled, {language}, for example: {'; '.join(examples)}")
+        for language, found in self.unread.items():
+            lines.append(f"not read, {language}, for example: {'; '.join(map(shown_key, found[:SHOWN]))}")
         return "\n".join(lines)
 
 
 # Rules by language, in the order of their counts.
-FILES, ENTRIES, UNHANDLED, REPEATED = "files", "entries", "not handled", "repeated key (the first is kept)"
+FILES, UNREAD = "files", "files that are not read"
+ENTRIES, UNHANDLED, REPEATED = "entries", "not handled", "repeated key (the first is kept)"
 STATES = {
     OBSOLETE: "obsolete (dropped)",
     UNTRANSLATED: "untranslated (absent)",
@@ -165,7 +171,7 @@ EMPTY, EQUAL = "empty (absent)", "equal to {} (kept)"
 FROM_SOURCE = "texts from the source side of other languages' files"
 NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only where there are any
 ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"
-RULES = (FILES, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
+RULES = (FILES, UNREAD, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
 # Rules by row.
 NO_TARGET, FEW, DUPLICATES = "without the target (dropped)", "too few languages (dropped)", "duplicates (dropped)"
 
@@ -191,8 +197,8 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
     """
     selection.check()
     check_new_folder(out)
-    catalogues = read_languages(pattern, selection)
     counts = CatalogueCounts({rule: Counter() for rule in RULES})
+    catalogues = read_languages(pattern, selection, counts)
     splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
     for row in apply_row_rules(align(catalogues, selection, counts), selection, counts):
         splits[split_of(row.file, selection.dev, selection.test)].append(row)
@@ -228,17 +234,19 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
             "rows": counts.rows,
             "files": counts.files,
             "not_handled": counts.unhandled,
+            "not_read": counts.unread,
         }
         write_json(folder / COUNTS, {**settings, **found})
     return counts
 
 
-def read_languages(pattern: str, selection: Selection) -> dict[str, dict[str, Catalogue]]:
+def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) -> dict[str, dict[str, Catalogue]]:
     """Read the catalogues of each language.
 
     Args:
         pattern: As `write_catalogue_rows` has it.
         selection: The settings.
+        counts: Receives what is not read: links, and files that only have the name of a catalogue.
 
     Returns:
         Language -> path with `{lang}` in place of the code -> catalogue.
@@ -257,13 +265,33 @@ def read_languages(pattern: str, selection: Selection) -> dict[str, dict[str, Ca
             continue
         else:
             place, shared = place_or_none, LANG not in pattern
-        found[language] = read_place(place, language, code, shared=shared)
+        unread: dict[str, str] = {}
+        found[language] = read_place(place, language, code, shared=shared, unread=unread)
+        if unread:
+            counts.count(UNREAD, language, len(unread))
+            counts.unread[language] = describe_unread(unread, code)
     if lacking := [name for name, files in found.items() if not files and name != selection.source_language]:
+        code = selection.code(lacking[0])
+        place_of = selection.paths.get(lacking[0], pattern.replace(LANG, code))
+        others = [f"; not read: {shown_key(one)}" for one in counts.unread.get(lacking[0], ())[:1]]
         raise ValueError(
-            f"{selection.paths.get(lacking[0], pattern)} has no catalogue of {lacking[0]!r} "
-            f"(code {selection.code(lacking[0])}); catalogues are {', '.join(NAMES)}"
+            f"{place_of} has no catalogue of {lacking[0]!r} (code {code}); catalogues are {', '.join(NAMES)}"
+            f"{''.join(others)}"
         )
     return found
+
+
+def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
+    """Return what is not read in a place, in its order.
+
+    Args:
+        unread: Path with `{lang}` in place of the code -> the reason, as [`read_place`] gives them.
+        code: The code.
+
+    Returns:
+        Path and reason of each.
+    """
+    return [f"{path.replace(LANG, code)}: {reason}" for path, reason in unread.items()]
 
 
 def read_place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from hf_multisource.data import catalogue_android, catalogue_qt, catalogue_xliff
 from hf_multisource.data.catalogue_entries import Catalogue, Edit, apply_edits, newline_of
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
 from hf_multisource.data.catalogue_gettext import empty_po
@@ -48,7 +49,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     elif suffix == ".ts":
         text = _empty_qt(reference, language)
     elif suffix == ".xml":
-        root, found = parse_xml(reference.path, reference.content)
+        root, found = parse_xml(reference.path, reference.content, catalogue_android.ROOT)
         newline = newline_of(found)
         head = found[: root.inner] if root.inner < root.end else f"{found[: root.inner - 2].rstrip()}>"
         text = f"{head}{newline}</{root.tag}>{newline}"
@@ -71,7 +72,7 @@ def _first_comment(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _empty_xliff(reference: Catalogue, language: str) -> str:
-    root, text = parse_xml(reference.path, reference.content)
+    root, text = parse_xml(reference.path, reference.content, catalogue_xliff.ROOT)
     new = root.get("version").startswith("2")
     edits: list[Edit] = []
     for element in root.walk():
@@ -89,7 +90,7 @@ def _empty_xliff(reference: Catalogue, language: str) -> str:
 
 
 def _empty_qt(reference: Catalogue, language: str) -> str:
-    root, text = parse_xml(reference.path, reference.content)
+    root, text = parse_xml(reference.path, reference.content, catalogue_qt.ROOT)
     rule = plural_rule(language)
     forms = len(rule.categories) if rule else 2
     edits = [_attribute(root, text, "language", language)]

@@ -9,9 +9,11 @@ from typing import Any
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from hf_multisource.data.catalogue_entries import decode
+from hf_multisource.data.catalogue_entries import ForeignFileError, decode
 
 MAX_DEPTH = 100  # of elements; catalogues have fewer than ten
+UTF_8, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks; UTF-16 is XML, and is not read
+FIRST_TAG = re.compile(r"<([A-Za-z_][\w:.-]*)")
 
 
 @dataclass(eq=False)
@@ -113,8 +115,8 @@ class Element:
 class _Places:
     """Turns events of the parser into elements."""
 
-    def __init__(self, path: str, text: str) -> None:
-        self.path, self.text, self.content = path, text, text.encode()
+    def __init__(self, path: str, text: str, name: str) -> None:
+        self.path, self.text, self.content, self.name = path, text, text.encode(), name
         self.parser = expat.ParserCreate()
         self.root: Element | None = None
         self.stack: list[Element] = []
@@ -140,6 +142,8 @@ class _Places:
         self.comments = []
         if parent is None:
             self.root = element
+            if element.name != self.name:
+                raise self.foreign(tag)
         else:
             parent.children.append(element)
         self.stack.append(element)
@@ -173,26 +177,33 @@ class _Places:
     def entity(self, *event: object) -> None:
         raise self.error("entities are declared or used, which are not read; write the texts themselves")
 
+    def foreign(self, tag: str) -> ForeignFileError:
+        return ForeignFileError(self.path, f"the root must be <{self.name}>; it is <{tag[:40]}>")
+
     def error(self, reason: str) -> ValueError:
         return ValueError(f"{self.path}, line {self.parser.CurrentLineNumber}: {reason}")
 
 
-def parse_xml(path: str, content: bytes) -> tuple[Element, str]:
+def parse_xml(path: str, content: bytes, root: str) -> tuple[Element, str]:
     """Parse an XML file. No entity is expanded, no other file is read.
 
     Args:
         path: Its name in messages.
         content: Its bytes, in UTF-8.
+        root: Name of the root element, without its prefix.
 
     Returns:
         The root element and the text of the file.
 
     Raises:
+        ForeignFileError: If the file is no XML from its first character on, or has another root.
         ValueError: If the file is not in UTF-8, is not XML, declares or uses entities of its own, or is nested too
             deeply; the message gives the line.
     """
+    if content.strip() and not content.removeprefix(UTF_8).lstrip().startswith((b"<", *UTF_16)):
+        raise ForeignFileError(path, "it does not begin as XML")
     text = decode(path, content)
-    state = _Places(path, text)
+    state = _Places(path, text, root)
     parser: Any = state.parser
     parser.StartElementHandler, parser.EndElementHandler = state.start, state.end
     parser.CharacterDataHandler, parser.CommentHandler = state.data, state.comment
@@ -203,6 +214,9 @@ def parse_xml(path: str, content: bytes) -> tuple[Element, str]:
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
+        first = FIRST_TAG.search(text)
+        if state.root is None and first and first[1].rpartition(":")[2] != root:
+            raise state.foreign(first[1]) from error
         raise ValueError(f"{path}, line {error.lineno}: not XML: {expat.ErrorString(error.code)}") from error
     assert state.root is not None
     return state.root, text

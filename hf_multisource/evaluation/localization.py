@@ -40,7 +40,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import LANG, read_place
+from hf_multisource.data.catalogues import LANG, describe_unread, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
@@ -285,7 +285,7 @@ def _is_compiled(path: str) -> bool:
 
 def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], code: str) -> tuple[str, ...]:
     """What could not be read of a language: files, and messages of files."""
-    files = [f"{path.replace(LANG, code)}: {reason}" for path, reason in skipped.items()]
+    files = describe_unread(skipped, code)
     messages = [
         f"{(path or Path(catalogue.path).name).replace(LANG, code)}: {one}"
         for path, catalogue in catalogues.items()

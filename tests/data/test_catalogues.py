@@ -345,7 +345,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
 ) -> None:
     l10n(tmp_path / "l10n")
-    write_tree(tmp_path, {"bare/README": "", "broken/a.po": "x", "other/x.ftl": "a = b\n"})
+    write_tree(tmp_path, {"bare/README": "", "broken/a.po": "msgid x", "other/x.ftl": "a = b\n"})
     write_tree(tmp_path, {"twice/de/a.ftl": "a = b\n", "twice/DE/a.ftl": "a = b\n"})
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -383,3 +383,41 @@ def test_texts_that_are_not_handled_are_counted_and_shown(tmp_path: Path, capsys
     printed = capsys.readouterr().out
     assert "\nnot handled: de 9\n" in printed
     assert printed.count("a selector inside a text or another selector") == 5
+
+
+def test_files_that_only_have_the_name_of_a_catalogue_are_counted_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "<!doctype html>\n<html><body>Not found &nbsp;<br></body></html>\n"
+    files = {"a.ftl": "k = v\n", "b.po": page, "strings.xml": page, "index.ts": "let x = 1;\n", "d.xlf": "<y/>"}
+    write_tree(tmp_path, {**{f"de/{name}": text for name, text in files.items()}, "en/a.ftl": "k = w\n"})
+    write_tree(tmp_path, {"de/e\x1b.mo": "MO music", "elsewhere/f.ftl": "k = x\n"})
+    (tmp_path / "en/f.ftl").symlink_to(tmp_path / "elsewhere/f.ftl")
+    (tmp_path / "en/more").symlink_to(tmp_path / "elsewhere")
+    command = ["catalogues", f"{tmp_path}/{{lang}}", "--languages", "en", "de", "--dev", "0", "--test", "0"]
+    main([*command, "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    unread = {
+        "en": ["more/: a link, which is not followed", "f.ftl: a link, which is not followed"],
+        "de": [
+            "b.po: no line begins with msgid, so it is no file of gettext",
+            "d.xlf: the root must be <xliff>; it is <y>",
+            "e\x1b.mo: it begins with 4d4f206d, so it is no .mo file of gettext",
+            "index.ts: it does not begin as XML",
+            "strings.xml: the root must be <resources>; it is <html>",
+        ],
+    }
+    assert rows_of(tmp_path / "out", ["en", "de"]) == {"train": [("w", "v")]}
+    assert "\nfiles: en 1, de 1\nfiles that are not read: en 2, de 5\n" in f"\n{printed}"
+    assert f"\nnot read, en, for example: {'; '.join(unread['en'])}\n" in printed
+    assert f"\nnot read, de, for example: {'; '.join(unread['de'])}\n".replace("\x1b", r"\x1b") in printed
+    assert json.loads((tmp_path / "out/counts.json").read_text("utf-8"))["not_read"] == unread
+
+
+def test_a_place_with_other_files_only_is_refused_and_a_file_is_not_passed_over(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"en/a.po": PO.text, "de/a.po": "<html>", "dsb/a.po": PO.text})
+    reason = "a.po: no line begins with msgid, so it is no file of gettext"
+    with pytest.raises(ValueError, match=rf"de has no catalogue of 'de' .*; not read: {reason}$"):
+        make(tmp_path / "{lang}", tmp_path / "out")
+    with pytest.raises(ValueError, match=f"de/{reason}$"):
+        make(tmp_path / "{lang}/a.po", tmp_path / "out")
