@@ -350,7 +350,8 @@ def _place_of(pattern: str, language: str, code: str, selection: Selection) -> P
     """The place of a language; None for a source language that has none: its texts are in the others' files."""
     if LANG not in pattern:
         return _find_place(pattern, language)
-    spellings = dict.fromkeys([code, code.lower(), code.replace("-", "_"), code.replace("-", "-r")])
+    android = f"b+{'+'.join(JOINT.split(code))}"
+    spellings = dict.fromkeys([code, code.lower(), code.replace("-", "_"), code.replace("-", "-r"), android])
     for one in spellings:
         if found := _matches(pattern.replace(LANG, one)):
             return _only(found, language)
@@ -382,13 +383,14 @@ def neutral_path(path: str, code: str) -> str:
 
     Args:
         path: Path of the file.
-        code: The code, such as `pt-BR`; in paths it may also be `pt_BR`, `pt-rBR` or in other letter cases.
+        code: The code, such as `pt-BR`; in paths it may also be `pt_BR`, `pt-rBR`, `b+pt+BR` or in other letter cases.
 
     Returns:
         The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`.
     """
-    spelled = JOINT.sub("[-_]r?", re.escape(code).replace(r"\-", "-"))
-    token = re.compile(rf"(?:(?<=[/_.-])|^){spelled}(?=[/.@]|$)", re.IGNORECASE)
+    parts = [re.escape(part) for part in JOINT.split(code)]
+    spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
+    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?=[/.@]|$)", re.IGNORECASE)
     return token.sub(lambda _: LANG, path)
 
 

@@ -265,6 +265,10 @@ def test_texts_stand_in_one_line(tmp_path: Path) -> None:
         ("browser/de/menu.ftl", "de", "browser/{lang}/menu.ftl"),
         ("values-de/strings.xml", "de", "values-{lang}/strings.xml"),
         ("values-pt-rBR/strings.xml", "pt-BR", "values-{lang}/strings.xml"),
+        ("values-b+sr+Latn/strings.xml", "sr-Latn", "values-{lang}/strings.xml"),
+        ("values-b+sr+latn+RS/strings.xml", "sr_Latn_RS", "values-{lang}/strings.xml"),
+        ("values-b+dsb/strings.xml", "dsb", "values-{lang}/strings.xml"),
+        ("values-b+de+AT/strings.xml", "de", "values-b+de+AT/strings.xml"),
         ("pt_BR/LC_MESSAGES/a.mo", "pt-BR", "{lang}/LC_MESSAGES/a.mo"),
         (
             "langpack-en-GB@firefox.mozilla.org.xpi/en-gb/x.ftl",
@@ -307,6 +311,9 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
     command = ["catalogues", f"{tmp_path}/res/values-{{lang}}", "--languages", *LANGUAGES, "--dev", "0", "--test", "0"]
     main([*command, "--paths", f"en={tmp_path}/res/values", "--out", str(out)])
     assert rows_of(out, LANGUAGES) == {"train": [("text", "text-de", "text-dsb")]}
+    write_tree(tmp_path, {"res/values-b+sr+Latn/strings.xml": string.format("tekst")})
+    rows = make(tmp_path / "res/values-{lang}", tmp_path / "sr", languages=["sr", "de"], codes={"sr": "sr-Latn"})
+    assert rows == {"train": [("tekst", "text-de")]}
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,8 @@ def test_folders_of_android_are_named_as_android_names_them(tmp_path: Path, code
     files = {"en/values-en/strings.xml": strings, "en/values-en/b.properties": "a=Text\n"}
     plan = plan_of(tmp_path, files, codes={"dsb": code})
     assert {file.path for file in plan.files} == {f"{folder}/strings.xml", f"values-{code}/b.properties"}
+    again = plan_of(tmp_path, {f"dsb/{folder}/strings.xml": strings}, codes={"dsb": code})
+    assert {file.path: file.kept for file in again.files}[f"{folder}/strings.xml"] == 1
 
 
 def test_single_files_of_two_formats_are_refused(tmp_path: Path) -> None:
