@@ -98,9 +98,10 @@ def localize(
     if review is not None:
         import_rapidfuzz()  # before the work, not after it
         check_review(review, places, out)
-    plan = make_plan(places, source_options(run))
+    spoken = source_options(run)
+    plan = make_plan(places, spoken)
     for place in memory or ():
-        plan.memory.read(place, [*places.sources], language)
+        plan.memory.read(place, [name for name in spoken if name != language], language)
     if dry_run:
         print(describe_counts(preview(plan)))
         return

@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hf_multisource.data.catalogues import one_line
+from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.streams import stream_rows
 
 SPLIT = "train"  # what is read of the folders of `hf-multisource catalogues`: dev and test rows stay unseen
@@ -123,13 +124,15 @@ class TranslationMemory:
             self.add(texts, row[target] or "", from_line=True)
         return len(self.rows) - before
 
-    def find(self, sources: Mapping[str, str], key: str = "", *, exact: bool = False) -> list[Match]:
-        """Find the translations of entries that have the same texts in all given sources.
+    def find(
+        self, sources: Mapping[str, str], key: str = "", *, languages: Collection[str] | None = None
+    ) -> list[Match]:
+        """Find the translations of entries that have the same texts in all given sources, and no further source.
 
         Args:
             sources: Language -> text; those that are present.
             key: Key and part of the entry. Translations of entries with the same key come first.
-            exact: Whether entries that have further sources are no answer.
+            languages: The languages that the text could have; further sources of an entry do not count. None: all.
 
         Returns:
             The different translations: those of the same key first, then by how often they occur, then by their order.
@@ -137,15 +140,40 @@ class TranslationMemory:
         lines = {language: one_line(source.strip()) for language, source in sources.items()}
         places = [self._places.get((language, line), set()) for language, line in lines.items() if line]
         found = sorted(set.intersection(*sorted(places, key=len))) if places else []
-        if exact:
-            present = {language for language, line in lines.items() if line}
-            found = [i for i in found if self.rows[i].sources.keys() == present]
+        present = {language for language, line in lines.items() if line}
+        further = {i: self.rows[i].sources.keys() - present for i in found}
+        found = [i for i in found if not (further[i] if languages is None else further[i].intersection(languages))]
         whole = next((source for source in sources.values() if source.strip()), "")
         texts = [(self.rows[i], fitted(self.rows[i], whole)) for i in found]
         counts = Counter(text for _, text in texts)
         same = {text for row, text in texts if key and row.key == key}
         order = sorted(counts, key=lambda text: (text not in same, -counts[text]))
         return [Match(text, counts[text], len(found)) for text in order]
+
+    def answer(
+        self,
+        sources: Mapping[str, str],
+        guide: str,
+        syntax: str | None,
+        key: str = "",
+        *,
+        languages: Collection[str] | None = None,
+    ) -> list[Match]:
+        """Find translations as [`find`] does, and keep those that are whole.
+
+        Args:
+            sources: As [`find`] has it.
+            guide: The text whose outer white space and placeholders a translation must have.
+            syntax: Syntax of the placeholders; None: they are not checked.
+            key: As [`find`] has it.
+            languages: As [`find`] has it.
+
+        Returns:
+            The translations, in the order of [`find`], with the outer white space of the guide.
+        """
+        found = self.find(sources, key, languages=languages)
+        matches = [replace(match, text=with_blanks(match.text, guide)) for match in found]
+        return [one for one in matches if syntax is None or not broken_placeholders(guide, one.text, syntax)]
 
     def similar(self, sources: Mapping[str, str]) -> Hint | None:
         """Find the translation whose source is most like the first given source that the memory has texts of.
@@ -205,6 +233,19 @@ def _bare_line(line: str) -> str:
     return OUTER.sub("", line)
 
 
+def with_blanks(text: str, guide: str) -> str:
+    """Return a translation with the outer white space of another text.
+
+    Args:
+        text: The translation.
+        guide: The other text.
+
+    Returns:
+        The translation.
+    """
+    return guide[: len(guide) - len(guide.lstrip())] + text.strip() + guide[len(guide.rstrip()) :]
+
+
 def fitted(row: MemoryRow, source: str) -> str:
     r"""Return a translation with the outer white space and the line breaks of a text.
 
@@ -218,8 +259,7 @@ def fitted(row: MemoryRow, source: str) -> str:
     text = row.text
     if row.from_line and "\n" in source and "\\n" not in source:
         text = text.replace("\\n", "\n")
-    start = len(source) - len(source.lstrip())
-    return source[:start] + text + source[len(source.rstrip()) :]
+    return with_blanks(text, source)
 
 
-__all__ = ["Hint", "Match", "MemoryRow", "TranslationMemory", "import_rapidfuzz"]
+__all__ = ["Hint", "Match", "MemoryRow", "TranslationMemory", "import_rapidfuzz", "with_blanks"]

@@ -159,6 +159,8 @@ class FilePlan:
         missing: The texts that it lacks.
         kept: How many texts it has.
         unreviewed: How many of its texts are marked as needing review; they are kept, and not learned from.
+        languages: The languages that its texts can have: those of the sources and, if the file holds messages in the
+            source language, this one.
     """
 
     path: str
@@ -167,6 +169,7 @@ class FilePlan:
     missing: tuple[MissingText, ...]
     kept: int
     unreviewed: int
+    languages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -339,7 +342,8 @@ def _plan_file(
     order = (*places.sources, places.source_language)
     missing = tuple(_missing(catalogue, reference, views, rule, path, order))
     states = Counter(entry.state for entry in catalogue.entries)
-    return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY])
+    languages = tuple({**places.sources, **views})
+    return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY], languages)
 
 
 def _views(

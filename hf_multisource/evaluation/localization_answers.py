@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from hf_multisource.data.access_keys import choose_access_key
@@ -11,7 +11,7 @@ from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
 from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
-from hf_multisource.data.translation_memory import Match
+from hf_multisource.data.translation_memory import Match, with_blanks
 from hf_multisource.evaluation.localization import MissingText, Plan
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
@@ -109,18 +109,16 @@ def answer_from_memory(plan: Plan) -> list[Answer]:
         An answer for each missing text of the plan, in its order. Those for the model and access keys are still open.
     """
     answers = []
-    for missing in plan.missing:
-        answer = Answer(missing, reason=missing.reason)
-        if not missing.reason and not missing.labels:
-            guide = missing.guide
-            matches = plan.memory.find(missing.sources, f"{missing.key}\x04{missing.part}", exact=True)
-            fitted = [replace(match, text=with_blanks(match.text, guide)) for match in matches]
-            found = [match for match in fitted if not broken_placeholders(guide, match.text, missing.syntax)]
-            if found:
-                _take_match(answer, found)
-            elif not _words(guide, missing.syntax) and set(missing.sources.values()) == {guide}:
-                answer.origin, answer.text = COPY, guide
-        answers.append(answer)
+    for file in plan.files:
+        for missing in file.missing:
+            answer = Answer(missing, reason=missing.reason)
+            if not missing.reason and not missing.labels:
+                guide, syntax, key = missing.guide, missing.syntax, f"{missing.key}\x04{missing.part}"
+                if found := plan.memory.answer(missing.sources, guide, syntax, key, languages=file.languages):
+                    _take_match(answer, found)
+                elif not _words(guide, syntax) and set(missing.sources.values()) == {guide}:
+                    answer.origin, answer.text = COPY, guide
+            answers.append(answer)
     return answers
 
 
@@ -128,19 +126,6 @@ def _take_match(answer: Answer, found: Sequence[Match]) -> None:
     best = found[0]
     answer.origin, answer.text, answer.times, answer.total = MEMORY, best.text, best.times, best.total
     answer.others = tuple(match.text for match in found[1:CANDIDATES])
-
-
-def with_blanks(text: str, guide: str) -> str:
-    """Return a translation with the outer white space of another text.
-
-    Args:
-        text: The translation.
-        guide: The other text.
-
-    Returns:
-        The translation.
-    """
-    return guide[: len(guide) - len(guide.lstrip())] + text.strip() + guide[len(guide.rstrip()) :]
 
 
 def _words(text: str, syntax: str) -> bool:

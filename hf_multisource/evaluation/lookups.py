@@ -1,7 +1,7 @@
 """Score hypotheses that no model writes: copies of a source, and the answers of a translation memory.
 
-A memory holds the rows of the training split. It answers a row if one of its own has the same texts in all sources that
-the row has. `hf-multisource localize` is stricter: the row of the memory must have no further source.
+A memory holds the rows of the training split. It answers a row as it does in `hf-multisource localize`: if one of its
+rows has the same texts in all sources that the row has, and no further source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 
 from hf_multisource.data.catalogues import one_line
 from hf_multisource.data.files import single_line, write_json, write_text
-from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.rows import Row, Split
 from hf_multisource.data.translation_memory import TranslationMemory
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
@@ -62,10 +61,9 @@ def remembered_texts(
     answers: list[str | None] = []
     for row in rows:
         present = _present(row, sources)
-        first = next(iter(present.values()), "")
         texts = {name: text.replace("\\n", "\n") for name, text in present.items()}
-        found = (one_line(match.text) for match in known.find(texts))
-        answer = next((text for text in found if syntax is None or not broken_placeholders(first, text, syntax)), None)
+        found = known.answer(texts, next(iter(texts.values()), ""), syntax)
+        answer = one_line(found[0].text) if found else None
         if answer is None and similar and (hint := known.similar(texts)):
             answer = hint.text
         answers.append(answer)

@@ -17,14 +17,14 @@ def memory_of(*rows: tuple[dict[str, str], str]) -> TranslationMemory:
     return memory
 
 
-def test_all_given_sources_must_be_the_same() -> None:
+def test_all_sources_must_be_the_same_and_there_are_no_further_ones() -> None:
     memory = memory_of(({"en": "Open", "de": "Öffnen"}, "Wócyniś"), ({"en": "Open", "de": "Offen"}, "Wócynjony"))
     assert memory.find({"en": "Open", "de": "Offen"}) == [Match("Wócynjony", 1, 1)]
-    assert [match.text for match in memory.find({"en": "Open"})] == ["Wócyniś", "Wócynjony"]
+    assert memory.find({"en": "Open"}) == []
+    assert [match.text for match in memory.find({"en": "Open"}, languages=["en"])] == ["Wócyniś", "Wócynjony"]
+    assert memory.find({"en": "Open"}, languages=["en", "cs"]) != [] == memory.find({"en": "Open"}, languages=["de"])
     assert memory.find({"en": "Open", "de": "Auf"}) == []
     assert memory.find({"en": "Open", "cs": "Otevřít"}) == []
-    assert memory.find({"en": "Open"}, exact=True) == []
-    assert memory.find({"en": "Open", "de": "Offen"}, exact=True) == [Match("Wócynjony", 1, 1)]
     assert memory.find({}) == memory.find({"en": " "}) == []
 
 
@@ -46,6 +46,13 @@ def test_outer_white_space_and_line_breaks_are_those_of_the_text() -> None:
     assert memory.find({"en": "End %s"})[0].text == "Kóńc %s"
     assert memory.find({"en": "One\nTwo"})[0].text == "Jaden\nDwa"
     assert memory.find({"en": "One\\nTwo"})[0].text == "Jaden\\nDwa"
+
+
+def test_an_answer_has_the_placeholders_and_the_outer_white_space_of_the_guide() -> None:
+    memory = memory_of(({"en": "Open %S"}, "Wócyniś"), ({"en": "Open %S"}, "%S wócyniś"), ({"en": "Quit"}, "%S"))
+    assert memory.answer({"en": "Open %S"}, " Open %S\n", "any") == [Match(" %S wócyniś\n", 1, 2)]
+    assert [match.text for match in memory.answer({"en": "Open %S"}, "Open %S", None)] == ["Wócyniś", "%S wócyniś"]
+    assert memory.answer({"en": "Quit"}, "Quit", "any") == []
 
 
 def test_training_rows_are_read_and_others_stay_unseen(tmp_path: Path) -> None:

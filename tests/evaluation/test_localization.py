@@ -194,6 +194,30 @@ def po(language: str, text: str, forms: Sequence[str] | None = None) -> str:
     return PO.format(header, lines, text)
 
 
+def test_messages_of_gettext_are_compared_with_the_memory_like_the_text_of_a_file(
+    tmp_path: Path, translator: QuotingTranslator
+) -> None:
+    """English has no catalogue of its own here: it is in the messages, and in a column of the memory."""
+    rows = {"en": "Open\nSave\nQuit\n", "de": "Öffnen\nSichern\nZu\n", "dsb": "Wócyniś\nSkładowaś\nSkóńcyś\n"}
+    write(tmp_path, {f"rows/train.{name}": text for name, text in rows.items()})
+    catalogue = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
+    texts = {"Open": "Öffnen", "Save": "Speichern"}
+    for language in ("de", "dsb"):
+        entries = [f'\nmsgid "{en}"\nmsgstr "{de if language == "de" else ""}"\n' for en, de in texts.items()]
+        write(tmp_path, {f"{language}/a.po": catalogue + "".join(entries)})
+    write(tmp_path, {"de/b.properties": "open=Öffnen\nquit=Zu\nsave=Speichern\n"})
+    line = ["localize", "run", "--target", f"dsb={tmp_path}/dsb", "--source", f"de={tmp_path}/de"]
+    main([*line, "--memory", f"{tmp_path}/rows", "--out", f"{tmp_path}/out"])
+    found = json.loads((tmp_path / "out.json").read_text("utf-8"))["texts"]
+    assert [(one["key"], one["text"], one["origin"]) for one in found] == [
+        ("Open", "Wócyniś", "memory"),
+        ("Save", "«Save»", "model"),  # the German text is another one
+        ("open", "Wócyniś", "memory"),
+        ("quit", "Skóńcyś", "memory"),
+        ("save", "«Speichern»", "model"),
+    ]
+
+
 def test_the_flags_of_gettext_name_the_syntax_of_placeholders(tmp_path: Path) -> None:
     flags = {
         "a": "fuzzy, c-format",

@@ -729,16 +729,16 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     main([str(toy)])
     written = {name: lines_of(Path(f"runs/toy/{name}/once/scores/test.all.txt")) for name in SHORTCUTS}
     assert written["copied"] == LINES["test"]["north"]
-    # The most frequent translation; none of other sources, and none that lost its placeholder
-    assert written["known"] == ["otevri %S", "zavri", "jih", "", "zde \\n je", "", ""]
+    # The most frequent translation; none of other or further sources, and none that lost its placeholder
+    assert written["known"] == ["otevri %S", "zavri", "jih", "", "", "", ""]
     assert written["near"] == ["otevri %S", "zavri", "jih", "pryc", "zde \\n je", "nech okno", ""]
     rows = {name: read_json(Path(f"docs/results/toy/{name}.json")) for name in SHORTCUTS}
     assert rows["copied"]["baseline"] is None and "memory" not in rows["copied"]
-    assert rows["known"]["baseline"]["run"] == "copied" and rows["known"]["baseline"]["exact_match"]["difference"] > 50
+    assert rows["known"]["baseline"]["run"] == "copied" and rows["known"]["baseline"]["exact_match"]["difference"] > 40
     assert rows["near"]["baseline"]["run"] == "known" and 0 < rows["near"]["baseline"]["exact_match"]["difference"] < 50
-    assert rows["known"]["memory"] == {"sources": ["north", "south"], "rows": 7, "answered": 4, "right": 4}
+    assert rows["known"]["memory"] == {"sources": ["north", "south"], "rows": 7, "answered": 3, "right": 3}
     assert rows["near"]["placeholders"] == {"syntax": "any", "rows": 7, "written": 6, "whole": 5}
-    assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(400 / 7)
+    assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(300 / 7)
     assert all(row["made_of"] == [] for row in rows.values())  # so that they have no cards
     tables = cells_of_page(Path("docs/results/toy.md").read_text("utf-8"))
     header = ["row", "seeds", "exact match", "placeholders", "empty", "flat", "updates", "minutes", "parameters"]
