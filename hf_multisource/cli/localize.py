@@ -105,7 +105,7 @@ def localize(
     if dry_run:
         print(describe_counts(preview(plan)))
         return
-    loaded = load_run(run, num_beams, min_confidence, optimize, device)
+    loaded = load_run(run, search, num_beams, optimize, device)
     search = Options(loaded.num_beams, max_new_tokens, min_confidence)
     settings = describe_settings(places, plan, search, loaded.settings)
     try:
@@ -137,15 +137,13 @@ class Loaded:
     settings: dict[str, Any]
 
 
-def load_run(
-    run: str, num_beams: int | None, min_confidence: float | None, optimize: str | None, device: str | None
-) -> Loaded:
-    """Load a run.
+def load_run(run: str, search: Options, num_beams: int | None, optimize: str | None, device: str | None) -> Loaded:
+    """Load a run, and warn if its confidence was fitted with another search.
 
     Args:
         run: Run folder, model folder or Hub id.
+        search: The longest translation, and the least confidence.
         num_beams: Beam width; None: that of the confidence, or `NUM_BEAMS`.
-        min_confidence: The least confidence; None: none is needed.
         optimize: As `Search` has it.
         device: Torch device; None: the GPU if there is one.
 
@@ -156,7 +154,7 @@ def load_run(
         ValueError: If the model cannot be loaded, or the confidence is needed and missing.
     """
     confidence = Confidence.load(run)
-    if confidence is None and min_confidence is not None:
+    if confidence is None and search.min_confidence is not None:
         raise ValueError(
             f"--min_confidence needs the file confidence.json, which {run} lacks: run `hf-multisource calibrate`"
         )
@@ -165,6 +163,8 @@ def load_run(
             f"--num_beams is {num_beams}; the confidence of {run} is that of translations with {confidence.num_beams}"
         )
     translator = TextTranslator.from_run(run, device=device, optimize=optimize)
+    if confidence is not None:
+        confidence.warn_of_other_search(run, translator.search_settings(search.max_new_tokens))
     model = describe_model(translator.model, translator.processor, [], Search())
     names = ("weights_sha256", "config_sha256", "processor_sha256")
     settings = {

@@ -143,11 +143,11 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
         references,
         sources=translator.sources,
         num_beams=job.num_beams,
+        search=translator.search_settings(job.max_new_tokens),
         weights_sha256=digest,
         facts={
             "split": data.dev,
-            "search": job.search,
-            "optimize": job.optimize,
+            "syntax": job.syntax,
             "command": command,
             "date": datetime.now(timezone.utc).date().isoformat(),
             "versions": {name: version(name) for name in ("hf-multisource", "torch", "transformers")},

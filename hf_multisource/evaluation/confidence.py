@@ -17,6 +17,7 @@ little. NumPy fits the four numbers; scikit-learn, which needs SciPy, would be a
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -33,13 +34,15 @@ from safetensors import SafetensorError, safe_open
 from hf_multisource.data.files import write_json
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject, read_json
-from hf_multisource.messages import first_line, shown
+from hf_multisource.messages import first_line, shown, shown_key
 from hf_multisource.source_kinds import is_absent
+
+logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
 FILE = "confidence.json"  # in the folder of the run
-FORMAT = 1  # version of the file's format
+FORMAT = 2  # version of the file's format
 WEIGHTS = "*.safetensors"
 FEATURES = ("log_score", "log_gap", "present")
 RISING = (0, 1)  # numbers of the features whose weights are never negative
@@ -102,6 +105,7 @@ class Confidence:
         sources: Names of the sources of the translation model.
         num_beams: Beam width of the translations that the model was fitted on; those of another width have other
             scores.
+        search: Further settings of their search, as `Translator.search_settings` returns them.
         weights: One for each of `FEATURES`.
         bias: The bias.
         weights_sha256: Digest of the translation model's weights, as [`digest_weight_files`] computes it.
@@ -110,6 +114,7 @@ class Confidence:
 
     sources: tuple[str, ...]
     num_beams: int
+    search: JsonObject
     weights: tuple[float, ...]
     bias: float
     weights_sha256: str
@@ -124,6 +129,7 @@ class Confidence:
         *,
         sources: Sequence[str],
         num_beams: int,
+        search: JsonObject,
         weights_sha256: str,
         facts: JsonObject | None = None,
     ) -> Confidence:
@@ -135,6 +141,7 @@ class Confidence:
             references: The text that a person wrote for each row.
             sources: Names of the sources.
             num_beams: Beam width of the translations.
+            search: Further settings of their search.
             weights_sha256: Digest of the weights that made the translations.
             facts: Further facts about the translations, which the file records.
 
@@ -161,6 +168,7 @@ class Confidence:
         return cls(
             sources=tuple(sources),
             num_beams=num_beams,
+            search=search,
             weights=tuple(weights.tolist()),
             bias=bias,
             weights_sha256=weights_sha256,
@@ -212,11 +220,31 @@ class Confidence:
             "bias": self.bias,
             "sources": list(self.sources),
             "num_beams": self.num_beams,
+            "search": self.search,
             "weights_sha256": self.weights_sha256,
             "facts": self.facts,
         }
         write_json(path, content)
         return path
+
+    def warn_of_other_search(self, run: str, search: JsonObject) -> None:
+        """Log a warning that names the settings of a search in which it differs from that of the calibration.
+
+        Args:
+            run: What to call the model.
+            search: The settings, as `Translator.search_settings` returns them.
+        """
+        names = [name for name in {**self.search, **search} if self.search.get(name) != search.get(name)]
+        if names:
+            changes = (
+                f"{name} was {shown_key(self.search.get(name))}, is {shown_key(search.get(name))}" for name in names
+            )
+            logger.warning(
+                "the confidence of %s was fitted with another search (%s), so its probabilities may be wrong: use "
+                "those settings, or run `hf-multisource calibrate` with yours",
+                run,
+                "; ".join(changes),
+            )
 
     def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
         """Return the probability that the best candidate equals what a person would write.
@@ -508,6 +536,7 @@ def parse_confidence(content: JsonObject, place: str | Path) -> Confidence:
     return Confidence(
         sources=tuple(sources),
         num_beams=field("num_beams", "a whole number from 2", lambda found: type(found) is int and found >= CANDIDATES),
+        search=field("search", "an object", lambda found: isinstance(found, dict)),
         weights=tuple(float(weight) for weight in weights),
         bias=float(field("bias", "a finite number", _is_number)),
         weights_sha256=field("weights_sha256", "64 hexadecimal digits", _is_digest),

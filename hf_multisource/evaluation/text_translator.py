@@ -24,9 +24,11 @@ from hf_multisource.data.placeholders import ANY, SYNTAXES, PlaceholderTable, br
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window, load_model
 from hf_multisource.evaluation.translating import joined_sources, source_limit
+from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
 
+LENGTH_PENALTY = 1.0  # exponent: scores are sum(log p) / length
 INACTIVE_BEAM_SCORE = -1e8  # lower scores are those of empty beams, which Transformers returns where texts are too few
 
 
@@ -74,6 +76,9 @@ class Translator(Protocol):
     ) -> list[Translation]:
         """Translate rows of texts."""
 
+    def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
+        """Return the settings beside the beam width that the scores depend on."""
+
 
 class TextTranslator:
     """Translates rows of texts, and refuses a row instead of returning a translation whose placeholders are broken.
@@ -86,6 +91,7 @@ class TextTranslator:
             mask tokens, texts are masked; otherwise the model reads them as they are, and translations are only
             checked.
         joined: The `data` section of a run that joined its sources into one; None: the model reads them separately.
+        optimize: How the model was optimised, as `Search` has it.
         max_length: Longest source (of a joined run: of all sources together) and, by default, longest translation, in
             tokens. A row with a longer source is refused.
         batch_size: Rows decoded at once.
@@ -103,6 +109,7 @@ class TextTranslator:
         processor: MultiSourceProcessor,
         *,
         joined: DataRecipe | None = None,
+        optimize: str | None = None,
         max_length: int = 128,
         batch_size: int = 16,
     ) -> None:
@@ -115,6 +122,7 @@ class TextTranslator:
         self.model = model
         self.processor = processor
         self.joined = joined
+        self.optimize = optimize
         self.max_length = max_length
         self.batch_size = batch_size
         self.sources: tuple[str, ...] = tuple(joined.sources if joined else processor.source_names)
@@ -147,6 +155,7 @@ class TextTranslator:
             model,
             processor,
             joined=joined_sources(name),
+            optimize=optimize,
             max_length=source_limit(name, model.config, processor),
         )
 
@@ -183,8 +192,9 @@ class TextTranslator:
         check_at_least(max(2, n_best), num_beams=num_beams)
         check_choice(list(SYNTAXES), syntax=syntax)
         chosen = syntax or remembered_syntax(self.processor.tokenizer) or ANY
-        longest = self.max_length if max_new_tokens is None else max_new_tokens
-        search = Search(num_beams=num_beams, n_best=num_beams, max_new_tokens=longest, max_length=self.max_length)
+        settings = self.search_settings(max_new_tokens)
+        search = Search(num_beams=num_beams, n_best=num_beams, max_length=self.max_length, **settings)
+        longest = search.max_new_tokens
         given = [self._checked(number, row) for number, row in enumerate(rows)]
         read = [self._model_row(row, chosen) for row in given]
         refused = [_refusal(self.sources, row, masked, longest) for row, masked in zip(given, read, strict=True)]
@@ -199,6 +209,21 @@ class TextTranslator:
         for i, hypotheses in zip(left, decoded, strict=True):
             translations[i] = _choose(self._first(given[i]), read[i][TABLE], hypotheses, chosen, n_best)
         return translations
+
+    def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
+        """Return the settings of the search, beside the beam width, that the scores of translations depend on.
+
+        Args:
+            max_new_tokens: As [`translate`] has it.
+
+        Returns:
+            Fields of `Search` by name.
+        """
+        return {
+            "length_penalty": LENGTH_PENALTY,
+            "max_new_tokens": self.max_length if max_new_tokens is None else max_new_tokens,
+            "optimize": self.optimize,
+        }
 
     def _checked(self, number: int, row: Mapping[str, str | None]) -> Row:
         """The row with all sources; None = absent."""

@@ -134,6 +134,8 @@ class Service:
                 f"the confidence is for the sources {', '.join(confidence.sources)}; the model's are "
                 f"{', '.join(self.sources)}"
             )
+        if confidence:
+            confidence.warn_of_other_search("this model", translator.search_settings(max_new_tokens))
         if not CANDIDATES <= self.num_beams <= self.limits.max_beams:
             raise ValueError(
                 f"num_beams is {self.num_beams}; it must be at least {CANDIDATES} and at most max_beams, "

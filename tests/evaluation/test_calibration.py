@@ -17,6 +17,7 @@ from hf_multisource.evaluation import calibration
 from hf_multisource.evaluation.calibration import Calibration, calibrate, describe_confidence
 from hf_multisource.evaluation.confidence import FILE, Confidence
 from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
+from hf_multisource.json_files import JsonObject
 from runs import write_lines
 from scored import make_run
 
@@ -31,6 +32,9 @@ class Learned:
     def __init__(self) -> None:
         self.calls: list[int] = []
         self.options: dict[str, Any] = {}
+
+    def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
+        return {"length_penalty": 1.0, "max_new_tokens": max_new_tokens or 128, "optimize": "int8"}
 
     def translate(self, rows: Sequence[Mapping[str, str | None]], **options: Any) -> list[Translation]:
         self.calls.append(len(rows))
@@ -68,6 +72,8 @@ def test_the_confidence_lies_beside_the_weights_and_says_how_good_it_is(run: Pat
     assert Confidence.load(run) == found
     assert found.sources == ("en", "de")
     assert found.num_beams == 4
+    assert found.search == {"length_penalty": 1.0, "max_new_tokens": 128, "optimize": "int8"}
+    assert found.facts["syntax"] == "html"
     assert learned.options == {"n_best": 2, "num_beams": 4, "max_new_tokens": None, "syntax": "html"}
     assert found.facts["command"] == "the command"
     low, high = (Translation((Candidate("a", score), Candidate("b", score - 0.5))) for score in (-0.9, -0.05))

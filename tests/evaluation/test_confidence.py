@@ -28,6 +28,7 @@ from hf_multisource.evaluation.confidence import (
 from hf_multisource.evaluation.text_translator import Candidate, Translation
 
 SOURCES = ("en", "de")
+SEARCH = {"length_penalty": 1.0, "max_new_tokens": 128, "optimize": None}
 ROW = {"en": "open", "de": "öffnen"}
 RNG = np.random.default_rng(0)
 
@@ -64,7 +65,9 @@ def fitted() -> Confidence:
         score = -float(rng.exponential(0.3))
         translations.append(translated(score, score - float(rng.exponential(0.5))))
         references.append("wócyniś" if rng.random() < np.exp(3 * score) else "zacyniś")
-    return Confidence.fit([ROW] * 400, translations, references, sources=SOURCES, num_beams=5, weights_sha256="0" * 64)
+    return Confidence.fit(
+        [ROW] * 400, translations, references, sources=SOURCES, num_beams=5, search=SEARCH, weights_sha256="0" * 64
+    )
 
 
 @pytest.fixture
@@ -167,7 +170,9 @@ def test_refused_rows_do_not_count_in_the_fit_but_in_the_coverage(fitted: Confid
     assert quality["refused"] == 0
     translations = [translated(-0.1, -0.4), translated(-1.0, -1.1), Translation(()), translated(float("nan"))] * 30
     references = ["wócyniś", "zacyniś", "x", "x"] * 30
-    found = Confidence.fit([ROW] * 120, translations, references, sources=SOURCES, num_beams=5, weights_sha256="0" * 64)
+    found = Confidence.fit(
+        [ROW] * 120, translations, references, sources=SOURCES, num_beams=5, search=SEARCH, weights_sha256="0" * 64
+    )
     quality = found.facts["cross_validation"]
     assert (quality["rows"], quality["refused"], quality["correct"]) == (120, 60, 30)
     assert quality["coverage"][0]["covered"] == 0.5
@@ -178,7 +183,9 @@ def test_too_few_outcomes_of_one_kind_are_refused() -> None:
     translations = [translated(-0.1, -0.2)] * 100
     references = ["wócyniś"] * 81 + ["x"] * 19
     with pytest.raises(ValueError, match=r"^81 of 100 translations equal .* 19 do not; .* at least 20 of each"):
-        Confidence.fit([ROW] * 100, translations, references, sources=SOURCES, num_beams=5, weights_sha256="0" * 64)
+        Confidence.fit(
+            [ROW] * 100, translations, references, sources=SOURCES, num_beams=5, search=SEARCH, weights_sha256="0" * 64
+        )
 
 
 def test_a_stored_confidence_gives_the_same_probabilities(run: Path, fitted: Confidence) -> None:
@@ -221,7 +228,8 @@ def test_weights_that_are_missing_or_damaged_are_named(run: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", 2, "format is 2; this version of hf-multisource reads 1"),
+        ("format", 1, "format is 1; this version of hf-multisource reads 2"),
+        ("search", None, "search is None; it must be an object"),
         ("features", ["log_score"], "features is ['log_score']; it must be the list log_score, log_gap, present"),
         ("weights", [1.0, 2.0], "weights is [1.0, 2.0]; it must be a list of 3 finite numbers"),
         ("weights", [1.0, 2.0, float("nan")], "weights is [1.0, 2.0, nan]; it must be a list of 3 finite numbers"),

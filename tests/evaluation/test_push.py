@@ -70,7 +70,7 @@ def test_the_confidence_travels_with_its_weights(
 
     monkeypatch.setattr(push_module, "upload", upload)
     facts = {"split": "dev", "command": f"hf-multisource calibrate {run}"}
-    stored = Confidence(("en",), 5, (1.0, 0.0, 0.0), 0.0, digest_weight_files(run), facts)
+    stored = Confidence(("en",), 5, {}, (1.0, 0.0, 0.0), 0.0, digest_weight_files(run), facts)
     stored.save(run)
     push.main([str(run), "org/name", "--push"])
     assert FILE in capsys.readouterr().out

@@ -55,19 +55,30 @@ def test_a_model_fills_catalogues_with_whole_placeholders(tmp_path: Path) -> Non
         main(["localize", run, *arguments, "--out", f"{tmp_path}/x", "--min_confidence", "0.5"])
 
 
-def test_the_confidence_of_a_run_stands_beside_each_translation(tmp_path: Path) -> None:
+def test_the_confidence_of_a_run_stands_beside_each_translation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run, sources = save_run(tmp_path / "run"), save_catalogues(tmp_path / "in", len(TEXTS))
-    confidence = Confidence(("en", "de"), 3, (0.0, 0.0, 1.0), -1.0, digest_weight_files(tmp_path / "run"), {})
+    search = {"length_penalty": 1.0, "max_new_tokens": 8, "optimize": None}
+    digest = digest_weight_files(tmp_path / "run")
+    confidence = Confidence(("en", "de"), 3, search, (0.0, 0.0, 1.0), -1.0, digest, {})
     confidence.save(run)
     arguments = ["--target", "dsb", *sources, "--max_new_tokens", "8", "--device", "cpu", "--out", f"{tmp_path}/out"]
     with pytest.raises(SystemExit, match=r"--num_beams is 4; the confidence of .* is that of translations with 3"):
         main(["localize", run, *arguments, "--num_beams", "4"])
     main(["localize", run, *arguments, "--min_confidence", "0.73"])
+    assert not caplog.messages
     record = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert record["settings"]["num_beams"] == 3
     known = [text["confidence"] for text in record["texts"] if text["text"]]
     assert known == [pytest.approx(1 / (1 + math.exp(-1)))] * len(known)  # of two sources
     assert (tmp_path / "out/a.ftl").read_text("utf-8").count("# From: model (confidence 0.73)\n") == len(known) > 0
+    other = [*arguments[:-1], f"{tmp_path}/other", "--optimize", "int8", "--max_new_tokens", "9"]
+    main(["localize", run, *other])
+    assert caplog.messages == [
+        f"the confidence of {run} was fitted with another search (max_new_tokens was 8, is 9; optimize was None, is "
+        "int8), so its probabilities may be wrong: use those settings, or run `hf-multisource calibrate` with yours"
+    ]
 
 
 @pytest.mark.slow

@@ -385,6 +385,15 @@ def test_limits_that_make_no_sense_are_refused(changes: dict[str, Any], message:
     assert str(error.value) == message
 
 
+def test_a_search_that_is_not_that_of_the_confidence_is_named(
+    fake: FakeTranslator, caplog: pytest.LogCaptureFixture
+) -> None:
+    Service(fake, confidence=make_confidence(), max_new_tokens=128)
+    assert not caplog.messages
+    Service(fake, confidence=make_confidence(), max_new_tokens=50)
+    assert "(max_new_tokens was 128, is 50), so its probabilities may be wrong" in caplog.text
+
+
 def test_a_beam_beyond_the_limits_and_a_confidence_of_other_sources_are_refused(fake: FakeTranslator) -> None:
     with pytest.raises(ValueError, match="num_beams is 7; it must be at least 2 and at most max_beams, 6"):
         Service(fake, num_beams=7, limits=LIMITS)

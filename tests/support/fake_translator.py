@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.text_translator import Candidate, Translation
+from hf_multisource.json_files import JsonObject
 
 SECONDS = 20.0  # after which a test gives up waiting
 
@@ -34,6 +35,9 @@ class FakeTranslator:
             raise ValueError(f"cannot translate {failing[0]}")
         return [translated(text, options["n_best"]) for text in texts]
 
+    def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
+        return {"length_penalty": 1.0, "max_new_tokens": max_new_tokens or 128, "optimize": None}
+
     def hold(self) -> None:
         """Let the next batches wait until `free` is set."""
         self.free.clear()
@@ -54,6 +58,7 @@ def make_confidence(**fields: Any) -> Confidence:
     values: dict[str, Any] = {
         "sources": FakeTranslator.sources,
         "num_beams": 4,
+        "search": FakeTranslator().search_settings(),
         "weights": (1.0, 0.5, 0.25),
         "bias": -1.0,
         "weights_sha256": "0" * 64,

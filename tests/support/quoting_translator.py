@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hf_multisource.evaluation.text_translator import Candidate, Translation
+from hf_multisource.json_files import JsonObject
 from kills import Killed
 
 
@@ -31,6 +32,10 @@ class QuotingTranslator:
         self.kill_at = kill_at
         self.asked: list[tuple[dict[str, str | None], str | None]] = []
         self.calls = 0
+
+    def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
+        """Return settings, as `TextTranslator` does."""
+        return {"length_penalty": 1.0, "max_new_tokens": max_new_tokens or 128, "optimize": None}
 
     def translate(
         self,
