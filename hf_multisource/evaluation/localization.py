@@ -401,9 +401,10 @@ def _missing(
         guide = next(iter(ordered.values()), "")
         if is_access_key(key, part) and len(guide.strip()) == 1:
             return MissingText(path, key, part, ordered, syntax, labels_of(key, part), reason, guide)
-        # The message may be a name, such as "menu.open", unless gettext flags it as a format.
+        # The message may be a name, such as "menu.open", unless it has several words or gettext flags it as a format.
         others = [text for text in texts.values() if text != message]
-        if message and (syntax != default or any(same_placeholders(message, text, syntax) for text in others)):
+        is_text = syntax != default or len(message.split()) > 1
+        if message and (is_text or any(same_placeholders(message, text, syntax) for text in others)):
             guide = message
         differing = [*takewhile(lambda language: not same_placeholders(guide, texts[language], syntax), texts)]
         if len(differing) == len(texts):

@@ -11,7 +11,23 @@ from typing import Any
 import pytest
 
 from builders import tiny_config
-from hard_texts import FLUENT, GETTEXT, OLD, PROPERTIES, XML
+from hard_texts import (
+    AROUND,
+    AS_THEY_ARE,
+    FLUENT,
+    GETTEXT,
+    OLD,
+    PROPERTIES,
+    QT,
+    QT_FORMS,
+    XLIFF_1,
+    XLIFF_2,
+    XML,
+    qt,
+    qt_forms,
+    xliff_1,
+    xliff_2,
+)
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.data.catalogue_entries import FUZZY
 from hf_multisource.data.catalogue_files import read_catalogue
@@ -27,6 +43,12 @@ SOURCES = ["en", "de"]
 DSB = "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);"
 PLURALS = {"de": "nplurals=2; plural=(n != 1);", "dsb": DSB}
 GETTEXT_HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {}\\n"\n\n'
+
+
+EMPTY = re.compile(
+    r'(msgstr(\[\d\])? ""|#, [a-z-]+|<target( state="new")?></target>|<segment( state="initial")?>|'
+    r'<translation type="unfinished"></translation>|<numerusform></numerusform>)\n'
+)
 
 
 @cache
@@ -59,6 +81,18 @@ def cases() -> dict[str, tuple[str, str | None, str, str]]:
     for key, (name, en, de) in XML.items():
         around = "<resources>\n{}</resources>\n" if name == "strings.xml" else "<!-- Licence -->\n{}"
         found[key] = (name, around.format(f"{en}\n"), around.format(f"{de}\n"), around.format(""))
+    held = dict(AS_THEY_ARE)
+    for key, (text, forms) in QT_FORMS.items():
+        held[f"qt-{key}"] = ("a.ts", qt_forms(text, forms), qt_forms(text, [""] * 4))
+    for kind, file, table, write in (
+        ("xliff1", "a.xlf", XLIFF_1, xliff_1),
+        ("xliff2", "a.xliff", XLIFF_2, xliff_2),
+        ("qt", "a.ts", QT, qt),
+    ):
+        for key, (message, translation) in table.items():
+            held[f"{kind}-{key}"] = (file, write(message, translation), write(message, None))
+    for key, (name, german, lower) in held.items():
+        found[key] = (name, None, AROUND[name].format("de", german), AROUND[name].format("dsb", lower))
     return found
 
 
@@ -71,6 +105,8 @@ REFUSED = {  # case -> the reason
     "properties-choice": "holds variants of a text, which are to be translated one by one",
     "properties-empty": "the text is empty in the first source",
     "properties-spaces": "the text is empty in the first source",
+    "xliff1-long": r"the source 'en' has \d+ tokens; the model reads at most 256",
+    "xliff1-same-id": "the file has 2 entries with this key",
     "properties-y.accesskey": "no label is found that the access key belongs to",
 }
 WRITTEN = {  # case -> part -> its text, where this is not "X " and the English text
@@ -89,6 +125,11 @@ WRITTEN = {  # case -> part -> its text, where this is not "X " and the English 
     "po-quotes": {"": 'X A "b" \\ c\td'},
     "po-python": {"": "X %(n)s and %(n)s"},
     "android-plural": {"[one]": "X %d day"} | dict.fromkeys(["[two]", "[few]", "[other]"], "X %d days"),
+    "xliff1-only": {"": '<x id="1"/>'},
+    "xliff1-blanks": {"": " %1$s "},
+    "xliff1-empty": {"": "X etwas"},  # German is the only source
+    "qt-same": {"": "%1"},
+    "qt-vanished": {},  # the program has no such message any more
     "properties-x.accesskey": {"": "X"},  # of "X Save"; the English one, Q, is not in it
 }
 
@@ -114,16 +155,16 @@ def test_a_hard_text_is_written_exactly_or_refused(case: str, tmp_path: Path, mo
         assert new == {} and [one["state"] for one in texts.values()] == ["refused"]
         assert re.search(REFUSED[case], texts[""]["reason"])
     else:
-        entries = read_catalogue(file, (english or "").encode()).entries
-        expected = {one.part: f"X {one.text}" for one in entries if key in (None, one.key)}
+        entries = read_catalogue(file, (empty if english is None else english).encode()).entries
+        expected = {one.part: f"X {one.source or one.text}" for one in entries if key in (None, one.key)}
         assert {part: one.text for part, one in new.items()} == WRITTEN.get(case, expected)
         assert all(one["text"] == new[part].text for part, one in texts.items())
     # Lines are added; only an empty translation, and the flags beside it, give way.
     old, lines = (text.splitlines(keepends=True) for text in (empty, content.decode()))
     steps = difflib.SequenceMatcher(None, old, lines, autojunk=False).get_opcodes()
     gone = [line for kind, start, end, *_ in steps if kind in ("replace", "delete") for line in old[start:end]]
-    assert all(re.fullmatch(r'msgstr(\[\d\])? ""\n|#, [a-z-]+\n', line) for line in gone)
+    assert all(EMPTY.fullmatch(line) for line in gone)
 
 
-def test_the_cases_are_at_least_forty() -> None:
-    assert len(CASES) >= 40 and {*REFUSED, *WRITTEN} <= {*CASES}
+def test_the_cases_are_more_than_eighty() -> None:
+    assert len(CASES) > 80 and {*REFUSED, *WRITTEN} <= {*CASES}

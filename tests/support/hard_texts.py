@@ -82,3 +82,98 @@ XML = {  # name -> file name, and the entry in English and German
     "dtd-entity": ("a.dtd", '<!ENTITY a "See &brand; &amp; x">', '<!ENTITY a "Siehe &brand; &amp; x">'),
     "dtd-quotes": ("a.dtd", "<!ENTITY a 'A \"b\" c'>", "<!ENTITY a 'Ein \"b\" c'>"),
 }
+
+
+# Files that hold the English messages: name of a case -> the message and its German translation, or both German plural
+# forms. `AS_THEY_ARE` has whole entries, in German and in the target.
+def xliff_1(text: str, translation: str | None, attributes: str = 'id="a"') -> str:
+    target = "" if translation is None else f"<target>{translation}</target>\n"
+    return f"<trans-unit {attributes}>\n<source>{text}</source>\n{target}<note>a note</note>\n</trans-unit>\n"
+
+
+def xliff_2(text: str, translation: str | None, attributes: str = "") -> str:
+    target = "" if translation is None else f"<target>{translation}</target>\n"
+    return f"<segment{attributes}>\n<source>{text}</source>\n{target}</segment>\n"
+
+
+def qt(text: str, translation: str | None, attributes: str = "") -> str:
+    kind = ' type="unfinished"' if translation is None else ""
+    body = f"<source>{text}</source>\n<translation{kind}>{translation or ''}</translation>\n"
+    return f"<message{attributes}>\n{body}</message>\n"
+
+
+def qt_forms(text: str, translations: list[str]) -> str:
+    kind = ' type="unfinished"' if not any(translations) else ""
+    forms = "".join(f"<numerusform>{one}</numerusform>\n" for one in translations)
+    body = f"<source>{text}</source>\n<translation{kind}>\n{forms}</translation>\n"
+    return f'<message numerus="yes">\n{body}</message>\n'
+
+
+XLIFF_1 = {
+    "nested": ('A <g id="1">b <g id="2">c</g></g> &amp; <x id="3"/>', '<g id="1">b <g id="2">c</g></g> <x id="3"/> A'),
+    "twice": ("%s and %s", "%s und %s"),
+    "escaped": ("&lt;b&gt; &amp;amp; &quot;q&quot; ]]&gt;", "&lt;b&gt; &amp;amp; „q“ ]]&gt;"),
+    "cdata": ("<![CDATA[<b>x</b> & y]]>", "<![CDATA[<b>x</b> & y]]>"),
+    "blanks": (" %1$s ", " %1$s "),
+    "only": ('<x id="1"/>', '<x id="1"/>'),
+    "lost-in-one": ('Open <x id="1"/>', "Öffnen"),
+    "right-to-left": ("\u2067{0} \u05e9\u05dc\u05d5\u05dd\u2069", "Hallo {0}"),
+    "long": (LONG.strip(), "Ein langer Text"),
+    "empty": ("", "etwas"),
+}
+XLIFF_2 = {
+    "codes": ('Press <ph id="1"/> or <pc id="2">Esc</pc>', '<ph id="1"/> oder <pc id="2">Esc</pc>'),
+    "mark": ('<mrk id="m" type="term">Term</mrk> {0}', '<mrk id="m" type="term">Begriff</mrk> {0}'),
+    "split-code": ('<sc id="1"/>Bold<ec startRef="1"/>', '<sc id="1"/>Fett<ec startRef="1"/>'),
+    "character": ('A <cp hex="0001"/> b', 'A <cp hex="0001"/> b'),
+    "lines": ("One\nTwo %s", "Eins\nZwei %s"),
+}
+QT = {
+    "menu": ("&amp;Open %1…", "%1 &amp;öffnen…"),
+    "ordered": ("%2 of %1 (%L3)", "%2 von %1 (%L3)"),
+    "rich": ("&lt;b&gt;%1&lt;/b&gt; &amp;amp; x", "&lt;b&gt;%1&lt;/b&gt; &amp;amp; x"),
+    "percent": ("100 % of %1", "100 % von %1"),
+    "byte": ('A<byte value="x7"/> b', 'A<byte value="x7"/> b'),
+    "same": ("%1", "%1"),
+}
+QT_FORMS = {"plural": ("%n file(s) in %1", ["%n Datei in %1", "%n Dateien in %1"])}
+AS_THEY_ARE = {  # name -> the kind of file, and the entry in German and in the target
+    "xliff1-same-id": ("a.xlf", xliff_1("One", "Eins") * 2, xliff_1("One", None) * 2),
+    "xliff1-fixed": ("a.xlf", *[xliff_1("One", text, 'id="a" translate="no"') for text in ("Eins", None)]),
+    "xliff1-new": (
+        "a.xlf",
+        xliff_1("One", "Eins"),
+        xliff_1("One", "").replace("<target>", '<target state="new">'),
+    ),
+    "xliff2-segments": (
+        "a.xliff",
+        f"{xliff_2('One. ', 'Eins. ')}<ignorable>\n<source> </source>\n</ignorable>\n{xliff_2('Two %s', 'Zwei %s')}",
+        f"{xliff_2('One. ', None)}<ignorable>\n<source> </source>\n</ignorable>\n{xliff_2('Two %s', None)}",
+    ),
+    "xliff2-initial": ("a.xliff", xliff_2("One", "Eins"), xliff_2("One", "", ' state="initial"')),
+    "qt-comment": (
+        "a.ts",
+        *[
+            "".join(qt("Open", text and f"{text} {i}").replace("<tr", f"<comment>{i}</comment>\n<tr") for i in (1, 2))
+            for text in ("Auf", None)
+        ],
+    ),
+    "qt-variants": (
+        "a.ts",
+        qt("Open", "<lengthvariant>Öffnen</lengthvariant>"),
+        qt("Open", None).replace("></tr", "><lengthvariant></lengthvariant></tr"),
+    ),
+    "qt-vanished": (
+        "a.ts",
+        qt("Open", "Öffnen"),
+        qt("Open", "Wócyniś").replace("<translation>", '<translation type="vanished">'),
+    ),
+}
+AROUND = {  # kind of file -> what is around an entry
+    "a.xlf": '<xliff version="1.2">\n<file original="a" source-language="en" target-language="{}">\n<body>\n{}</body>\n'
+    "</file>\n</xliff>\n",
+    "a.xliff": '<xliff version="2.0" srcLang="en" trgLang="{}">\n<file id="f">\n<unit id="a">\n{}</unit>\n</file>\n'
+    "</xliff>\n",
+    "a.ts": '<!DOCTYPE TS>\n<TS version="2.1" language="{}" sourcelanguage="en">\n<context>\n<name>C</name>\n{}'
+    "</context>\n</TS>\n",
+}
