@@ -28,6 +28,7 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
 
+REPLACEMENT = "\ufffd"  # what tokens become that are some of the bytes of a character
 LENGTH_PENALTY = 1.0  # exponent: scores are sum(log p) / length
 INACTIVE_BEAM_SCORE = -1e8  # lower scores are those of empty beams, which Transformers returns where texts are too few
 
@@ -306,4 +307,6 @@ def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) ->
         text = restore_masked(masked, table) if table.texts else f"{table.start}{masked.strip()}{table.end}"
     except ValueError as error:
         return "", str(error)
+    if REPLACEMENT in text and REPLACEMENT not in source:
+        return text, "the translation has a character of which a part is missing (U+FFFD)"
     return text, " ".join(broken_placeholders(source, text, syntax))

@@ -75,7 +75,8 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) 
 
 
 @pytest.mark.parametrize("longest", [3, 4, 7])
-def test_forced_placeholders_leave_room_for_the_end(longest: int) -> None:
+def test_forced_placeholders_leave_room_for_the_end(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_translator, "REPLACEMENT", "\0")  # the model writes bytes at random
     rows = [{"en": "Open %1$S in %2$S"}, {"en": "%1$S%2$S"}]
     for translation in make_translator().translate(rows, max_new_tokens=longest):
         assert translation.candidates, translation.refused
@@ -119,6 +120,7 @@ def test_without_mask_tokens_texts_are_read_as_they_are_and_checked(monkeypatch:
         ([Hypothesis("Foo <ph1> { $x }", -1.0), Hypothesis("Foo", -2.0)], r"\{ \$x \} is not in the source"),
         ([Hypothesis("Foo <ph1>", -1.0, is_cut=True)], "it has no end|has no end"),
         ([Hypothesis("  ", -1.0)], "is empty"),
+        ([Hypothesis("Foo\ufffd <ph1>", -1.0)], r"has a character of which a part is missing \(U\+FFFD\)"),
     ],
 )
 def test_a_row_is_refused_if_the_whole_beam_is_broken(
@@ -142,6 +144,11 @@ def test_broken_cut_equal_and_empty_beams_are_passed_over(monkeypatch: pytest.Mo
     )
     found = make_translator().translate([{"en": "Open %S"}], n_best=4, num_beams=6)[0]
     assert [(one.text, one.score) for one in found.candidates] == [("Bar %S", -2.0), ("%S", -3.0)]
+
+
+def test_a_replacement_character_of_a_source_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_as(monkeypatch, Hypothesis("Foo \ufffd", -1.0))
+    assert make_translator().translate([{"en": "\ufffd is shown"}])[0].candidates[0].text == "Foo \ufffd"
 
 
 @pytest.mark.parametrize(
