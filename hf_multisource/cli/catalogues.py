@@ -31,6 +31,9 @@ def catalogues(
         str, typer.Option("--source_language", help="Language of the messages in gettext, Qt and XLIFF files.")
     ] = "en",
     target: Annotated[str | None, typer.Option("--target", help="Language that no row may lack.")] = None,
+    drop_copies: Annotated[
+        bool, typer.Option("--drop_copies", help="Texts of the target equal to the source language's alone are absent.")
+    ] = False,
     min_languages: Annotated[int, typer.Option("--min_languages", help="Fewest languages of a row.")] = 2,
     dev: Annotated[float, typer.Option("--dev", help="Share of the files in the dev split.")] = 0.1,
     test: Annotated[float, typer.Option("--test", help="Share of the files in the test split.")] = 0.1,
@@ -60,6 +63,7 @@ def catalogues(
         paths=parse_paths(paths or ()),
         source_language=source_language,
         target=target,
+        drop_copies=drop_copies,
         min_languages=min_languages,
         dev=dev,
         test=test,

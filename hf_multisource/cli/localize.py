@@ -52,6 +52,9 @@ def localize(
         list[str] | None,
         typer.Option("--memory", metavar="FOLDER ...", help="Training rows that `hf-multisource catalogues` wrote."),
     ] = None,
+    drop_copies: Annotated[
+        bool, typer.Option("--drop_copies", help="Learn nothing from texts equal to the source language's alone.")
+    ] = False,
     min_confidence: Annotated[
         float | None,
         typer.Option("--min_confidence", help="Write no translation of the model whose probability is lower."),
@@ -92,6 +95,7 @@ def localize(
         target_path=Path(path) if equals else None,
         codes=parse_pairs("codes", codes or (), "en=en-GB"),
         source_language=source_language,
+        drop_copies=drop_copies,
     )
     search = Options(NUM_BEAMS if num_beams is None else num_beams, max_new_tokens, min_confidence)
     check_places(places, out)

@@ -36,6 +36,7 @@ SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
 NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
+LONGEST_PATH = 60  # characters of a path that are shown
 SHOWN = 5  # examples of what was not handled, by language
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
@@ -50,6 +51,8 @@ class Selection:
         paths: Language -> the place of its catalogues, instead of the pattern.
         source_language: The language of messages that stand in other languages' files, as in gettext.
         target: A language that no row may lack; None: none.
+        drop_copies: Whether texts of the target are absent that [`is_copy`] takes for untranslated ones. They are
+            counted anyway, in all languages.
         min_languages: Fewest languages of a row.
         dev: Share of the files in the dev split.
         test: Share of the files in the test split.
@@ -60,6 +63,7 @@ class Selection:
     paths: Mapping[str, str] = field(default_factory=dict)
     source_language: str = "en"
     target: str | None = None
+    drop_copies: bool = False
     min_languages: int = 2
     dev: float = 0.1
     test: float = 0.1
@@ -79,6 +83,8 @@ class Selection:
                 raise ValueError(f"the code of {language!r} is {self.code(language)!r}; it must be like de or pt-BR")
         if self.target is not None and self.target not in self.languages:
             raise ValueError(f"target is {self.target!r}; the languages are {', '.join(self.languages)}")
+        if self.drop_copies and self.target is None:
+            raise ValueError("drop_copies is true, and there is no target, whose texts would be dropped: name it")
         if not 1 <= self.min_languages <= len(self.languages):
             raise ValueError(f"min_languages is {self.min_languages}; it must be from 1 to {len(self.languages)}")
         if min(self.dev, self.test) < 0 or not self.dev + self.test < 1:
@@ -153,9 +159,9 @@ class CatalogueCounts:
         lines += [f"{rule}: {number} rows" for rule, number in self.rows.items() if rule not in SPLITS]
         lines += [f"{split}: {self.rows[split]} rows from {self.files[split]} files" for split in SPLITS]
         for language, examples in self.unhandled.items():
-            lines.append(f"not handled, {language}, for example: {'; '.join(examples)}")
+            lines.append(f"not handled, {language}, for example: {'; '.join(map(shown_place, examples))}")
         for language, found in self.unread.items():
-            lines.append(f"not read, {language}, for example: {'; '.join(map(shown_key, found[:SHOWN]))}")
+            lines.append(f"not read, {language}, for example: {'; '.join(map(shown_place, found[:SHOWN]))}")
         return "\n".join(lines)
 
 
@@ -168,6 +174,8 @@ STATES = {
     FUZZY: "fuzzy (absent)",
 }
 EMPTY, EQUAL = "empty (absent)", "equal to {} (kept)"
+KEPT_COPIES = "of these, where all other languages have other texts (kept)"
+DROPPED_COPIES = "equal to {}, where all other languages have other texts (absent)"
 FROM_SOURCE = "texts from the source side of other languages' files"
 NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only where there are any
 ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"
@@ -225,6 +233,7 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
             "paths": {**selection.paths},
             "source_language": selection.source_language,
             "target": selection.target,
+            "drop_copies": selection.drop_copies,
             "min_languages": selection.min_languages,
             "dev": selection.dev,
             "test": selection.test,
@@ -273,7 +282,7 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
     if lacking := [name for name, files in found.items() if not files and name != selection.source_language]:
         code = selection.code(lacking[0])
         place_of = selection.paths.get(lacking[0], pattern.replace(LANG, code))
-        others = [f"; not read: {shown_key(one)}" for one in counts.unread.get(lacking[0], ())[:1]]
+        others = [f"; not read: {shown_place(one)}" for one in counts.unread.get(lacking[0], ())[:1]]
         raise ValueError(
             f"{place_of} has no catalogue of {lacking[0]!r} (code {code}); catalogues are {', '.join(NAMES)}"
             f"{''.join(others)}"
@@ -376,6 +385,31 @@ def _only(places: Sequence[Path], language: str) -> Path:
     if len(places) > 1:
         raise ValueError(f"{len(places)} places fit the language {language!r}: {places[0]}, {places[1]}; name one")
     return places[0]
+
+
+def path_tail(path: str) -> str:
+    """Return the end of a path, which tells more than its beginning.
+
+    Args:
+        path: The path.
+
+    Returns:
+        The path, or its last `LONGEST_PATH` characters.
+    """
+    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
+
+
+def shown_place(text: str) -> str:
+    """Return a path and what is said about it as a line shows them: without control characters, shortened.
+
+    Args:
+        text: The path, a colon, and the rest.
+
+    Returns:
+        The end of the path, and the rest.
+    """
+    path, colon, rest = text.partition(": ")
+    return f"{shown_key(path_tail(path))}{colon}{shown_key(rest)}"
 
 
 def neutral_path(path: str, code: str) -> str:
@@ -505,9 +539,29 @@ def _add_sources(
         if row.get(language) is None and source.strip():
             row[language] = source
             counts.count(FROM_SOURCE, language)
-        for other, text in row.items():
-            if other != language and text is not None and text == row.get(language):
-                counts.count(EQUAL.format(language), other)
+        others = {name: text for name, text in row.items() if name != language and text is not None}
+        for name, text in others.items():
+            copied = is_copy(text, row.get(language), [one for other, one in others.items() if other != name])
+            if copied and selection.drop_copies and name == selection.target:
+                counts.count(DROPPED_COPIES.format(language), name)
+                row[name] = None
+            elif text == row.get(language):
+                counts.count(EQUAL.format(language), name)
+                counts.count(KEPT_COPIES, name, int(copied))
+
+
+def is_copy(text: str, source: str | None, others: Sequence[str]) -> bool:
+    """Return whether a text seems to be untranslated: it is the source's, and no other language has kept that.
+
+    Args:
+        text: The text.
+        source: The text in the source language; None: there is none.
+        others: The texts of the further languages.
+
+    Returns:
+        The answer. Names, which other languages keep, too, are no copies; without other languages, it is not known.
+    """
+    return text == source and bool(others) and source not in others
 
 
 def apply_row_rules(rows: Iterator[Row], selection: Selection, counts: CatalogueCounts) -> Iterator[Row]:

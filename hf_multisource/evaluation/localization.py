@@ -40,7 +40,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import LANG, describe_unread, read_place
+from hf_multisource.data.catalogues import LANG, describe_unread, is_copy, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
@@ -79,6 +79,8 @@ class Places:
         codes: Language -> its code in paths, of languages whose code is not their name.
         source_language: The language of the messages themselves in gettext files, and in Qt and XLIFF files that do not
             name it.
+        drop_copies: Whether the memory leaves out translations of the target that seem to be untranslated, as
+            [`is_copy`] says.
     """
 
     target: str
@@ -86,6 +88,7 @@ class Places:
     target_path: Path | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
     source_language: str = "en"
+    drop_copies: bool = False
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -338,7 +341,9 @@ def _plan_file(
         for part, entry in parts.items():
             if not is_access_key(key, part):
                 texts = _sources(views, key, part, entry.markup, rule, syntax_of(entry, default))
-                memory.add(texts, entry.text, key=f"{key}\x04{part}")
+                others = [text for name, text in texts.items() if name != places.source_language]
+                if not (places.drop_copies and is_copy(entry.text, texts.get(places.source_language), others)):
+                    memory.add(texts, entry.text, key=f"{key}\x04{part}")
     order = (*places.sources, places.source_language)
     missing = tuple(_missing(catalogue, reference, views, rule, path, order))
     states = Counter(entry.state for entry in catalogue.entries)

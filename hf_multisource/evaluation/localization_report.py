@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from hf_multisource.data.catalogues import path_tail, shown_place
 from hf_multisource.evaluation.localization import Plan, count_sources
 from hf_multisource.evaluation.localization_answers import ACCESS_KEY, MODEL, ORIGINS, Answer, answer_from_memory
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown_key
 
-LONGEST = 60  # characters of a path that are shown
 SHOWN = 3  # examples of texts that were refused for the same reason
 
 
@@ -79,7 +79,7 @@ def describe_counts(counts: JsonObject) -> str:
     rows = {path: [found.get(name, 0) for name in names] for path, found in counts["files"].items()}
     total = [sum(column) for column in zip(*rows.values(), strict=True)]
     lines = {path: numbers for path, numbers in rows.items() if numbers[names.index("missing")]}
-    cells = [["file", *names], *([shown_key(_tail(path)), *map(str, row)] for path, row in lines.items())]
+    cells = [["file", *names], *([shown_key(path_tail(path)), *map(str, row)] for path, row in lines.items())]
     cells.append([f"all {len(rows)} files", *map(str, total)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     table = [
@@ -92,17 +92,12 @@ def describe_counts(counts: JsonObject) -> str:
     sources = ", ".join(f"{count} from {number}" for number, count in counts["sources"].items())
     table.append(f"sources of the missing texts: {sources or 'none is missing'}")
     for reason, found in counts["refused"].items():
-        examples = "; ".join(shown_key(_tail(one)) for one in found["examples"])
+        examples = "; ".join(shown_key(path_tail(one)) for one in found["examples"])
         table.append(f"refused, {found['texts']}: {reason}, for example {examples}")
     for language, found in counts.get("unread", {}).items():
-        examples = "; ".join(map(shown_key, found["examples"]))
+        examples = "; ".join(map(shown_place, found["examples"]))
         table.append(f"not read of {language!r}, {found['number']}: {examples}")
     return "\n".join(table)
-
-
-def _tail(path: str) -> str:
-    """The end of a path, which tells more than its beginning."""
-    return path if len(path) <= LONGEST else f"…{path[1 - LONGEST :]}"
 
 
 __all__ = ["count_answers", "describe_counts", "preview"]

@@ -92,6 +92,8 @@ class CatalogueRecipe:
             codes.
         paths: Places of catalogues by name, for sources and the target that `data.path` does not give.
         source_language: Name or code of the language of the messages in gettext, Qt and XLIFF files.
+        drop_copies: Whether texts of the target are absent that equal the source language's alone, and seem to be
+            untranslated.
         min_languages: Fewest columns of a row that have a text; the target is one of them, which no row lacks.
         dev: Share of the files in the split "dev".
         test: Share of the files in the split "test".
@@ -100,6 +102,7 @@ class CatalogueRecipe:
     codes: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     source_language: str = Selection.source_language
+    drop_copies: bool = Selection.drop_copies
     min_languages: Annotated[int, Field(ge=1)] = Selection.min_languages
     dev: Annotated[float, Field(ge=0, lt=1)] = Selection.dev
     test: Annotated[float, Field(ge=0, lt=1)] = Selection.test

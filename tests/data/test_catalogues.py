@@ -224,6 +224,28 @@ def test_each_rule_counts(tmp_path: Path) -> None:
     assert counts(tmp_path / "target")["without the target (dropped)"] == 10
 
 
+def test_texts_that_only_the_target_has_in_english_are_counted_and_can_be_dropped(tmp_path: Path) -> None:
+    texts = {  # English, German, Sorbian
+        "copy": ("Messages", "Nachrichten", "Messages"),
+        "name": ("Firefox", "Firefox", "Firefox"),
+        "own": ("Open", "Öffnen", "Wócyniś"),
+        "alone": ("Quit", None, "Quit"),
+    }
+    for i, language in enumerate(LANGUAGES):
+        lines = [f"{key} = {row[i]}\n" for key, row in texts.items() if row[i] is not None]
+        write_tree(tmp_path, {f"l10n/{language}/a.ftl": "".join(lines)})
+    place = tmp_path / "l10n/{lang}"
+    rows = make(place, tmp_path / "kept", target="dsb")["train"]
+    assert len(rows) == 4
+    equal = {"equal to en (kept)": {"de": 1, "dsb": 3}}
+    hint = "of these, where all other languages have other texts (kept)"
+    assert {**equal, hint: {"de": 0, "dsb": 1}}.items() <= counts(tmp_path / "kept").items()
+    assert make(place, tmp_path / "dropped", target="dsb", drop_copies=True)["train"] == rows[1:]
+    dropped = {"equal to en, where all other languages have other texts (absent)": {"dsb": 1}}
+    assert {**dropped, "equal to en (kept)": {"de": 1, "dsb": 2}}.items() <= counts(tmp_path / "dropped").items()
+    assert make(place, tmp_path / "other", target="de", drop_copies=True)["train"] == rows[:3]  # not of a source
+
+
 def test_the_source_side_is_a_language_if_it_has_no_file_of_its_own(tmp_path: Path) -> None:
     unit = (
         '<file original="a" source-language="{}"><trans-unit id="1">'
@@ -324,6 +346,7 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
         ({"paths": {"fr": "fr"}}, r"paths has 'fr'; the languages are en, de, dsb"),
         ({"codes": {"en": "../en"}}, r"the code of 'en' is '\.\./en'; it must be like de or pt-BR"),
         ({"target": "fr"}, r"target is 'fr'; the languages are en, de, dsb"),
+        ({"drop_copies": True}, "drop_copies is true, and there is no target, whose texts would be dropped: name it"),
         ({"min_languages": 4}, r"min_languages is 4; it must be from 1 to 3"),
         ({"dev": 0.5, "test": 0.5}, r"dev is 0\.5 and test is 0\.5; both must be 0 or more, their sum below 1"),
         ({"dev": -0.1}, r"dev is -0\.1 and test is"),
@@ -384,12 +407,16 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 
 def test_texts_that_are_not_handled_are_counted_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixed = "".join(f"m{i} = a {{ $n ->\n   *[a] b\n}}\n" for i in range(9))
-    write_tree(tmp_path, {"en/a.ftl": "k = v\n", "de/a.ftl": f"k = w\n{mixed}"})
+    deep = "/".join(["folder"] * 20)
+    write_tree(tmp_path, {f"en/{deep}/a.ftl": "k = v\n", f"de/{deep}/a.ftl": f"k = w\n{mixed}"})
     command = ["catalogues", f"{tmp_path}/{{lang}}", "--languages", "en", "de", "--dev", "0", "--test", "0"]
     main([*command, "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
     assert "\nnot handled: de 9\n" in printed
-    assert printed.count("a selector inside a text or another selector") == 5
+    assert (
+        printed.count("/folder/folder/a.ftl: m") == printed.count("a selector inside a text or another selector") == 5
+    )
+    assert "…" in printed and str(tmp_path / "de") not in printed
 
 
 def test_files_that_only_have_the_name_of_a_catalogue_are_counted_and_named(

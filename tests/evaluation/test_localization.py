@@ -344,6 +344,13 @@ def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) 
     assert {name: text["text"] for name, text in texts.items()} == {"a": "«Open %S»", "b": "Skóńcyś"}
 
 
+@pytest.mark.parametrize("drop_copies", [False, True])
+def test_the_memory_can_leave_out_what_nobody_has_translated(tmp_path: Path, drop_copies: bool) -> None:
+    files = {"en/a.properties": "a=Open\nb=Open\n", "de/a.properties": "a=Auf\nb=Auf\n", "dsb/a.properties": "a=Open\n"}
+    _, texts = filled(plan_of(tmp_path, files, drop_copies=drop_copies), tmp_path / "out")
+    assert origins(texts) == {"b": "model" if drop_copies else "memory"}
+
+
 def test_a_translation_of_fewer_sources_than_the_memory_has_is_none_of_the_memory(tmp_path: Path) -> None:
     files = {"en/a.properties": "a=Open\nb=Quit\n", "de/a.properties": "b=Beenden\n"}
     plan = plan_of(tmp_path, files)

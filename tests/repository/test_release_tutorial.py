@@ -54,6 +54,7 @@ def catalogue(language: str, name: str) -> str:
     start = rng.randrange(10**6)
     lines = [f"m{i} = {message(language, start + i, rng)}" for i in range(MESSAGES)]
     lines += ["same = { $same } 1.0", "twice = Lisk", "gone = Mozilla" * (language != "dsb")]
+    lines += [f"only-{one} = {'bal' if language in ('en', one) else f'bal{language}'}" for one in LANGUAGES]
     if language == "cs":
         lines.append("odd = Mam { $n ->\n    [one] jedno\n   *[other] moc\n } oken")
     return "# Licence: made up\n\n" + "\n".join(lines) + "\n"
