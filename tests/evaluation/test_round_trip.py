@@ -121,6 +121,7 @@ def test_compiled_gettext_files_become_catalogues_that_msgfmt_checks(tmp_path: P
     assert found["messages"]["removed"] == 3 and found["checker"] == "msgfmt --check"
     assert found["result"]["by_origin"]["model"] == {"texts": 3, "filled": 3, "right": 0}
     assert found["restored"]["refused"] == 0 and found["check"] == {"before": 0, "after": 0, "new": 0, "examples": []}
+    assert set(found["result"]["by_origin"]) == {"all", "model"}
     found = results(tmp_path / "out.json", [*line, "--target", "dsb"])["gettext"]
     assert found["result"]["missing"] == 6 and found["result"]["right_share"] is None
     assert found["texts"] == {"all": 0, "removed": 0, "seen_in_training": None} and found["check"]["after"] == 0

@@ -250,8 +250,10 @@ def check_gettext(tree: Path) -> list[str]:
     return found
 
 
-def compare(record: JsonObject, originals: Mapping[Text, str], seen: Collection[Text]) -> JsonObject:
-    """Compare the answers with the removed texts."""
+def compare(
+    record: JsonObject, originals: Mapping[Text, str], is_seen: Callable[[Text], bool] | None = None
+) -> JsonObject:
+    """Compare the answers with the removed texts; `is_seen` says whether the model has learned from a text."""
     answers = {(one["file"], one["key"], one["part"]): one for one in record["texts"]}
     groups: dict[str, Counter[str]] = {}
     reasons: dict[str, list[str]] = {}
@@ -260,7 +262,8 @@ def compare(record: JsonObject, originals: Mapping[Text, str], seen: Collection[
         if origin == "refused":
             reasons.setdefault(one["reason"], []).append("/".join(text))
         right = text in originals and one["text"] == originals[text] and origin != "refused"
-        for name in (origin, "all", "seen" if text in seen else "unseen"):
+        learned = [] if is_seen is None else ["seen" if is_seen(text) else "unseen"]
+        for name in (origin, "all", *learned):
             groups.setdefault(name, Counter()).update(texts=1, filled=int(origin != "refused"), right=int(right))
     whole = groups.get("all", Counter())
     number = len(originals)
@@ -288,9 +291,9 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
     original = read_language(place, target, codes.get(target, target), work / "original" / target) if place else {}
     texts = {name: texts_of(files) for name, files in sources.items()}
     originals, guide = texts_of(original), next(iter(texts))
-    for path in {path for path in original if path.endswith(".po")}:
-        held = original[path].entries
-        texts.setdefault("en", {}).update({(path, one.key, one.part): one.source for one in held if one.source})
+    for catalogue in [one for files in (original, *sources.values()) for one in files.values()]:
+        held = {(catalogue.path, one.key, one.part): one.source for one in catalogue.entries if one.source}
+        texts.setdefault("en", {}).update(held)  # the messages of gettext files
     known = read_known(args.run, [*places, "en"], target) if args.run else Known()
 
     def pair(text: Text) -> tuple[str, str]:
@@ -312,7 +315,6 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
         raise ValueError(
             f"nothing is removed: {len(allowed)} messages can be (--files {args.files}, --share {args.share})"
         )
-    seen = {text for text in removed if is_seen(text)}
     cut: Files = {}
     for path, catalogue in original.items():
         keys = {key for other, key in drawn if other == path}
@@ -338,6 +340,7 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
         places_of = Places(target, at, work / "cut" / target if place else None, codes)
         copies = Copies([*places], args.copy)
         record = localize(make_plan(places_of, [*places]), filled, {}, lambda: (copies, None), Options())
+    seen = sum(map(is_seen, removed)) if args.run else None
     compiled = any(path.suffix == ".po" for path in filled.rglob("*"))
     if compiled:
         check = describe_check(check_gettext(work / "original" / target), check_gettext(filled))
@@ -356,9 +359,9 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
         "drawn_from": args.files,
         "files": {"all": len(original), **Counter(split or "unknown" for split in splits.values() if args.run)},
         "messages": {"all": len(whole), "drawn_from": len(allowed), "removed": len(drawn), "of_files": files},
-        "texts": {"all": len(originals), "removed": len(removed), "seen_in_training": len(seen) if args.run else None},
+        "texts": {"all": len(originals), "removed": len(removed), "seen_in_training": seen},
         "restored": restore(original, cut, sources[guide], removed.keys()),
-        "result": compare(record, removed, seen),
+        "result": compare(record, removed, is_seen if args.run else None),
         "checker": "msgfmt --check" if compiled else "compare-locales",
         "check": check,
     }
