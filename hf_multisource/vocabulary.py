@@ -13,7 +13,6 @@ from .inference import KINDS
 LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
 LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the memory
-SAFE = 60.0  # a highest logit whose power of e, or 100,000 of them, fits into float32 well
 ID_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 BLOCK = 64  # tokens of which the highest logit is looked at first
 
@@ -53,22 +52,21 @@ def best_tokens(
 
 
 def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Return the highest log-probabilities of logits, which are overwritten on CPUs, and their ids."""
     on_cpu = logits.device.type == "cpu"
     rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if on_cpu else len(logits)
-    maxima, norms, scratch = [], [], torch.empty_like(logits[:rows])
-    for part in logits.split(rows):  # all passes over a part while it is in the cache
+    log_probs = logits if on_cpu else torch.empty_like(logits)
+    maxima = []
+    for part, found in zip(
+        logits.split(rows), log_probs.split(rows), strict=True
+    ):  # all passes while it is in the cache
         if bias is not None:
             part += bias
-        maxima.append(block_maxima(part))
-        peak, powers = maxima[-1].amax(dim=1, keepdim=True), scratch[: len(part)]
-        if on_cpu and peak.abs().max() < SAFE:
-            norms.append(torch.exp(part, out=powers).sum(dim=1, keepdim=True).log())
-        else:
-            norms.append(peak + torch.sub(part, peak, out=powers).exp_().sum(dim=1, keepdim=True).log())
-    values, ids = highest(logits, torch.cat(maxima), count)
-    logs = values - torch.cat(norms)
-    rest = (1.0 - logs.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
-    return torch.cat([logs, rest], dim=1), ids
+        torch.log_softmax(part, dim=1, out=found)
+        maxima.append(block_maxima(found))
+    values, ids = highest(log_probs, torch.cat(maxima), count)
+    rest = (1.0 - values.exp().sum(dim=1, keepdim=True)).clamp(min=0.0).log()
+    return torch.cat([values, rest], dim=1), ids
 
 
 def block_maxima(values: Tensor) -> Tensor:
