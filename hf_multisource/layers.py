@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,13 @@ from transformers.activations import ACT2FN
 from .configuration_multisource import MultiSourceConfig
 from .dropout import dropout
 
+ROWS_AT_FIRST = 64  # positions that are computed at once, at least
+
 
 class SinusoidalPositions(nn.Module):
-    """Fixed position embeddings, [sin | cos] in halves, computed when asked for: no table, no longest length.
+    """Fixed position embeddings, [sin | cos] in halves, for texts of any length.
+
+    They are computed once, for as many positions as were asked for so far, and are no part of a checkpoint.
 
     Frequency k is 10000^(-k / (D/2 - 1)) as in Tensor2Tensor, the 2018 paper's code and M2M100; with `marian` it is
     10000^(-k / (D/2)).
@@ -31,6 +36,9 @@ class SinusoidalPositions(nn.Module):
         self.offset = offset
         self.step = math.log(10000.0) / (width / 2 if marian else max(width / 2 - 1, 1))
 
+    #: Embeddings of the positions from 0 on, (rows, D); a plain attribute, which is neither saved nor moved.
+    _computed: Tensor | None = None
+
     def forward(self, start: int | Tensor, length: int, device: torch.device) -> Tensor:
         """Embed positions `start` to `start + length - 1`.
 
@@ -42,10 +50,24 @@ class SinusoidalPositions(nn.Module):
         Returns:
             (length, D) in float32: in bfloat16 neighbouring positions would coincide.
         """
+        if isinstance(start, Tensor) or torch.compiler.is_compiling():  # neither tensors nor symbols choose the rows
+            return self._compute(start, length, device)
+        end, computed = start + length, self._computed
+        if computed is None or computed.device != device or len(computed) < end:
+            with torch.inference_mode(False):  # what is computed in inference mode could not be used in training
+                computed = self._compute(0, max(ROWS_AT_FIRST, 2 ** (end - 1).bit_length()), device)
+            if type(computed) is Tensor:  # not one of a mode that only traces shapes
+                self._computed = computed
+        return computed[start:end]
+
+    def _compute(self, start: int | Tensor, length: int, device: torch.device) -> Tensor:
         k = torch.arange(self.width // 2, dtype=torch.float32, device=device)
         positions = torch.arange(length, dtype=torch.float32, device=device) + (start + self.offset)
         angles = positions[:, None] * torch.exp(-self.step * k)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    def __getstate__(self) -> dict[str, Any]:  # copies and pickles compute their own
+        return {key: value for key, value in self.__dict__.items() if key != "_computed"}
 
 
 class LearnedPositions(nn.Embedding):
