@@ -14,6 +14,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .dropout import dropout as drop
+from .inference import JoinedLayers
 from .packing import Packing, examples_with, pack_if_padded, packing_pays
 
 #: What the configured attention implementation reads as its mask; None attends everywhere.
@@ -325,6 +326,10 @@ class MultiHeadAttention(nn.Module):
         Calling it: hidden_states (B, T, D) to states (B, T, D) and weights (B, H, T, T') or None.
     """
 
+    #: Layers that self-attention calls with the same states, and what computes them as one; see `join_layers`.
+    same_input = ("q_proj", "k_proj", "v_proj")
+    joined_layers: JoinedLayers | None = None
+
     def __init__(
         self, config: PreTrainedConfig, num_heads: int, *, is_causal: bool = False, layer_idx: int = 0
     ) -> None:
@@ -383,6 +388,7 @@ class MultiHeadAttention(nn.Module):
         values: Tensor,
         mask: AttentionMask,
         packing: Packing | None = None,
+        queries: Tensor | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """Look at keys and values.
@@ -393,18 +399,20 @@ class MultiHeadAttention(nn.Module):
             values: From `project`.
             mask: In the form of the attention implementation; None attends everywhere.
             packing: Where packed queries belong; None: they are not packed.
+            queries: What `q_proj` makes of `hidden_states`, where it is known; None: it is computed.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
-            hidden_states (B * K, T, D), packed (N, D); keys, values (B, H, S, d); mask for K * T queries. Returns
-            (B * K, T, D), packed (N, D), and weights (B, H, K * T, S).
+            hidden_states, queries (B * K, T, D), packed (N, D); keys, values (B, H, S, d); mask for K * T queries.
+            Returns (B * K, T, D), packed (N, D), and weights (B, H, K * T, S).
 
         Returns:
             Context vectors after the output projection, and the weights (None unless the implementation gives them).
         """
         name = attention_implementation(self.config)
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
-        queries = self.q_proj(hidden_states)
+        if queries is None:
+            queries = self.q_proj(hidden_states)
         if packing:
             queries = packing.unpack(queries)
         queries = queries.view(keys.shape[0], -1, self.num_heads, self.head_dim).transpose(1, 2)
@@ -442,7 +450,20 @@ class MultiHeadAttention(nn.Module):
             States and weights as `attend` gives them.
         """
         hidden_states = cast_for_products(hidden_states)
-        keys, values = self.project(hidden_states, packing)
+        projected = None if self.joined_layers is None or packing else self._project_jointly(hidden_states)
+        if projected is None:
+            queries, (keys, values) = None, self.project(hidden_states, packing)
+        else:
+            queries, keys, values = projected
         if past_key_values is not None:
             keys, values = self_attention_cache(past_key_values).update(keys, values, self.layer_idx)
-        return self.attend(hidden_states, keys, values, mask, packing, **kwargs)
+        return self.attend(hidden_states, keys, values, mask, packing, queries, **kwargs)
+
+    def _project_jointly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Make queries, keys and values in one product; None if the layers must be called one by one."""
+        joined = self.joined_layers
+        found = joined([self.q_proj, self.k_proj, self.v_proj], hidden_states) if joined else None
+        if found is None:
+            return None
+        queries, keys, values = found
+        return queries, self.split_heads(keys), self.split_heads(values)

@@ -67,19 +67,37 @@ class BeamLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start, self.length = self.length * self.num_beams, self.length + key_states.shape[2]
-        end = self.length * self.num_beams
+        first = self.length == 0
+        keys, values = self._ordered(key_states), self._ordered(value_states)
+        found = self.append(keys, values, key_states.shape[2])
+        return (key_states, value_states) if first else found
+
+    def _ordered(self, states: Tensor) -> Tensor:
+        """Put the rows of an example into one: (B * K, H, T, d) to (B, H, T * K, d)."""
+        rows, heads, new, width = states.shape
+        if new == 1:
+            return states.view(rows // self.num_beams, self.num_beams, heads, width).transpose(1, 2)
+        return states.unflatten(0, (-1, self.num_beams)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+
+    def append(self, keys: Tensor, values: Tensor, positions: int = 1) -> tuple[Tensor, Tensor]:
+        """Write down keys and values that are in the order of this layer.
+
+        Args:
+            keys: The keys: all beams at the first new position, those at the second one, ...
+            values: The values.
+            positions: Number of new positions, T.
+
+        Shape:
+            (B, H, T * K, d) to two of (B, H, S * K, d).
+
+        Returns:
+            The keys and values of all positions.
+        """
+        start, self.length = self.length * self.num_beams, self.length + positions
+        new, end = positions * self.num_beams, self.length * self.num_beams
         self._make_room()
-        rows, heads, new, width = key_states.shape
-        examples = rows // self.num_beams
-        for held, states in ((self.keys, key_states), (self.values, value_states)):
-            if new == 1:
-                ordered = states.view(examples, self.num_beams, heads, width).transpose(1, 2)
-            else:
-                ordered = states.unflatten(0, (-1, self.num_beams)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-            held.narrow(2, start, end - start).copy_(ordered)
-        if start == 0:
-            return key_states, value_states
+        self.keys.narrow(2, start, new).copy_(keys)
+        self.values.narrow(2, start, new).copy_(values)
         return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
 
     def _make_room(self) -> None:
@@ -149,6 +167,11 @@ class BeamCache(Cache):
         self.num_beams = num_beams
         #: (B, K, S): of each beam and position, the beam of the same example that wrote it.
         self.writers: Tensor | None = None
+        #: The decoder's layers bound to this cache; see `decoder_step.py`.
+        self.step: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:  # a copy has layers of its own
+        return {**self.__dict__, "step": None}
 
     def mask(self, states: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Take new positions into the lists, and say what each beam may see.
@@ -199,6 +222,7 @@ class BeamCache(Cache):
             indices: Numbers of the examples.
         """
         super().batch_select_indices(indices)
+        self.step = None
         if self.writers is not None:
             self.writers = self.writers.index_select(0, indices.to(self.writers.device))
 
@@ -214,7 +238,7 @@ class BeamCache(Cache):
             keys, values = (self._gather(held, layer.length) for held in (layer.keys, layer.values))
             layer.keys = layer.values = None
             stock.update(keys, values, i)
-        self.layers, self.writers = [], None
+        self.layers, self.writers, self.step = [], None, None
         return stock
 
     def _gather(self, held: Tensor, length: int) -> Tensor:

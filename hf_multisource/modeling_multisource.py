@@ -19,6 +19,7 @@ from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
+from .decoder_step import run_layers
 from .dropout import dropout
 from .encoders import ENCODERS, EncodedSource, TextEncoder
 from .generation import EXPANSION, MultiSourceGenerationMixin
@@ -286,10 +287,14 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
                 config=self.config, inputs_embeds=states, attention_mask=attention_mask, past_key_values=own
             )
         memory = memory.with_states(encoder_hidden_states)
-        for layer in self.layers:
+        done = None
+        if isinstance(own, BeamCache) and start and not any(kwargs.values()):  # nothing of single layers is asked for
+            done = run_layers(self, states, mask, memory, past_key_values, own)
+        for layer in self.layers if done is None else ():
             states = layer(
                 states, memory.states, mask, memory, past_key_values=past_key_values, use_cache=use_cache, **kwargs
             )
+        states = states if done is None else done
         if self.layer_norm is not None:
             states = self.layer_norm(states)
         return MultiSourceDecoderOutput(last_hidden_state=states, past_key_values=past_key_values)

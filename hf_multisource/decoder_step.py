@@ -1,0 +1,304 @@
+"""A step of beam search in the decoder without calls of its modules.
+
+With a few rows, as one sentence has, half of a step goes into calling modules, looking up settings and reshaping. What
+does not change from one step to the next is therefore bound once: packed weights, keys and values of the sources,
+masks, and which sources are present. The arithmetic is that of the modules, operation for operation.
+
+Whatever is unusual is left to the modules: hooks, wrapped, replaced or quantised layers, other attention
+implementations than `sdpa`, gradients, autocast, compiling, and outputs of single layers. Combiners that have no
+function here are called as modules, between the bound parts of their layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation
+from .beam_cache import BeamCache, BeamLayer
+from .combiners import Combiner, FlatCombiner, FlatNormedCombiner, ParallelCombiner, SerialCombiner
+from .inference import KINDS, is_bare
+from .layers import FeedForward
+
+#: Of states (B * K, D).
+Function = Callable[[Tensor], Tensor]
+#: Of states (B * K, D), the mask of the beams, the memory and the cache.
+LayerFunction = Callable[[Tensor, Tensor, SourceMemory, Any], Tensor]
+
+
+class UnusualModuleError(Exception):
+    """A module does something else than its class says, so that it has to be called."""
+
+
+class DecoderStep:
+    """The layers of a decoder, bound to one batch: to its rows, and to the keys and values of its sources.
+
+    Weights are those at the time of binding. It holds neither the memory nor the cache, which holds it.
+
+    Args:
+        functions: One per layer; None: the modules have to be called.
+        mask: The mask of the memory that it is bound to.
+        rows: Rows of the decoder.
+    """
+
+    def __init__(self, functions: list[LayerFunction] | None, mask: Tensor, rows: int) -> None:
+        self.functions = functions
+        self.mask = mask
+        self.rows = rows
+
+    def is_for(self, states: Tensor, memory: SourceMemory) -> bool:
+        """Return whether it was bound to this batch.
+
+        Args:
+            states: States of the new positions.
+            memory: The encoded sources.
+
+        Returns:
+            Whether it was.
+        """
+        return self.mask is memory.mask and self.rows == states.shape[0]
+
+
+def run_layers(
+    decoder: Any, states: Tensor, mask: AttentionMask, memory: SourceMemory, past_key_values: Any, cache: BeamCache
+) -> Tensor | None:
+    """Run the layers of a decoder for one new position of each beam.
+
+    Args:
+        decoder: The decoder.
+        states: The embedded tokens.
+        mask: What `BeamCache.mask` gave.
+        memory: The encoded sources.
+        past_key_values: The whole cache, in which the sources have keys and values.
+        cache: The part of it that holds the decoder's own.
+
+    Shape:
+        states (B * K, 1, D). Returns (B * K, 1, D).
+
+    Returns:
+        The states of the last layer; None if the modules have to be called.
+    """
+    if (
+        not isinstance(mask, Tensor)
+        or states.shape[1] != 1
+        or torch.compiler.is_compiling()
+        or torch.is_grad_enabled()
+        or torch.is_autocast_enabled(states.device.type)
+    ):
+        return None
+    step = cache.step
+    if step is None or not step.is_for(states, memory):
+        step = cache.step = _bind(decoder, states, memory, past_key_values, cache)
+    if step.functions is None:
+        return None
+    states = states[:, 0]  # matrices: a product of three dimensions is reshaped before and after
+    for function in step.functions:
+        states = function(states, mask, memory, past_key_values)
+    return states[:, None]
+
+
+def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: Any, cache: BeamCache) -> DecoderStep:
+    config = decoder.config
+    functions: list[LayerFunction] | None = None
+    if (
+        attention_implementation(config) == "sdpa"
+        and not decoder.training
+        and not (config.output_attentions or config.output_hidden_states)
+        and not nn.modules.module._has_any_global_hook()
+        and all(past_key_values.is_updated.get(i) for i in range(len(decoder.layers)))
+    ):
+        with suppress(UnusualModuleError):
+            functions = [
+                _bind_layer(layer, states, memory, past_key_values, cache.layers[i], cache.num_beams)
+                for i, layer in enumerate(decoder.layers)
+            ]
+    return DecoderStep(functions, memory.mask, states.shape[0])
+
+
+def _check(module: nn.Module, *types: type[nn.Module]) -> None:
+    """Check that a module is of one of these very types, and that calling it does nothing else."""
+    if type(module) not in types or not is_bare(module):
+        raise UnusualModuleError
+
+
+def _bind_linear(layer: Any, states: Tensor) -> Function:
+    _check(layer, nn.Linear, *KINDS)
+    if isinstance(layer, KINDS):
+        return layer.bind(states)
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if type(weight) is not nn.Parameter:  # but a quantised tensor, or one that is divided among processes
+        raise UnusualModuleError
+    return lambda states: linear(states, weight, bias)
+
+
+def _bind_norm(norm: Any) -> Function:
+    _check(norm, nn.LayerNorm)
+    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda states: torch.layer_norm(states, shape, weight, bias, eps)
+
+
+def _bind_layer(
+    layer: Any, states: Tensor, memory: SourceMemory, past_key_values: Any, held: Any, num_beams: int
+) -> LayerFunction:
+    if not is_bare(layer):
+        raise UnusualModuleError
+    norm, pre_norm = _bind_norm(layer.self_attn_layer_norm), layer.pre_norm
+    attend = _bind_self_attention(layer.self_attn, states, held, num_beams)
+    combine = _bind_combiner(layer.cross_attn, states, memory, past_key_values)
+    feed_forward = _bind_feed_forward(layer.feed_forward, states)
+
+    def run(states: Tensor, mask: Tensor, memory: SourceMemory, past_key_values: Any) -> Tensor:
+        states = states + attend(norm(states), mask) if pre_norm else norm(states + attend(states, mask))
+        return feed_forward(combine(states, mask, memory, past_key_values))
+
+    return run
+
+
+def _bind_self_attention(
+    attention: Any, states: Tensor, held: BeamLayer, num_beams: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    _check(attention, MultiHeadAttention)
+    layers = [attention.q_proj, attention.k_proj, attention.v_proj]
+    heads, width, scaling = attention.num_heads, attention.head_dim, attention.scaling
+    examples = states.shape[0] // num_beams
+    out = _bind_linear(attention.out_proj, states)
+    joined = None if attention.joined_layers is None else attention.joined_layers.bind(layers, states)
+    singles = [] if joined else [_bind_linear(layer, states) for layer in layers]
+
+    def project(states: Tensor) -> Any:
+        if joined is not None:
+            return joined(states).view(examples, num_beams, 3, heads, width).permute(2, 0, 3, 1, 4).unbind(0)
+        return [single(states).view(examples, num_beams, heads, width).transpose(1, 2) for single in singles]
+
+    def attend(states: Tensor, mask: Tensor) -> Tensor:
+        queries, keys, values = project(states)  # (B, H, K, d)
+        keys, values = held.append(keys, values)
+        context = scaled_dot_product_attention(queries, keys, values, mask, scale=scaling)
+        return out(context.transpose(1, 2).reshape(states.shape))
+
+    return attend
+
+
+def _bind_attention(
+    attention: Any, states: Tensor, keys: Tensor, values: Tensor, memory: SourceMemory, source: int | None
+) -> Function:
+    """Bind an attention to the keys and values of one source, or of all of them joined."""
+    _check(attention, MultiHeadAttention)
+    query, out = _bind_linear(attention.q_proj, states), _bind_linear(attention.out_proj, states)
+    mask: Any = memory.attention_mask(attention.config, states, source)
+    shape, scaling = (keys.shape[0], -1, attention.num_heads, attention.head_dim), attention.scaling
+
+    def attend(states: Tensor) -> Tensor:
+        queries = query(states).view(shape).transpose(1, 2)
+        context = scaled_dot_product_attention(queries, keys, values, mask, scale=scaling)
+        return out(context.transpose(1, 2).reshape(states.shape))
+
+    return attend
+
+
+def _bind_presence(states: Tensor, memory: SourceMemory, source: int | None) -> Tensor | None:
+    """Return which rows have a source (B * K, 1), for `where`; None if it is known that all have it."""
+    if states.is_cpu and memory.complete(source):
+        return None
+    present = memory.any_present if source is None else memory.present[:, source]
+    return present[:, None]
+
+
+def _bind_combiner(combiner: Any, states: Tensor, memory: SourceMemory, past_key_values: Any) -> LayerFunction:
+    binder = BINDERS.get(type(combiner))
+    if binder is None or not is_bare(combiner) or not getattr(combiner, "shared_norm", True):
+        return lambda states, mask, memory, past_key_values: combiner(states[:, None], memory, past_key_values)[0][:, 0]
+    held = past_key_values.cross_attention_cache.layers[combiner.layer_idx]
+    bound = binder(combiner, states, memory, held.keys, held.values)
+    return lambda states, mask, memory, past_key_values: bound(states)
+
+
+def _bind_flat(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    norm, pre_norm = _bind_norm(combiner.layer_norm), combiner.pre_norm
+    attend = _bind_attention(combiner.joint, states, keys, values, memory, None)
+    present = _bind_presence(states, memory, None)
+
+    def combine(states: Tensor) -> Tensor:
+        output = states + attend(norm(states)) if pre_norm else norm(states + attend(states))
+        return output if present is None else torch.where(present, output, states)
+
+    return combine
+
+
+def _bind_sources(
+    combiner: Combiner, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor
+) -> list[tuple[Any, Function, Tensor | None]]:
+    """Bind the attention to each source of the batch: the attention, its function, and which rows have the source."""
+    parts = zip(combiner.source_names, keys.split(memory.lengths, 2), values.split(memory.lengths, 2), strict=True)
+    found = []
+    for i, (name, keys, values) in enumerate(parts):
+        if memory.lengths[i]:
+            attention = getattr(combiner, name)
+            attend = _bind_attention(attention, states, keys, values, memory, i)
+            found.append((attention, attend, _bind_presence(states, memory, i)))
+    return found
+
+
+def _bind_serial(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    pre_norm = combiner.pre_norm
+    turns = [
+        (_bind_norm(attention.layer_norm), attend, present)
+        for attention, attend, present in _bind_sources(combiner, states, memory, keys, values)
+    ]
+
+    def combine(states: Tensor) -> Tensor:
+        for norm, attend, present in turns:
+            output = states + attend(norm(states)) if pre_norm else norm(states + attend(states))
+            states = output if present is None else torch.where(present, output, states)
+        return states
+
+    return combine
+
+
+def _bind_parallel(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    norm, pre_norm = _bind_norm(combiner.layer_norm), combiner.pre_norm
+    sources = [(attend, present) for _, attend, present in _bind_sources(combiner, states, memory, keys, values)]
+    any_present = _bind_presence(states, memory, None)
+
+    def combine(states: Tensor) -> Tensor:
+        query = norm(states) if pre_norm else states
+        contexts = []
+        for attend, present in sources:
+            context = attend(query)
+            contexts.append(context if present is None else torch.where(present, context, torch.zeros_like(context)))
+        output = states + torch.stack(contexts).sum(dim=0)
+        output = output if pre_norm else norm(output)
+        return output if any_present is None else torch.where(any_present, output, states)
+
+    return combine
+
+
+BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tensor], Function]] = {
+    FlatCombiner: _bind_flat,
+    FlatNormedCombiner: _bind_flat,
+    ParallelCombiner: _bind_parallel,
+    SerialCombiner: _bind_serial,
+}
+
+
+def _bind_feed_forward(feed_forward: Any, states: Tensor) -> Function:
+    _check(feed_forward, FeedForward)
+    norm, pre_norm, activation = _bind_norm(feed_forward.layer_norm), feed_forward.pre_norm, feed_forward.activation
+    first = _bind_linear(feed_forward.fc1, states)
+    second = _bind_linear(feed_forward.fc2, states.new_empty(*states.shape[:2], feed_forward.fc1.out_features))
+    if type(activation) is nn.ReLU and is_bare(activation):
+        activation = torch.relu_
+
+    def run(states: Tensor) -> Tensor:
+        output = states + second(activation(first(norm(states) if pre_norm else states)))
+        return output if pre_norm else norm(output)
+
+    return run
+
+
+__all__ = ["DecoderStep", "run_layers"]

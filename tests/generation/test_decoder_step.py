@@ -1,0 +1,206 @@
+"""A step of beam search that calls no modules computes what they compute; unusual modules are called."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builders import EVERY_COMBINER, first_is_best
+from builders import three_source_batch as batch
+from builders import three_source_model as make
+from hf_multisource import decoder_step, inference, modeling_multisource
+from hf_multisource.beam_cache import BeamCache
+
+SEARCH: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 8, "return_dict_in_generate": True}
+MADE: dict[str, dict[str, Any]] = {
+    "post-norm": {"norm_position": "post"},
+    "gelu": {"activation_function": "gelu"},
+    "no bias": {"attention_bias": False},
+}
+
+
+class Steps:
+    """Counts the steps of `run_layers` that were bound, and those that were left to the modules."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bound = self.left = 0
+        self.rows: set[int] = set()
+        self.only_modules = False
+        monkeypatch.setattr(modeling_multisource, "run_layers", self.run)
+
+    def run(self, *args: Any) -> Tensor | None:
+        found = None if self.only_modules else decoder_step.run_layers(*args)
+        self.rows.add(len(args[1]))
+        self.bound += found is not None
+        self.left += found is None
+        return found
+
+    def compare(self, model: Any, **options: Any) -> Any:
+        """Generate both ways; the outputs are the same, bit by bit."""
+        options = {**SEARCH, **options}
+        self.only_modules = True
+        expected = model.generate(**batch(), **options)
+        self.only_modules, self.bound, self.left, self.rows = False, 0, 0, set()
+        found = model.generate(**batch(), **options)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        return found
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    monkeypatch.setattr(inference, "measure_gains", first_is_best)
+    return Steps(monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["plain", "optimised", "int8"])
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+def test_the_search_finds_the_same(combiner: str, kind: str, steps: Steps) -> None:
+    model = make(combiner)
+    if kind != "plain":
+        model.optimize_for_inference(int8=kind == "int8")
+    steps.compare(model)
+    assert steps.bound == 7 and steps.left == 0
+
+
+@pytest.mark.parametrize("fields", MADE)
+@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
+def test_other_forms_of_layers_are_bound_too(combiner: str, fields: str, steps: Steps) -> None:
+    steps.compare(make(combiner, **MADE[fields]))
+    assert steps.bound == 7
+
+
+@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
+def test_examples_that_leave_are_bound_anew(combiner: str, steps: Steps) -> None:
+    model = make(combiner)
+    ends = steps.compare(model, max_new_tokens=12, eos_token_id=None, pad_token_id=0).sequences[:, 3].unique().tolist()
+    steps.compare(model, max_new_tokens=12, eos_token_id=ends[:2], early_stopping=True)
+    assert len(steps.rows) > 1 and steps.left == 0
+
+
+@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
+def test_no_module_of_the_layers_is_called(combiner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first step, in which the keys and values of the sources are made."""
+    model, called = make(combiner), list[nn.Module]()
+    inside = set(model.model.decoder.layers.modules())
+    stock = nn.Module.__call__
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        called.append(self)
+        return stock(self, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", call)
+    counts = []
+    for length in (2, 6):
+        called.clear()
+        model.generate(**batch(), **{**SEARCH, "min_new_tokens": length, "max_new_tokens": length})
+        counts.append(sum(module in inside for module in called))
+    assert counts[0] == counts[1] > 0
+
+
+def hook(model: Any, seen: list[str]) -> None:
+    model.model.decoder.layers[1].feed_forward.fc1.register_forward_hook(lambda *args: seen.append("hook"))
+
+
+def pre_hook(model: Any, seen: list[str]) -> None:
+    model.model.decoder.layers[0].register_forward_pre_hook(lambda *args: seen.append("pre-hook"))
+
+
+def replaced_forward(model: Any, seen: list[str]) -> None:
+    norm = model.model.decoder.layers[0].self_attn_layer_norm
+    stock = norm.forward
+
+    def forward(states: Tensor) -> Tensor:
+        seen.append("forward")
+        found: Tensor = stock(states)
+        return found
+
+    norm.forward = forward
+
+
+def wrapped(model: Any, seen: list[str]) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, states: Tensor) -> Tensor:
+            seen.append("wrapper")
+            found: Tensor = self.inner(states)
+            return found
+
+    attention = model.model.decoder.layers[1].self_attn
+    attention.q_proj = Wrapper(attention.q_proj)
+
+
+def subclassed(model: Any, seen: list[str]) -> None:
+    class Counted(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            seen.append("subclass")
+            return super().forward(input)
+
+    model.model.decoder.layers[1].feed_forward.fc2.__class__ = Counted
+
+
+UNUSUAL: dict[str, Callable[[Any, list[str]], None]] = {
+    function.__name__: function for function in (hook, pre_hook, replaced_forward, wrapped, subclassed)
+}
+
+
+@pytest.mark.parametrize("change", UNUSUAL)
+def test_unusual_modules_are_called(change: str, steps: Steps) -> None:
+    model, seen = make("flat"), list[str]()
+    UNUSUAL[change](model, seen)
+    steps.compare(model)
+    assert steps.bound == 0 and steps.left == 7
+    assert len(seen) == 16  # in the first step, too, and in both searches
+
+
+def test_hooks_of_all_modules_are_called(steps: Steps) -> None:
+    model, seen = make("flat"), list[str]()
+    with torch.nn.modules.module.register_module_forward_hook(lambda module, *args: seen.append(type(module).__name__)):
+        steps.compare(model)
+    assert steps.bound == 0 and seen.count("DecoderLayer") == 2 * 8 * model.config.decoder_layers
+
+
+def test_eager_attention_is_called(steps: Steps) -> None:
+    model = make("flat")
+    model.set_attn_implementation("eager")
+    steps.compare(model)
+    assert steps.bound == 0
+
+
+def test_hidden_states_of_all_layers_are_given(steps: Steps) -> None:
+    model = make("flat")
+    found = steps.compare(model, output_hidden_states=True)
+    assert steps.bound == 0
+    assert [len(states) for states in found.decoder_hidden_states] == [model.config.decoder_layers + 1] * 8
+
+
+@pytest.mark.parametrize("kind", ["plain", "optimised", "int8"])
+def test_the_next_search_uses_changed_weights(kind: str, steps: Steps) -> None:
+    model = make("flat")
+    if kind != "plain":
+        model.optimize_for_inference(int8=kind == "int8")
+    before = steps.compare(model)
+    with torch.no_grad():
+        for module in model.model.decoder.layers.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.mul_(1.5)
+    assert not torch.equal(steps.compare(model).sequences_scores, before.sequences_scores)
+
+
+def test_in_bfloat16_the_search_finds_the_same(steps: Steps) -> None:
+    steps.compare(make("serial").bfloat16())
+    assert steps.bound == 7
+
+
+def test_a_copied_cache_binds_anew() -> None:
+    cache = BeamCache(2, 1, 8)
+    cache.step = object()
+    assert copy.deepcopy(cache).step is None and cache.step is not None
