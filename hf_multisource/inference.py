@@ -22,6 +22,8 @@ from torch import Tensor, nn
 ROWS = (1, 10, 40, 160)
 NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
 MEASURED = 12  # layers of a shape, at most
+SECONDS = 0.15  # for the kernels of one shape and number of rows; with 5 rounds, short calls were chosen by chance
+MOST_ROUNDS = 60  # from then on the shortest time hardly falls
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
 # Held while any weight is packed: packing changes PyTorch's quantized engine and warning filters, which all threads
 # share, and restores them. A module-level lock is neither copied nor pickled with a layer.
@@ -427,12 +429,13 @@ def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
     return [module for module in model.modules() if type(module) is nn.Linear and "weight" in module._parameters]
 
 
-def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5) -> list[float]:
+def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5, seconds: float = 0.0) -> list[float]:
     """Measure functions in turn, so that what else the machine does troubles all of them alike.
 
     Args:
         functions: What to call; each once more than it is measured.
-        rounds: How often.
+        rounds: How often, at least.
+        seconds: How long to go on, so that short functions are measured more often; at most `MOST_ROUNDS` times.
 
     Returns:
         The shortest time of each, in seconds.
@@ -440,7 +443,10 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5) -> l
     # Other processes do not lengthen the time on the processor; the time of several threads is measured on the wall.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     best = [float("inf")] * len(functions)
-    for turn in range(rounds + 1):
+    begin = clock()
+    for turn in range(max(rounds, MOST_ROUNDS) + 1):
+        if turn > rounds and clock() - begin >= seconds:
+            break
         for i, function in enumerate(functions):
             start = clock()
             function()
@@ -470,7 +476,7 @@ def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore
         for rows in ROWS:
             states = torch.ones(rows, layers[0].in_features, device="cpu", dtype=torch.float32)
             calls = [partial(_call_all, candidate, states) for candidate in candidates]
-            stock, *times = shortest_times(calls)
+            stock, *times = shortest_times(calls, seconds=SECONDS)
             ratios.append([stock / time for time in times])
     return list(zip(*ratios, strict=True))
 

@@ -222,7 +222,7 @@ def test_it_is_taken_only_where_it_is_faster(
         taken = {OneDNNLinear if times[1] < times[0] else nn.Linear}
     of_kind = dict(zip((nn.Linear, OneDNNLinear, Int8Linear, FBGEMMInt8Linear), times, strict=True))
 
-    def measured(functions: Sequence[Any]) -> list[float]:
+    def measured(functions: Sequence[Any], seconds: float) -> list[float]:
         return [of_kind[type(function.args[0][0])] for function in functions]
 
     monkeypatch.setattr(inference, "shortest_times", measured)
@@ -240,7 +240,7 @@ def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.Monke
     alike = [one for one in inference.plain_linear_layers(model) if (one.in_features, one.out_features) == shape]
     seen: list[int] = []
 
-    def measured(functions: Sequence[Any]) -> list[float]:
+    def measured(functions: Sequence[Any], seconds: float) -> list[float]:
         layers, states = functions[0].args
         seen.append(len(states))
         head = (layers[0].in_features, layers[0].out_features) == shape
@@ -325,6 +325,17 @@ def test_a_call_is_measured_by_its_fastest_run(monkeypatch: pytest.MonkeyPatch) 
     calls: list[int] = []
     slow, fast = inference.shortest_times([lambda: time.sleep(0.01 * (len(calls) == 3)), lambda: calls.append(1)], 3)
     assert 0 <= slow < 0.01 and 0 <= fast < 0.01
+    assert len(calls) == 4
+
+
+def test_short_calls_are_measured_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the time is over, or the number of rounds is reached."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    calls: list[int] = []
+    inference.shortest_times([lambda: calls.append(1)], 3, seconds=60.0)
+    assert len(calls) == inference.MOST_ROUNDS + 1
+    calls.clear()
+    inference.shortest_times([lambda: time.sleep(0.01), lambda: calls.append(1)], 3, seconds=0.02)
     assert len(calls) == 4
 
 
