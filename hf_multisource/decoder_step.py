@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation
 from .beam_cache import BeamCache, BeamLayer
@@ -107,6 +109,7 @@ def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: A
     functions: list[LayerFunction] | None = None
     if (
         attention_implementation(config) == "sdpa"
+        and ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward  # a user may have registered another one
         and not decoder.training
         and not (config.output_attentions or config.output_hidden_states)
         and not nn.modules.module._has_any_global_hook()

@@ -288,7 +288,10 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             )
         memory = memory.with_states(encoder_hidden_states)
         done = None
-        if isinstance(own, BeamCache) and start and not any(kwargs.values()):  # nothing of single layers is asked for
+        plain = all(
+            value is None or value is False for value in kwargs.values()
+        )  # nothing of single layers is asked for
+        if isinstance(own, BeamCache) and start and plain:
             done = run_layers(self, states, mask, memory, past_key_values, own)
         for layer in self.layers if done is None else ():
             states = layer(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from builders import EVERY_COMBINER, first_is_best
 from builders import three_source_batch as batch
@@ -173,6 +174,18 @@ def test_eager_attention_is_called(steps: Steps) -> None:
     model.set_attn_implementation("eager")
     steps.compare(model)
     assert steps.bound == 0
+
+
+def test_another_attention_of_that_name_is_called(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, called = ALL_ATTENTION_FUNCTIONS["sdpa"], list[None]()
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        called.append(None)
+        return stock(*args, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", attend)
+    steps.compare(make("flat"))
+    assert steps.bound == 0 and called
 
 
 def test_hidden_states_of_all_layers_are_given(steps: Steps) -> None:
