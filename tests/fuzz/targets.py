@@ -167,15 +167,15 @@ def checkpoint_targets(folder: Path) -> list[Target]:
     fields = [st.tuples(st.just(family), mutated(good(name))) for name, family in families.items()]
     return [
         Target(
-            "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 100
+            "configurations", [(f, good(name)) for name, f in families.items()], st.one_of(fields), configuration, 200
         ),
-        Target("config.json, read by commands", list(map(written, folders)), st.one_of(config_json), load_from, 25),
+        Target("config.json, read by commands", list(map(written, folders)), st.one_of(config_json), load_from, 50),
         Target(
             "config.json, read by Auto classes",
             list(map(written, folders)),
             st.one_of(any_config_json),
             partial(load_from, loader=AutoModelForSeq2SeqLM.from_pretrained),
-            20,
+            40,
             foreign=True,
         ),
         Target(
@@ -183,14 +183,14 @@ def checkpoint_targets(folder: Path) -> list[Target]:
             [unbroken(name, "model.safetensors") for name in folders],
             st.one_of([broken(name, "model.safetensors", safetensors(data)) for name, data in weights.items()]),
             load_from,
-            30,
+            60,
         ),
         Target(
             "generation_config.json",
             [unbroken("own", "generation_config.json")],
             broken("own", "generation_config.json", json_text(generation)),
             load_from,
-            20,
+            40,
             foreign=True,
         ),
     ]
@@ -228,13 +228,13 @@ def processor_targets(folder: Path) -> list[Target]:
     own = "processor_config.json"
     parts = ["tokenizer_config.json", *(f"{name}_processor/preprocessor_config.json" for name in ("image", "speech"))]
     return [
-        Target("processor_config.json", [unbroken(own)], broken(own), load_from, 30),
+        Target("processor_config.json", [unbroken(own)], broken(own), load_from, 60),
         Target(
             "files of tokenizers and extractors",
             list(map(unbroken, parts)),
             st.one_of(list(map(broken, parts))),
             load_from,
-            30,
+            60,
             foreign=True,
         ),
     ]
@@ -311,8 +311,8 @@ def recipe_targets(folder: Path) -> list[Target]:
     )
     good = yaml.safe_dump(valid, sort_keys=False).encode()
     return [
-        Target("recipes", [good], weighted({written(): 6, patched(): 3, damaged(good): 1}), load, 30),
-        Target("overrides of recipes", [["--model.d_model", "32", "--seed", "2"]], lines, override, 15),
+        Target("recipes", [good], weighted({written(): 6, patched(): 3, damaged(good): 1}), load, 60),
+        Target("overrides of recipes", [["--model.d_model", "32", "--seed", "2"]], lines, override, 30),
     ]
 
 
@@ -415,16 +415,16 @@ def media_targets(folder: Path) -> list[Target]:
             list(picture_files().values())[:6],
             st.one_of(*pictures, st.tuples(suffixes, st.one_of(pictures)), arrays()),
             see,
-            60,
+            125,
         ),
         Target(
             "sounds",
             [*sounds, {"array": np.zeros(3), "sampling_rate": 8000}],
             st.one_of(sound, st.tuples(st.just(".wav"), sound), decoded, st.just({"bytes": None, "path": None})),
             hear,
-            40,
+            75,
         ),
-        Target("arrays of features", [(".npy", npy(good)), (".npz", npz([good]))], files, measure, 40),
+        Target("arrays of features", [(".npy", npy(good)), (".npz", npz([good]))], files, measure, 75),
     ]
 
 
@@ -461,7 +461,7 @@ def row_targets(folder: Path) -> list[Target]:
     tsv = st.binary(max_size=30).map(lambda content: {"train.tsv": b"en\tde\tcs\n" + content})
     good = [{f"train.{name}": b"a b\n" for name in row}, {"train.jsonl": to_json(row).encode()}]
     good.append({"train.csv": b'de,en,cs\n,"a ""dog""",pes\n'})
-    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables, csv, tsv), read, 50)]
+    return [Target("rows of data", good, st.one_of(columns, gz, tables, gz_tables, csv, tsv), read, 100)]
 
 
 def generation_targets(folder: Path) -> list[Target]:
@@ -481,7 +481,7 @@ def generation_targets(folder: Path) -> list[Target]:
         "eos_token_id": st.one_of(ids, st.lists(ids, min_size=1, max_size=4, unique=True)),
     }
     good = {"shortlist": list(range(16)), "num_beams": 2, "eos_token_id": 1}
-    return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 15)]
+    return [Target("shortlists", [good], st.fixed_dictionaries(arguments), call, 30)]
 
 
 # Lines that break a catalogue, by its suffix.
@@ -620,8 +620,8 @@ def catalogue_targets(folder: Path) -> list[Target]:
     tars = names.map(lambda name: ("a.deb", debian(tarred({name: b"x = y\n"}), "data.tar")))
     good = [(one.path, one.text.encode(), dict(one.new), one.reference.encode()) for one in SAMPLES]
     return [
-        Target("catalogues", [*good, ("a.mo", mo, {}, b"")], st.one_of(*map(broken, SAMPLES), compiled), fill, 75),
-        Target("archives of catalogues", [*archives.items()], st.one_of(*packed, named, tars), unpack, 30),
+        Target("catalogues", [*good, ("a.mo", mo, {}, b"")], st.one_of(*map(broken, SAMPLES), compiled), fill, 150),
+        Target("archives of catalogues", [*archives.items()], st.one_of(*packed, named, tars), unpack, 60),
     ]
 
 
