@@ -58,7 +58,7 @@ from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import place_of_rows
 
-OUT = Path("docs/results/localization-dsb/round_trip.json")
+OUT = Path("docs/results/localization-dsb/round_trip/results.json")  # beside it, JSON files are rows of the table
 PLACE = "lang"  # stands for the language's code in the paths of the work folder, so that they are the same in all
 # In complaints, which are compared: of compare-locales, and of msgfmt
 PLACE_IN_FILE, LINE_NUMBER = re.compile(r" at line \d+, column \d+"), re.compile(r":\d+:")
