@@ -1,6 +1,8 @@
 """docs/results/performance.md, made from the records in docs/results/performance/ and the notes.md there.
 
-No figure of a table is typed by hand. The first paragraph of the notes opens the page.
+No figure of a table is typed by hand. The first paragraph of the notes opens the page; the drawing of `figure.py`
+follows, where there are records for it. Records of other machines with older code are in the folder `archive`, with
+notes of their own, from which docs/results/performance_archive.md is made.
 
     python benchmarks/page.py
 """
@@ -10,9 +12,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from figure import draw_speed, records_of_figure
 from hf_multisource.evaluation.results import read_result, split_notes
 from hf_multisource.evaluation.tables import format_table
 
@@ -22,9 +26,16 @@ RESULTS = Path("docs/results/performance")
 ORDER = ("size", "threads", "beams", "batch")  # of the records of one part
 MAKERS = "`python benchmarks/inference.py` and `python benchmarks/train_step.py` make them"
 DEVICES = {"cpu": ("On a CPU", MAKERS), "cuda": ("On a GPU", "`benchmarks/gpu.md` has the commands")}
+ARCHIVE = "archive"  # in the folder of the records
 TITLE = """\
-<!-- Made by `python benchmarks/page.py` from what lies in performance/. Do not edit. -->
-# Performance
+<!-- Made by `python benchmarks/page.py` from what lies in {folder}/. Do not edit. -->
+# {title}
+"""
+FIGURE = """\
+![Sentences per second at three batch sizes]({name})
+
+*Sentences per second of CPU time on one core ({hardware}), size msmt, beam 10; what the names mean is said
+[below](#how-to-read-the-tables).*
 """
 INTRODUCTION = """\
 ## How to read the tables
@@ -192,16 +203,32 @@ def sections(records: Sequence[Record]) -> list[str]:
     return page
 
 
-def render(records: Sequence[Record], notes: str = "") -> str:
-    """Return the page, from records as `common.save` writes them and from notes, whose first paragraph opens it."""
+def render(
+    records: Sequence[Record], notes: str = "", title: str = "Performance", folder: str = RESULTS.name, figure: str = ""
+) -> str:
+    """Return a page.
+
+    Args:
+        records: As `common.save` writes them.
+        notes: Their first paragraph opens the page.
+        title: The page's title.
+        folder: The folder of the records, relative to the page.
+        figure: Name of the drawing, which is of the records; "" if there is none.
+
+    Returns:
+        The page.
+    """
     opening, rest = split_notes(notes)
-    page = [TITLE, *([f"{opening}\n"] if opening else []), *([f"## What the figures say\n\n{rest}\n"] if rest else [])]
+    page = [TITLE.format(folder=folder, title=title), *([f"{opening}\n"] if opening else [])]
+    if figure:
+        page.append(FIGURE.format(name=figure, hardware=records_of_figure(records)[0]["hardware"]))
+    page += [f"## What the figures say\n\n{rest}\n"] if rest else []
     page.append(INTRODUCTION)
-    for device, (title, maker) in DEVICES.items():
+    for device, (heading, maker) in DEVICES.items():
         machines = sorted({record["hardware"] for record in records if record["device"] == device})
-        page += [] if machines else [f"## {title}\n", f"No figures yet: {maker}.\n"]
+        page += [] if machines else [f"## {heading}\n", f"No figures yet: {maker}.\n"]
         for machine in machines:
-            page.append(f"## {title}: {machine}\n")
+            page.append(f"## {heading}: {machine}\n")
             page += sections([one for one in records if (one["device"], one["hardware"]) == (device, machine)])
     made: dict[str, None] = {}
     for record in records:
@@ -212,12 +239,48 @@ def render(records: Sequence[Record], notes: str = "") -> str:
 
 
 def write_page(folder: Path) -> Path:
-    """Make the page anew from all records in a folder; it stands beside the folder."""
-    page, notes = folder.with_suffix(".md"), folder / "notes.md"
-    records = [read_result(path) for path in sorted(folder.glob("*/*/*.json"))]
-    page.write_text(render(records, notes.read_text("utf-8") if notes.exists() else ""), encoding="utf-8")
+    """Make the page anew from all records in a folder, and the drawing where matplotlib is installed.
+
+    Args:
+        folder: The folder. The page and the drawing stand beside it.
+
+    Returns:
+        The page.
+    """
+    page, drawing, records = folder.with_suffix(".md"), folder.with_suffix(".png"), read_records(folder)
+    if records_of_figure(records) and find_spec("matplotlib"):
+        draw_speed(records, drawing)
+    figure = drawing.name if records_of_figure(records) and drawing.exists() else ""
+    page.write_text(render(records, read_notes(folder), figure=figure), encoding="utf-8")
     return page
+
+
+def write_archive(folder: Path) -> Path:
+    """Make the page of the records of other machines, with older code, anew.
+
+    Args:
+        folder: The folder of all records, beside which the page stands.
+
+    Returns:
+        The page.
+    """
+    archive, page = folder / ARCHIVE, folder.with_name(f"{folder.name}_{ARCHIVE}.md")
+    title, place = "Performance on other machines, with older code", f"{folder.name}/{ARCHIVE}"
+    page.write_text(render(read_records(archive), read_notes(archive), title, place), encoding="utf-8")
+    return page
+
+
+def read_records(folder: Path) -> list[Record]:
+    """All records of a folder, in the order of their names."""
+    return [read_result(path) for path in sorted(folder.glob("*/*/*.json"))]
+
+
+def read_notes(folder: Path) -> str:
+    """The notes in a folder; "" if there are none."""
+    notes = folder / "notes.md"
+    return notes.read_text("utf-8") if notes.exists() else ""
 
 
 if __name__ == "__main__":
     print(write_page(RESULTS))
+    print(write_archive(RESULTS))

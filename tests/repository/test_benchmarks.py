@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import common
+import figure
 import inference
 import page
 import train_step
@@ -170,8 +172,58 @@ def test_every_machine_has_its_own_section_and_its_own_limits() -> None:
     assert of_first.split("### Decoding")[1] != of_second.split("## On a GPU")[0].split("### Decoding")[1]
 
 
-def test_the_page_is_what_its_writer_makes_of_the_records() -> None:
+def speed_record(batch: int, hardware: str = "A", **changes: Any) -> dict[str, Any]:
+    seconds = {"HF": [4.0, 1.0, 2.0], "flat": [1.0, 1.0, 1.0], "concat": [9.0, 9.0, 9.0]}
+    runs = {name: {"seconds": {"cpu": found, "wall": [1e3] * 3}} for name, found in seconds.items()}
+    known = {"part": "speed", "size": "msmt", "beams": 10, "batch": batch, "threads": 1, "device": "cpu"}
+    return {**known, "clock": "cpu", "hardware": hardware, "runs": runs, **changes}
+
+
+def test_the_drawing_shows_the_median_speeds_of_one_machine_by_batch() -> None:
+    others: list[dict[str, Any]] = [
+        {"part": "memory"},
+        {"threads": 2},
+        {"size": "mmt"},
+        {"beams": 4},
+        {"device": "cuda"},
+    ]
+    records = [speed_record(16), speed_record(1), *(speed_record(32, **change) for change in others)]
+    chosen = figure.records_of_figure(records)
+    assert [record["batch"] for record in chosen] == [1, 16]
+    assert [figure.speeds(record) for record in chosen] == [{"HF": 0.5, "flat": 1.0}, {"HF": 8.0, "flat": 16.0}]
+    drawn = figure.make_figure(chosen)
+    panels = [
+        (
+            panel.get_title(),
+            [round(bar.get_width(), 6) for bar in panel.patches],
+            [one.get_text() for one in panel.texts],
+        )
+        for panel in drawn.axes
+    ]
+    assert panels == [("batch 1", [0.5, 1.0], ["0.5", "1.0"]), ("batch 16", [8.0, 16.0], ["8.0", "16.0"])]
+    assert figure.records_of_figure([*records, speed_record(1, hardware="B")]) == []
+
+
+def test_the_drawing_stands_on_the_page_and_older_records_on_another(tmp_path: Path) -> None:
+    path = next((ROOT / page.RESULTS).glob("**/cpu/*/speed-msmt-beams10-batch16.json"))
+    speed = json.loads(path.read_text("utf-8"))
+    folder = tmp_path / "performance"
+    for place, hardware in {"cpu/new": "New", "archive/cpu/old": "Old"}.items():
+        (folder / place).mkdir(parents=True)
+        (folder / place / path.name).write_text(json.dumps({**speed, "hardware": hardware}), encoding="utf-8")
+    (folder / "archive" / "notes.md").write_text("Of another day.\n", encoding="utf-8")
+    shown, older = (write(folder).read_text("utf-8") for write in (page.write_page, page.write_archive))
+    assert (tmp_path / "performance.png").is_file() and "](performance.png)" in shown and "one core (New)" in shown
+    assert "## On a CPU: New\n" in shown and "Old" not in shown
+    assert "## On a CPU: Old\n" in older and "New" not in older and ".png" not in older
+    assert older.startswith("<!-- Made by `python benchmarks/page.py` from what lies in performance/archive/.")
+    assert "\nOf another day.\n" in older
+
+
+def test_the_pages_are_what_their_writer_makes_of_the_records(tmp_path: Path) -> None:
     folder = ROOT / page.RESULTS
-    rows = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/*/*.json"))]
-    notes = (folder / "notes.md").read_text("utf-8")
-    assert folder.with_suffix(".md").read_text("utf-8") == page.render(rows, notes)
+    copy = tmp_path / folder.name
+    shutil.copytree(folder, copy)
+    for write in (page.write_page, page.write_archive):
+        made = write(copy)
+        assert (folder.parent / made.name).read_text("utf-8") == made.read_text("utf-8")

@@ -1,0 +1,102 @@
+"""The drawing that opens docs/results/performance.md: sentences a second, of ours and of what one would use instead.
+
+Needs matplotlib (the extra `plots`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_multisource.evaluation.plots import save_figure
+
+Record = Mapping[str, Any]
+SIZE, BEAMS = "msmt", 10  # of the records that are drawn, on one thread of a CPU
+# Who is drawn, from top to bottom: what the axis calls them, and a colour (Okabe & Ito 2008) for those that are alike.
+OTHERS, EXACT, EIGHT_BITS = "#999999", "#0072B2", "#56B4E9"
+BARS = {
+    "HF": ("Marian", OTHERS),
+    "CTranslate2 float32": ("CTranslate2", OTHERS),
+    "CTranslate2 int8": ("CTranslate2, 8 bits", OTHERS),
+    "flat": ("flat", EXACT),
+    "flat optimised": ("flat, optimised", EXACT),
+    "flat int8": ("flat, 8 bits", EIGHT_BITS),
+    "serial": ("serial", EXACT),
+    "serial optimised": ("serial, optimised", EXACT),
+    "serial int8": ("serial, 8 bits", EIGHT_BITS),
+}
+WIDTH, HEIGHT, POINTS, DPI = 9.0, 3.2, 9, 200  # inches, inches, size of letters, pixels an inch
+
+
+def records_of_figure(records: Sequence[Record]) -> list[Record]:
+    """Choose the records that are drawn.
+
+    Args:
+        records: As `common.save` writes them.
+
+    Returns:
+        Those of decoding at `SIZE` and `BEAMS` on one thread of a CPU, of one machine, by batch; none if several
+        machines have such records.
+    """
+    wanted = {"part": "speed", "size": SIZE, "beams": BEAMS, "threads": 1, "device": "cpu"}
+    chosen = [one for one in records if all(one.get(key) == value for key, value in wanted.items())]
+    if len({one["hardware"] for one in chosen}) != 1:
+        return []
+    return sorted(chosen, key=lambda one: int(one["batch"]))
+
+
+def speeds(record: Record) -> dict[str, float]:
+    """Return what a record says of each bar.
+
+    Args:
+        record: One of `records_of_figure`.
+
+    Returns:
+        Sentences per second of CPU time by name, in the order of the bars; those that were not measured are left out.
+    """
+    runs, clock = record["runs"], record["clock"]
+    return {name: record["batch"] / statistics.median(runs[name]["seconds"][clock]) for name in BARS if name in runs}
+
+
+def draw_speed(records: Sequence[Record], path: Path) -> Path:
+    """Draw one panel of bars for each batch size.
+
+    Args:
+        records: Records, some of which are those of the figure.
+        path: The PNG file to write.
+
+    Returns:
+        The path.
+    """
+    chosen = records_of_figure(records)
+    texts = [*(label for label, _ in BARS.values()), "batch 0123456789.,"]
+    return save_figure(lambda: make_figure(chosen), texts, path, POINTS, DPI)
+
+
+def make_figure(records: Sequence[Record]) -> Any:
+    """Lay the panels out side by side; each has a scale of its own, from 0.
+
+    Args:
+        records: Those of the figure.
+
+    Returns:
+        A matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, HEIGHT), facecolor="white", layout="constrained")
+    panels = figure.subplots(1, len(records), sharey=True, squeeze=False)[0]
+    for panel, record in zip(panels, records, strict=True):
+        found = speeds(record)
+        labels, colours = zip(*(BARS[name] for name in found), strict=True)
+        bars = panel.barh(labels, list(found.values()), color=colours, height=0.72)
+        panel.bar_label(bars, labels=[f"{value:.1f}" for value in found.values()], padding=3)
+        panel.set_title(f"batch {record['batch']}", fontsize=POINTS)
+        panel.set_xlim(0, 1.22 * max(found.values()))
+        panel.set_xticks([])
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.tick_params(axis="y", length=0)
+    panels[0].invert_yaxis()  # of all: they share it
+    return figure
