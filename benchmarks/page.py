@@ -50,8 +50,9 @@ reads the vectors, too, as tokens (ours only maps them); *HF tuned*, the same wi
 weights in our code. Of ours, the bare name is plain `generate`; *unfolded*: `fold_beams=False`, the slow path;
 *optimised* and *int8*: after `optimize_for_inference()` and `optimize_for_inference(int8=True)`.
 
-All that stand in one table ran in one process, in turn, forwards and backwards in each round. A ratio is the median
-over the rounds; in brackets, the least and the most. With one thread it is of CPU time, otherwise of wall time.
+The models of a table were measured in one process, one after the other; each round goes through them in this order and
+in the reverse order. A ratio is the median over the rounds; in brackets, the least and the most. With one thread it is
+of CPU time, otherwise of wall time.
 """
 
 

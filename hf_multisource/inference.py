@@ -56,7 +56,8 @@ def is_bare(module: nn.Module) -> bool:
         module: Any module.
 
     Returns:
-        Whether it has no forward hooks, is not compiled by itself, and has no `forward` of its own, as Accelerate sets.
+        Whether it has no forward hooks, has not been compiled by `module.compile()`, and its `forward` has not been
+        replaced, as Accelerate replaces it to move weights between devices.
     """
     return not (
         module._forward_hooks
@@ -299,7 +300,10 @@ KINDS: tuple[type[_OneCopyMore], ...] = (Int8Linear, FBGEMMInt8Linear, OneDNNLin
 
 
 class _PackedWeights(NamedTuple):
-    """The packed stacked weight of several layers and what it was made from; never changed, as `_PackedWeight`."""
+    """The weights of several layers, stacked and packed, with the state of the layers at that time.
+
+    It is never changed: where a layer's weight has changed, another one is made.
+    """
 
     weight: Any
     bias: Tensor | None
@@ -311,7 +315,7 @@ class _PackedWeights(NamedTuple):
     biases: list[Tensor]
 
     def is_of(self, made_from: list[tuple[Any, Any]]) -> bool:
-        """Return whether the weights are still those that were packed."""
+        """Return whether no layer's weight has changed since they were packed."""
         return self.made_from == made_from and [probe.item() for probe in self.probes] == self.numbers
 
 

@@ -54,7 +54,7 @@ class SinusoidalPositions(nn.Module):
             return self._compute(start, length, device)
         end, computed = start + length, self._computed
         if computed is None or computed.device != device or len(computed) < end:
-            with torch.inference_mode(False):  # what is computed in inference mode could not be used in training
+            with torch.inference_mode(False):  # autograd refuses tensors made in inference mode
                 computed = self._compute(0, max(ROWS_AT_FIRST, 2 ** (end - 1).bit_length()), device)
             if type(computed) is Tensor:  # not one of a mode that only traces shapes
                 self._computed = computed

@@ -288,10 +288,8 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             )
         memory = memory.with_states(encoder_hidden_states)
         done = None
-        plain = all(
-            value is None or value is False for value in kwargs.values()
-        )  # nothing of single layers is asked for
-        if isinstance(own, BeamCache) and start and plain:
+        asked = any(value is not None and value is not False for value in kwargs.values())  # such as attention weights
+        if isinstance(own, BeamCache) and start and not asked:
             done = run_layers(self, states, mask, memory, past_key_values, own)
         for layer in self.layers if done is None else ():
             states = layer(

@@ -57,9 +57,8 @@ def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tens
     rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if on_cpu else len(logits)
     log_probs = logits if on_cpu else torch.empty_like(logits)
     maxima = []
-    for part, found in zip(
-        logits.split(rows), log_probs.split(rows), strict=True
-    ):  # all passes while it is in the cache
+    # All passes over a part are made while it is in the processor's cache.
+    for part, found in zip(logits.split(rows), log_probs.split(rows), strict=True):
         if bias is not None:
             part += bias
         torch.log_softmax(part, dim=1, out=found)

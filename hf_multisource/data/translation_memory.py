@@ -159,7 +159,7 @@ class TranslationMemory:
         *,
         languages: Collection[str] | None = None,
     ) -> list[Match]:
-        """Find translations as [`find`] does, and keep those that are whole.
+        """Find translations as [`find`] does, and leave out those whose placeholders differ from those of a guide.
 
         Args:
             sources: As [`find`] has it.

@@ -197,7 +197,7 @@ def po(language: str, text: str, forms: Sequence[str] | None = None) -> str:
 def test_messages_of_gettext_are_compared_with_the_memory_like_the_text_of_a_file(
     tmp_path: Path, translator: QuotingTranslator
 ) -> None:
-    """English has no catalogue of its own here: it is in the messages, and in a column of the memory."""
+    """There is no English catalogue: the English texts are the message ids, and a column of the memory."""
     rows = {"en": "Open\nSave\nQuit\n", "de": "Öffnen\nSichern\nZu\n", "dsb": "Wócyniś\nSkładowaś\nSkóńcyś\n"}
     write(tmp_path, {f"rows/train.{name}": text for name, text in rows.items()})
     catalogue = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'

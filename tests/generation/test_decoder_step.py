@@ -1,4 +1,7 @@
-"""A step of beam search that calls no modules computes what they compute; unusual modules are called."""
+"""`decoder_step.py` runs a decoder's layers without calling their modules, and gives the same numbers as they do.
+
+Modules that do more than their class says, such as those with hooks, are called.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ MADE: dict[str, dict[str, Any]] = {
 
 
 class Steps:
-    """Counts the steps of `run_layers` that were bound, and those that were left to the modules."""
+    """Counts the decoding steps that `run_layers` computed, and those for which the modules were called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bound = self.left = 0

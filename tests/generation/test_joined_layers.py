@@ -1,4 +1,4 @@
-"""Layers that read the same states are computed as one product in an optimised model, and stay layers of their own."""
+"""Optimised models compute queries, keys and values in one matrix product; the three layers keep their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinusoidal positions are computed once, for all texts, with the numbers that each text would compute by itself."""
+"""The table of sinusoidal positions is computed once and grows; its numbers do not depend on when it was computed."""
 
 from __future__ import annotations
 
