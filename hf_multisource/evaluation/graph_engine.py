@@ -12,7 +12,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +162,7 @@ class Engine:
             "DVC_SITE_CACHE_DIR": str((self.work / ".dvc" / "site").absolute()),
             "PATH": path,  # of the commands of the stages
         }
-        done = subprocess.run(
-            [program, *words], cwd=self.work, env={**os.environ, **own}, stdout=output, stderr=output, text=True
-        )
+        done = run_program([program, *words], cwd=self.work, env={**os.environ, **own}, stdout=output, stderr=output)
         if done.returncode and words[0] != "repro":
             raise ValueError(f"dvc {words[0]} failed: {' '.join(done.stderr.split())}")
         return done
@@ -228,6 +228,70 @@ class Engine:
             "Nothing was overwritten: go back, name another folder in `work`, or delete "
             f"{self.stages[name].folder} and the folders of the steps that read it"
         )
+
+
+def run_program(
+    words: Sequence[str], grace: float = 2.0, patience: float = 20.0, **settings: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. If this process is interrupted, all programs that it has started end, too.
+
+    In a terminal, Ctrl-C reaches them without us; SIGTERM reaches this process alone, and a training would go on.
+
+    Args:
+        words: The program and its arguments.
+        grace: Seconds in which they may end by themselves, as after Ctrl-C. Those that are left receive SIGTERM.
+        patience: Seconds after SIGTERM. Those that are left then are killed.
+        **settings: Further arguments of `subprocess.Popen`.
+
+    Returns:
+        The finished program with its output as text.
+
+    Raises:
+        KeyboardInterrupt: If this process is interrupted.
+    """
+    with subprocess.Popen(words, text=True, **settings) as program:
+        try:
+            output, errors = program.communicate()
+        except KeyboardInterrupt:
+            end_programs(program.pid, grace, patience)
+            raise
+    return subprocess.CompletedProcess(words, program.returncode, output, errors)
+
+
+def end_programs(number: int, grace: float, patience: float) -> None:
+    """End a program and all that it has started.
+
+    Args:
+        number: Process ID of the program.
+        grace: Seconds in which they may end by themselves. Those that are left receive SIGTERM.
+        patience: Seconds after SIGTERM. Those that are left then are killed.
+    """
+    import psutil
+
+    def running(processes: list[Any], seconds: float) -> list[Any]:
+        """Wait until all have ended, at most some seconds; those that have not. A zombie has ended."""
+        end = time.monotonic() + seconds
+        while True:
+            left = []
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                        left.append(process)
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(0.05)
+
+    try:
+        own = psutil.Process(number)
+        processes = [*own.children(recursive=True), own]
+    except psutil.NoSuchProcess:
+        return
+    for stop, seconds in (("terminate", grace), ("kill", patience)):
+        processes = running(processes, seconds)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                getattr(process, stop)()
+    running(processes, patience)  # until the killed ones are gone
 
 
 def _lines(recorded: Mapping[str, Any]) -> list[str]:

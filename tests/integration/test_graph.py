@@ -7,21 +7,25 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from hf_multisource.cli import graph as graph_command
-from hf_multisource.evaluation.graph_engine import Engine
+from hf_multisource.cli.command import Terminated, terminable
+from hf_multisource.evaluation.graph_engine import Engine, run_program
 from hf_multisource.evaluation.graph_stages import duration, stages_of
 from hf_multisource.recipes.graph import load_graph
 from runs import files_of, read_json, write_lines
@@ -209,6 +213,27 @@ def test_a_step_that_was_begun_with_other_settings_is_named_and_nothing_is_overw
     assert "crossed_dev/dev.rich was begun with other settings: num_beams was 2, is 3" in said
     assert "hf-multisource graph: a step failed" in said
     assert files_of(folder / "work" / "crossed_dev") == before
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_an_interrupted_engine_leaves_no_program_running(tmp_path: Path, stops: bool) -> None:
+    """`stops`: whether the grandchild ends at SIGTERM, or ignores it and is killed."""
+    number = tmp_path / "number"
+    grandchild = f"import os, signal, time; {'' if stops else 'signal.signal(signal.SIGTERM, signal.SIG_IGN); '}"
+    grandchild += f"open({str(number)!r} + '.part', 'w').write(str(os.getpid())); "
+    grandchild += f"os.rename({str(number)!r} + '.part', {str(number)!r}); time.sleep(600)"
+    words = ["sh", "-c", f"{shlex.quote(sys.executable)} -c {shlex.quote(grandchild)}; true"]
+
+    def interrupt() -> None:
+        while not number.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with terminable(), pytest.raises(Terminated):
+        threading.Thread(target=interrupt).start()
+        run_program(words, grace=0.1, patience=30 if stops else 0.5)
+    left = int(number.read_text())  # a zombie, as long as no process has asked for its status
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
 # What is refused before anything runs.
