@@ -48,6 +48,9 @@ PIECES = {
     "line": r"\r\n|[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]",
     "backslash": r"""\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv\\"'@?{}])""",
     "entity": r"&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][\w.-]*+);",
+    "format_tag": r"</?%(?:\d+\$)?[Ss]\s*+/?>",  # a name of an element that the program fills in
+    # %name%, but not the printf directives of "%dx%d", "%ld%%" and "%s%s".
+    "wrapped": r"%[A-Za-z][A-Za-z0-9_]*[A-Za-z0-9]%(?![\w%$])",
     "percent": r"%%",
     "named": r"%\([^()\s]+\)[-+#0 ]*(?:\d+|\*)?(?:\.\d+)?[diouxXeEfFgGcrsa]",
     "printf": rf"%(?:\d+\$)?[-+#0'I ]*{PRINTF_END}",
@@ -87,23 +90,24 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "java": (*ESCAPED, "percent", "formatter", "quoted", "brace"),
     "qt": (*MARKUP, "qt", "doubled_key", "ampersand"),
     "android": (*ESCAPED, "percent", "formatter"),
-    "properties": (*ESCAPED, "percent", "printf", "mustache", "number", "brace"),
+    "properties": (*ESCAPED, "format_tag", "wrapped", "percent", "printf", "mustache", "number", "brace"),
     # What gettext flags: the directives of the format, and whatever else a program may replace.
     "c-format": (
         *ESCAPED,
-        *("percent", "printf", "mustache", "dollar", "number", "literal", "brace", "any_underscore", "any_ampersand"),
+        *("format_tag", "wrapped", "percent", "printf", "mustache", "dollar", "number", "literal", "brace"),
+        *("any_underscore", "any_ampersand"),
     ),
     "python-format": (
         *ESCAPED,
-        *("percent", "named", "printf", "mustache", "dollar", "number", "literal", "brace"),
+        *("format_tag", "wrapped", "percent", "named", "printf", "mustache", "dollar", "number", "literal", "brace"),
         *("any_underscore", "any_ampersand"),
     ),
     "python-brace-format": (*ESCAPED, "doubled_brace", "brace", "any_underscore", "any_ampersand"),
     "java-format": (*ESCAPED, "quoted", "brace", "any_underscore", "any_ampersand"),
     "any": (
         *ESCAPED,
-        *("percent", "named", "any_printf", "any_qt", "mustache", "dollar", "number", "literal", "brace"),
-        *("any_underscore", "any_ampersand"),
+        *("format_tag", "wrapped", "percent", "named", "any_printf", "any_qt", "mustache", "dollar", "number"),
+        *("literal", "brace", "any_underscore", "any_ampersand"),
     ),
 }
 ANY = "any"
@@ -443,6 +447,11 @@ class _Scanner:
             return self.read_braces(text[1:-1], start, end)
         if piece in FORMATS:
             key, arguments = self.read_format(text)
+            return Placeholder(text, VALUE, key, start, end, arguments)
+        if piece == "format_tag":
+            directive = text.strip("</> ")
+            key, arguments = self.read_format(directive)
+            key = "".join(text.split()).replace(directive, key)
             return Placeholder(text, VALUE, key, start, end, arguments)
         key = text.replace("L", "") if piece.endswith("qt") else "".join(text.split())
         return Placeholder(text, VALUE, key, start, end)

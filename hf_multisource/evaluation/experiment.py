@@ -55,6 +55,7 @@ DATA = "data.json"  # in the folder of the experiment's runs
 DONE = "cell.json"  # in the folder of a cell that is done: how it was scored
 WORDS = "words.json"  # in the folder of a cell of the row `analysed`: what `measure_words` gave
 ONCE = "once"  # folder of the only cell of a row that needs no model
+INITIAL = ("model.init_from",)  # key of a recipe whose value is a folder: `settings` has the name of the row
 WEIGHTS = "model.safetensors"
 CELLS = "cells"  # in the folder of the rows: archives of the cells that are done
 
@@ -70,6 +71,7 @@ class Cell:
         source: The only source of the model; None: all.
         of: Folders of the runs that write the hypotheses, if they are not its own.
         reverse: Folder of the run that chooses among them.
+        begins: Folder of the run from whose weights its training starts.
     """
 
     row: ExperimentRow
@@ -78,6 +80,7 @@ class Cell:
     source: str | None = None
     of: tuple[Path, ...] = ()
     reverse: Path | None = None
+    begins: Path | None = None
 
     @property
     def name(self) -> str:
@@ -87,7 +90,7 @@ class Cell:
     @property
     def needs(self) -> tuple[Path, ...]:
         """Folders of the cells that must be done before."""
-        return (*self.of, self.reverse) if self.reverse else self.of
+        return (*self.of, *(folder for folder in (self.reverse, self.begins) if folder))
 
     @property
     def is_trained(self) -> bool:
@@ -135,7 +138,7 @@ def cells_of(
         for name, row in rows.items():
             own = seed_folder(root / name, seed)
             if row.kind == "train":
-                cells.append(Cell(row, seed, own))
+                cells.append(Cell(row, seed, own, begins=experiment.initial_folder(row, own, seed)))
             elif row.kind == "best_source":
                 first = experiment.seeds[0]
                 candidates = [
@@ -314,7 +317,9 @@ class Run:
         if waiting := [folder for folder in cell.needs if folder not in self._done]:
             return f"waiting for {', '.join(folder.relative_to(self.root).as_posix() for folder in waiting)}"
         if cell.is_trained and (cell.folder / SUMMARY).exists():
-            return "trained" if is_finished(cell.folder, self.recipe(cell)[0]) else "trained with another recipe"
+            return (
+                "trained" if is_finished(cell.folder, self.recipe(cell)[0], INITIAL) else "trained with another recipe"
+            )
         return "begun" if cell.folder.exists() else "not begun"
 
     def is_done(self, cell: Cell) -> bool:
@@ -330,6 +335,8 @@ class Run:
         if cell.row.kind in (*LOOKED_UP, MEMORY_FIRST):
             data = self.plain_recipe().data
             scored |= {"lookup": {**cell.row.settings, "metrics": data.metrics, "placeholders": data.placeholders}}
+        if cell.row.begins_with is not None:
+            scored["begins_with"] = cell.row.begins_with
         return {**scored, "words": words} if words else scored
 
     def score_options(self, row: ExperimentRow) -> JsonObject:
@@ -463,7 +470,8 @@ class Run:
                     if name == f"{row.name}-{source}":
                         return Cell(row, numbers[0], folder, source)
             elif name == row.name and row.kind == "train":
-                return Cell(row, numbers[0], folder)
+                begins = self.experiment.initial_folder(row, folder, numbers[0])
+                return Cell(row, numbers[0], folder, begins=begins)
             elif name == row.name and row.kind in LOOKED_UP:
                 return Cell(row, self.experiment.seeds[0], folder) if last == ONCE else None
             elif name == row.name:
@@ -474,7 +482,7 @@ class Run:
         """Return whether a folder holds what a finished cell has in its own folder."""
         if not (folder / DONE).exists() or read_result(folder / DONE) != self.settings(cell):
             return False
-        return not cell.is_trained or is_finished(folder, self.recipe(cell)[0])
+        return not cell.is_trained or is_finished(folder, self.recipe(cell)[0], INITIAL)
 
     def chosen_rows(self) -> list[ExperimentRow]:
         """Return the rows that are to be run."""
@@ -513,17 +521,18 @@ class Run:
             cell: The cell, locked.
         """
         self.say(cell.name)
-        if cell.is_trained:
-            recipe, command = self.recipe(cell)
-            if not is_finished(cell.folder, recipe):
-                train(recipe, resume=cell.folder.exists(), command=command)
         looked_up = cell.row.kind in (*LOOKED_UP, MEMORY_FIRST)
-        for folder in () if looked_up else cell.needs or (cell.folder,):
+        recipe, command = self.recipe(cell) if cell.is_trained else (None, "")
+        finished = recipe is None or is_finished(cell.folder, recipe, INITIAL)
+        read = [folder for folder in cell.needs if not (finished and folder == cell.begins)]
+        for folder in [] if looked_up else [*read, *([cell.folder] if cell.is_trained and finished else [])]:
             if not (folder / WEIGHTS).exists():
                 raise ValueError(
                     f"{folder} was restored without its weights, which {cell.name} needs: to train it again, remove "
                     f"this folder and its archive in {self.table / CELLS}"
                 )
+        if recipe is not None and not finished:
+            train(recipe, resume=cell.folder.exists(), command=command)
         if cell.row.shown and looked_up:
             self.look_up(cell)
         elif cell.row.shown:

@@ -14,7 +14,8 @@ words:      a list of words of the target and of each source that is present, by
 margin:     differences of the first metric that are smaller count as none
 rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
             kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
-            keys set d_model); `against: ROW` if it is compared with another row than the baseline; and one of
+            keys set d_model); `begins_with: ROW` if its training starts from the weights of another row of that kind,
+            of the same seed; `against: ROW` if it is compared with another row than the baseline; and one of
     train: {…}                        trained with these keys of the recipe; the key `sources` names some of the
                                       experiment's sources, if the row reads only these
     best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
@@ -47,6 +48,7 @@ from hf_multisource.data.checks import check_choice
 from hf_multisource.recipes.catalogue import comment_of, find_yaml
 from hf_multisource.recipes.reading import read_yaml
 from hf_multisource.recipes.recipe import Recipe, load_recipe
+from hf_multisource.recipes.seeds import seed_folder
 from hf_multisource.recipes.values import show
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
@@ -79,6 +81,7 @@ class ExperimentRow:
         parameters_as: Name of the row whose number of parameters it must reach by its width; None: the width is that
             of the recipe.
         against: Name of the row with which it is compared; None: the baseline of the experiment.
+        begins_with: Name of the row from whose weights its training starts; None: it starts from random ones.
     """
 
     name: str
@@ -88,12 +91,18 @@ class ExperimentRow:
     shown: bool = True
     parameters_as: str | None = None
     against: str | None = None
+    begins_with: str | None = None
+
+    @property
+    def made_of(self) -> list[str]:
+        """Names of the rows whose hypotheses or models it reads."""
+        keys = ("of", "reverse") if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else ()
+        return [self.settings[key] for key in keys if key in self.settings]
 
     @property
     def needs(self) -> list[str]:
-        """Names of the rows that it is made of."""
-        keys = ("of", "reverse") if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else ()
-        return [self.settings[key] for key in keys if key in self.settings]
+        """Names of the rows that must be there before."""
+        return [*self.made_of, *([self.begins_with] if self.begins_with else [])]
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ class Experiment:
         """
         if row.kind == "copy":
             return [row.settings["source"]]
-        if row.needs:
+        if row.made_of:
             return self.sources_of(self.rows[row.settings["of"]])
         settings = merge(self.train, row.settings)
         return next((list(settings[key]) for key in SOURCE_KEYS if key in settings), self.sources)
@@ -188,9 +197,23 @@ class Experiment:
             "target": self.target,
             **({"origin": self.origin} if self.origin else {}),
             **settings,
+            **({"model.init_from": str(self.initial_folder(row, folder, seed))} if row.begins_with else {}),
             "output_dir": str(folder),
             "seed": seed,
         }
+
+    def initial_folder(self, row: ExperimentRow, folder: Path, seed: int) -> Path | None:
+        """Return the folder of the run from whose weights a run starts.
+
+        Args:
+            row: A row that is trained.
+            folder: Folder of the run, in the folder of the row, in that of the experiment.
+            seed: Its seed.
+
+        Returns:
+            The folder of the other run; None if this one starts from random weights.
+        """
+        return seed_folder(folder.parent.parent / row.begins_with, seed) if row.begins_with else None
 
     def load_recipe(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> tuple[Recipe, str]:
         """Return the recipe of one run.
@@ -362,7 +385,7 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
     kind = kinds[0]
     for key in entry:
         check_choice(
-            ("label", "shown", "against", *(["parameters_as"] if kind == "train" else []), kind),
+            ("label", "shown", "against", *(["parameters_as", "begins_with"] if kind == "train" else []), kind),
             **{f"rows.{name}: key": key},
         )
     settings, keys = entry[kind] or {}, KINDS[kind]
@@ -374,14 +397,14 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
         raise ValueError(f"rows.{name}.memory.similar must be true or false; got {show(similar)}")
     matched = entry.get("parameters_as") if not {"d_model", "model.d_model"} & set(settings) else None
     label, shown = str(entry.get("label", name)), bool(entry.get("shown", True))
-    return ExperimentRow(name, label, kind, settings, shown, matched, entry.get("against"))
+    return ExperimentRow(name, label, kind, settings, shown, matched, entry.get("against"), entry.get("begins_with"))
 
 
 def _check(experiment: Experiment) -> None:
     """Check that rows which are named are there, words have the right names, and lists are lists."""
     trained = tuple(name for name, row in experiment.rows.items() if row.kind == "train")
     for row in experiment.rows.values():
-        for needed in row.needs:
+        for needed in row.made_of:
             check_choice(trained, **{f"rows.{row.name}.{row.kind}": needed})
             if row.kind == MEMORY_FIRST and not experiment.rows[needed].shown:
                 raise ValueError(
@@ -391,6 +414,8 @@ def _check(experiment: Experiment) -> None:
         check_choice(fixed, **{f"rows.{row.name}.parameters_as": row.parameters_as})
         others = tuple(name for name in experiment.rows if name != row.name)
         check_choice(others, **{f"rows.{row.name}.against": row.against})
+        above = [name for name in list(experiment.rows)[: list(experiment.rows).index(row.name)] if name in trained]
+        check_choice(above, **{f"rows.{row.name}.begins_with": row.begins_with})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
     check_choice(tuple(name for name in trained if experiment.rows[name].shown), analysed=experiment.analysed)
     if not (isinstance(experiment.words, list) and all(isinstance(word, dict) for word in experiment.words)):
@@ -443,5 +468,9 @@ def _chosen(experiment: Experiment, names: Sequence[str]) -> list[str]:
     """The names and those of the rows that they are made of, in the order of the experiment."""
     for name in names:
         check_choice(tuple(experiment.rows), rows=name)
-    wanted = {*names, *(needed for name in names for needed in experiment.rows[name].needs)}
+    wanted, new = set(names), list(names)
+    while new:
+        needed = set(experiment.rows[new.pop()].needs) - wanted
+        wanted |= needed
+        new += needed
     return [name for name in experiment.rows if name in wanted]

@@ -16,7 +16,7 @@ from hf_multisource.data.masking import has_mask_tokens, remember_syntax
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.foreign import load_auto
-from hf_multisource.recipes.pretrained import load_preprocessor
+from hf_multisource.recipes.pretrained import load_preprocessor, load_processor
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import joint_text, train_tokenizer
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
@@ -64,8 +64,8 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         that of the target notes the syntax.
 
     Raises:
-        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder, or a tokenizer that is
-            loaded lacks the mask tokens.
+        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder, a tokenizer that is loaded
+            lacks the mask tokens, or the initial model has no tokenizer for a source.
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
     written = {name: recipe.data.tokens_of(name) for name in recipe.data.model_sources}
@@ -109,6 +109,15 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
             mask_tokens=recipe.data.placeholders is not None,
         )
 
+    if recipe.init_from is not None:
+        processor = load_processor(recipe.init_from)
+        separate = {name: own for name, own in processor.source_tokenizers.items() if name in sources}
+        if separate and (lacking := [name for name in sources if name not in separate]):
+            raise ValueError(
+                f"model.init_from is {recipe.init_from!r}, whose sources have tokenizers of their own, and it has none "
+                f"for {', '.join(lacking)}"
+            )
+        return build(processor.tokenizer, separate)
     if settings.load is not None:
         folder = Path(settings.load)
         if not (folder / "target").is_dir():
@@ -139,9 +148,13 @@ def check_mask_tokens(
             "its encoder cannot learn them: leave data.placeholders out, or give the source an encoder of the model"
         )
     if missing := [name for name, tokenizer in own.items() if not has_mask_tokens(tokenizer)]:
+        key, folder = ("tokenizer.load", recipe.tokenizer.load)
+        advice = "train one with `hf-multisource tokenizer --placeholders SYNTAX`, or leave tokenizer.load out"
+        if recipe.init_from is not None:
+            key, folder = ("model.init_from", recipe.init_from)
+            advice = "name a model that was trained with data.placeholders, or leave data.placeholders out"
         raise ValueError(
-            f"data.placeholders: the tokenizer of {missing[0]!r} in tokenizer.load ({recipe.tokenizer.load}) lacks the "
-            "mask tokens: train one with `hf-multisource tokenizer --placeholders SYNTAX`, or leave tokenizer.load out"
+            f"data.placeholders: the tokenizer of {missing[0]!r} in {key} ({folder}) lacks the mask tokens: {advice}"
         )
 
 

@@ -100,6 +100,11 @@ class Recipe:
         open_ended = ("constant", "constant_with_warmup", "inverse_sqrt")
         return self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
 
+    @property
+    def init_from(self) -> str | None:
+        """Folder or Hub id of the trained model from whose weights the training starts; None: from random ones."""
+        return self.model.get("init_from")
+
     def save(self, path: Path) -> None:
         """Write the recipe, every key resolved, in one step: it tells that a run has begun.
 
@@ -203,6 +208,7 @@ class Recipe:
         make = family.paper if settings.pop("preset", "default") == "paper" else family
         settings.pop("sources", None)
         settings.pop("share_encoders", None)
+        settings.pop("init_from", None)
         sources = []
         for name, entry in self.source_entries().items():
             source = {key: value for key, value in entry.items() if key != "processor"}

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -193,12 +193,13 @@ def _without_paths(sections: Mapping[str, Mapping[str, Any]]) -> Any:
     return [{key: value for key, value in corpus.items() if key != "path"} for corpus in train]
 
 
-def is_finished(folder: Path, recipe: Recipe) -> bool:
+def is_finished(folder: Path, recipe: Recipe, elsewhere: Collection[str] = ()) -> bool:
     """Return whether a folder holds the finished run of a recipe.
 
     Args:
         folder: The run's folder.
         recipe: The recipe.
+        elsewhere: Keys that are compared elsewhere, such as "model.init_from".
 
     Returns:
         True if the run has finished and its recipe differs in nothing that would change the weights.
@@ -208,7 +209,7 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
     """
     if not ((folder / SUMMARY).exists() and (folder / RECIPE).exists()):
         return False
-    return set(changed_keys(read_saved(folder / RECIPE), asdict(recipe))) <= FREE_KEYS | {"data.path"}
+    return set(changed_keys(read_saved(folder / RECIPE), asdict(recipe))) <= FREE_KEYS | {"data.path", *elsewhere}
 
 
 def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:

@@ -422,6 +422,14 @@ OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
         "Whether all sources, which must be of one kind, are encoded by the first one's encoder; it is short for "
         "share_encoder_with in every entry of sources.",
     ),
+    "init_from": (
+        str | None,
+        None,
+        "Folder or Hub id of a trained model of this package whose weights and tokenizers the training starts with, "
+        "for example one with fewer sources. Encoders are found by the name of their source. What it lacks is drawn "
+        "anew; the rest must have the same shape. With combiner gated_serial, new sources do not change its output at "
+        "first.",
+    ),
     "attn_implementation": (
         str | None,
         "eager on a CPU, else sdpa",

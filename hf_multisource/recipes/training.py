@@ -27,6 +27,7 @@ from hf_multisource.encoders import wrapped_weights
 from hf_multisource.foreign import build_auto
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.checkpoint_files import resume_point
+from hf_multisource.recipes.initial_weights import begin_with, check_initial
 from hf_multisource.recipes.masked_evaluation import MaskedReferences
 from hf_multisource.recipes.pretrained import load_encoder
 from hf_multisource.recipes.processes import together
@@ -81,7 +82,7 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
             run.together(lambda: parts.update(wrapped_parts(recipe)))
         rows, data = read_data(run, parts)
         processor = prepare_processor(run, rows.get("train", []), parts)
-        model = run.together(lambda: build_model(run, processor), everywhere=True)
+        model = run.together(lambda: build_model(run, processor, begins=checkpoint is None), everywhere=True)
         parameters = count_parameters(model)
         encoded = encode_data(run, rows, data, processor)
         masked = MaskedReferences.of_rows(rows["dev"]) if recipe.data.placeholders is not None else None
@@ -113,6 +114,7 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
     check_folder(folder, recipe, args, resume)
     if not begun:
         recipe.check_tokenizer_folder()
+        check_initial(recipe)
     if args.torch_compile:
         try:
             torch.compile(torch.nn.Identity(), backend=str(args.torch_compile_backend), mode=args.torch_compile_mode)
@@ -143,12 +145,13 @@ def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Prepro
     return run.together(load, everywhere=True)
 
 
-def build_model(run: TrainingRun, processor: MultiSourceProcessor) -> PreTrainedModel:
-    """Initialise the model, with the pretrained encoders that the recipe names.
+def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bool = True) -> PreTrainedModel:
+    """Initialise the model, with the pretrained encoders and the trained model that the recipe names.
 
     Args:
         run: The run.
         processor: Its processor.
+        begins: Whether the training begins; it does not if the weights are those of a checkpoint of the run.
 
     Returns:
         The model.
@@ -167,6 +170,8 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor) -> PreTrained
         if isinstance(entry.get("encoder"), str):
             model.load_state_dict(wrapped_weights(model, name, load_encoder(entry["encoder"])), strict=False)
     model.generation_config.max_length = recipe.data.max_length
+    if begins and recipe.init_from is not None:
+        run.say("initial weights", begin_with(model, recipe.init_from))
     facts = {"parameters": count_parameters(model), "sources": recipe.data.model_sources, "combiner": config.strategy}
     run.say("model", facts)
     return model

@@ -90,6 +90,12 @@ def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
         ("gtk", "E_xit __ %s", ["_", "__", "%s"]),
         ("gtk", "file_name_x", []),
         ("android", r"%1$s \n \' <xliff:g id=\"x\">%2$d</xliff:g> 100 % sure", ["%1$s", r"\n", r"\'"]),
+        (
+            "properties",
+            "%min%-%max% %dx%d %s%s %ld%% %S-%S",
+            ["%min%", "%max%", *["%d", "%d", "%s", "%s", "%ld", "%%", "%S", "%S"]],
+        ),
+        ("any", "%host% 50%off %d%% <%S> <%2$S/> </%1$S>", ["%host%", "%d", "%%", "<%S>", "<%2$S/>", "</%1$S>"]),
         ("properties", r"%S %1$S %% \n {{pages}} #1 {x}", ["%S", "%1$S", "%%", r"\n", "{{pages}}", "#1", "{x}"]),
         (
             "c-format",

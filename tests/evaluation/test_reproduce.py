@@ -1,6 +1,7 @@
 """`hf-multisource reproduce`: experiments of two made-up languages with tiny models, end to end."""
 
 import random
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -492,6 +493,32 @@ def test_a_reranked_row_has_the_scores_of_the_reranked_hypotheses(toy: Path) -> 
     assert not Path("docs/results/toy/back.json").exists()
 
 
+def test_a_row_may_begin_with_the_weights_of_another_one(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gates = [{"name": "south", "gated": True}, {"name": "north", "gated": False}]
+    rows = {
+        "north": {"train": {"sources": ["north"]}},
+        "both": {
+            "begins_with": "north",
+            "train": {"combiner": "gated_serial", "model.sources": gates, "sources": ["south", "north"]},
+        },
+        "first": {"memory_first": {"of": "both"}},
+    }
+    write("toy", {**TOY, "seeds": [1], "baseline": "north", "rows": rows})
+    assert load_experiment(toy, rows=["first"]).chosen == ["north", "both", "first"]
+    main([str(toy), "--rows", "both"])
+    said = capsys.readouterr().out
+    assert "initial weights: from runs/toy/north/seed-1, parameters" in said
+    assert read_json(Path("runs/toy/both/seed-1/cell.json"))["begins_with"] == "north"
+    assert "--model.init_from runs/toy/north/seed-1" in Path("docs/results/toy/both.json").read_text("utf-8")
+    main([str(toy), "--rows", "both", "--dry_run"])
+    assert re.search(r"both/seed-1 +done", capsys.readouterr().out)
+    shutil.rmtree("runs/toy")  # the weights are gone, the cells are kept
+    Path("docs/results/toy/cells/both.seed-1.zip").unlink()
+    with pytest.raises(SystemExit):
+        main([str(toy), "--rows", "both"])
+    assert "north/seed-1 was restored without its weights, which both/seed-1 needs" in capsys.readouterr().out
+
+
 def test_a_row_finds_the_smallest_width_that_has_the_parameters_of_another_one(toy: Path) -> None:
     wide = {"label": "wide", "train": {"data.concatenate": True}, "parameters_as": "serial"}
     write("toy", {**TOY, "seeds": [1], "rows": {**TOY["rows"], "wide": wide}})
@@ -561,8 +588,13 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble, copy, memory"),
         (
             {"rows": {"a": {"train": {}, "hue": 1}}},
-            "rows.a: key is 'hue'; allowed are label, shown, against, parameters_as, train",
+            "rows.a: key is 'hue'; allowed are label, shown, against, parameters_as, begins_with, train",
         ),
+        (
+            {"rows": {"a": {"train": {}, "begins_with": "b"}, "b": {"train": {}}}},
+            "rows.a.begins_with is 'b'; allowed are $",
+        ),
+        ({"rows": {"a": {"copy": {"source": "north"}, "begins_with": "b"}}}, "key is 'begins_with'; allowed are label"),
         ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
         ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
         ({**EAST, "rows": {"a": {"train": {}, "against": "a"}, "b": {"train": {}}}}, "a.against is 'a'; allowed are b"),
