@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -30,10 +31,37 @@ from hf_multisource.evaluation.graph_stages import duration, stages_of
 from hf_multisource.recipes.graph import load_graph
 from runs import files_of, read_json, write_lines
 from toy_graph import make_toy_graph, toy_graph, write_graph
+from warm import request, start_server, write_client
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "graph.md"
 STAGES = 9  # of the toy graph
 COMMAND = "import sys; from hf_multisource.cli.app import main; main(sys.argv[1:])"
+# In place of a graph's process: the engine looks for programs beside the interpreter, and finds the one of `programs`.
+GRAPH = "import sys; sys.executable = sys.argv.pop(1); from hf_multisource.cli.graph import main; main(sys.argv[1:])"
+# What the commands of a graph import.
+COMMANDS = ("hf_multisource.cli.app", "hf_multisource.recipes.run_trainer", "transformers.models.auto.modeling_auto")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a program `hf-multisource` that starts within a moment, as its imports have been made."""
+    folder = tmp_path_factory.mktemp("programs")
+    write_client(folder / "hf-multisource", start_server(*COMMANDS), COMMAND)
+    return folder
+
+
+def run_warm(folder: Path, programs: Path) -> str:
+    """Run the graph of a folder to its end, all of its commands in forks of a server; what it prints."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # of DVC
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PATH": path}
+    with tempfile.TemporaryFile("w+") as output, open(os.devnull) as nothing:
+        files = (nothing.fileno(), output.fileno(), output.fileno())
+        arguments = [str(programs / "python"), "graph.yaml"]
+        status = request(start_server(*COMMANDS), GRAPH, arguments, str(folder), environment, files)
+        output.seek(0)
+        said = output.read()
+    assert status == 0, said
+    return said
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -71,12 +99,12 @@ def scores_of(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float, str]:
+def finished(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> tuple[Path, float, str]:
     """The folder of a graph that has run without interruption, the seconds it took, and what it printed."""
     folder = tmp_path_factory.mktemp("graph")
     make_toy_graph(folder)
     began = time.monotonic()
-    said = finish(folder)
+    said = run_warm(folder, programs)
     return folder, time.monotonic() - began, said
 
 
@@ -110,13 +138,13 @@ def test_the_toy_graph_runs_from_the_first_model_to_the_scores_of_the_last(
     assert "time that is left: 0 s" in said
 
 
-def test_a_finished_graph_runs_nothing_again(finished: tuple[Path, float, str]) -> None:
+def test_a_finished_graph_runs_nothing_again(finished: tuple[Path, float, str], programs: Path) -> None:
     folder, _, first = finished
     (folder / "work" / "both" / "scores").mkdir()  # where `score`, called by hand, writes, and `calibrate`
     (folder / "work" / "both" / "confidence.json").write_text("{}")
     (folder / "work" / "both" / "scores" / "test.json").write_text("{}")
     before = {path: content for path, content in files_of(folder / "work").items() if not path.startswith(".dvc")}
-    again = finish(folder)
+    again = run_warm(folder, programs)
     assert first.count("Running stage") == STAGES and "Running stage" not in again
     assert before == {path: one for path, one in files_of(folder / "work").items() if not path.startswith(".dvc")}
 

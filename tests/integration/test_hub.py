@@ -63,12 +63,19 @@ def processor() -> MultiSourceProcessor:
 
 
 @pytest.fixture(scope="module")
-def models(processor: MultiSourceProcessor, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """One model of each combiner that is tested in this run."""
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
-    tested = {*PAPER_COMBINERS, *(call.params.get("combiner") for call in calls if call is not None)}
-    known = [name for name in (*COMBINERS, LSTM) if name in tested]
-    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in known}
+def tested(request: pytest.FixtureRequest) -> list[str]:
+    """The combiners that are parameters of the tests of this file in this run, and `LSTM`."""
+    items = [item for item in request.session.items if item.path == request.path]
+    calls = [getattr(item, "callspec", None) for item in items]
+    found = {call.params.get("combiner") for call in calls if call is not None}
+    return [name for name in (*COMBINERS, LSTM) if name in found]
+
+
+@pytest.fixture(scope="module")
+def models(processor: MultiSourceProcessor, tested: list[str]) -> dict[str, Any]:
+    """One model of each combiner that is tested in this run, and of each of the paper."""
+    names = dict.fromkeys([*PAPER_COMBINERS, *tested])
+    return {name: three_source_model(name, vocab_size=len(processor.tokenizer)) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +92,16 @@ def folders(
 
 
 @pytest.fixture(scope="module")
-def second(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process without the package makes of the folders; it saves each again."""
-    places = list(folders.values())
+def second(folders: dict[str, str], tested: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process without the package makes of the folders that are tested; it saves each again."""
+    places = [folders[name] for name in tested]
     return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=TEXTS, again="-again")
 
 
 @pytest.fixture(scope="module")
-def third(second: dict[str, Any], folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def third(second: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What another one makes of what the first one saved."""
-    places = [f"{place}-again" for place in folders.values()]
+    places = [f"{place}-again" for place in second]
     return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=TEXTS, again="")
 
 

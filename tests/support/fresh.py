@@ -1,4 +1,4 @@
-"""Python code in a process of its own: other environment, nothing imported yet, and the package out of reach."""
+"""Python code in a process of its own: other environment, no library that reads it imported, no package in reach."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from warm import request, start_server
 
 NO_PACKAGE = """
 import importlib.abc, sys
@@ -20,34 +23,66 @@ class NoPackage(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, NoPackage())
 """
 ANSWER = "the answer is "
+WARM = (  # what Transformers imports; it and the Hub's client read the environment, so each process imports them
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "torch.export",
+    "jinja2",
+    "pandas",
+    "regex",
+    "safetensors.torch",
+    "tokenizers",
+    "yaml",
+)
 
 
 class Failed(Exception):
     """The process ended with an error; the message is its standard error."""
 
 
-def run_fresh(code: str, home: Path, *, package: bool = False, env: dict[str, str] | None = None, **names: Any) -> Any:
+def run_fresh(
+    code: str,
+    home: Path,
+    *,
+    package: bool = False,
+    warm: bool = True,
+    env: dict[str, str] | None = None,
+    **names: Any,
+) -> Any:
     """Run code and return what it leaves in `answer`, by way of JSON.
 
     Args:
         code: What to run.
         home: Folder to run in; cache of the Hub's client and of the code that it loads, unless `env` names another.
         package: Whether the code may import the package.
+        warm: Whether the modules of `WARM` are imported already, in the process from which this one is forked.
         env: Added to the environment.
         names: Values that the code finds under these names; JSON values or paths.
     """
     given = {name: str(value) if isinstance(value, Path) else value for name, value in names.items()}
     prologue = "" if package else NO_PACKAGE
     epilogue = f"\nprint({ANSWER!r} + json.dumps(globals().get('answer')))"
+    program = f"{prologue}\nimport json\nglobals().update({given!r})\n{code}{epilogue}"
     home.mkdir(exist_ok=True)
-    process = subprocess.run(
-        [sys.executable, "-c", f"{prologue}\nimport json\nglobals().update({given!r})\n{code}{epilogue}"],
-        cwd=home,  # `-c` looks for modules here first: not in the source tree, where the wheel is under test
-        env={**os.environ, "HF_HOME": str(home), **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if process.returncode:
-        raise Failed(process.stderr)
-    return json.loads(process.stdout.rpartition(ANSWER)[2])
+    environment = {**os.environ, "HF_HOME": str(home), **(env or {})}
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        # Both look for modules in the folder `home` first: not in the source tree, where the wheel is under test.
+        if warm:
+            with open(os.devnull) as nothing:
+                files = [file.fileno() for file in (nothing, output, errors)]
+                status = request(start_server(*WARM), program, [], str(home), environment, files)
+        else:
+            status = subprocess.run(
+                [sys.executable, "-c", program],
+                cwd=home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            ).returncode
+        for file in (output, errors):
+            file.seek(0)
+        if status:
+            raise Failed(errors.read())
+        return json.loads(output.read().rpartition(ANSWER)[2])
