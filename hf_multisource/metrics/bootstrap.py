@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hf_multisource.data.checks import check_choice
-from hf_multisource.metrics.measurement import Measurement
+from hf_multisource.metrics.measurement import Counts, Measurement
 from hf_multisource.metrics.table import DEFAULT, METRICS, Sources
 
 LEAST_RESAMPLES = 40  # with fewer, a 95 % interval would leave out no resample at its ends
@@ -31,7 +31,10 @@ def resampled_scores(
     """
     size = len(measurement) if rows is None else len(rows)
     draws = np.random.default_rng(seed).choice(size, size=(n_samples, size), replace=True)
-    return np.array([measurement.score(draw if rows is None else rows[draw]) for draw in draws])
+    selections = draws if rows is None else np.asarray(rows)[draws]
+    if isinstance(measurement, Counts):
+        return measurement.scores(selections)
+    return np.array([measurement.score(selection) for selection in selections])
 
 
 def interval(replicas: np.ndarray, least: int = LEAST_RESAMPLES) -> tuple[float, float]:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+MAX_COUNTS = 2**20  # counts that `Counts.scores` holds in memory at a time: 8 MiB
+
 
 class Measurement(Protocol):
     """A metric, applied to the sentences of one test set."""
@@ -50,6 +52,19 @@ class Counts:
     def score(self, rows: np.ndarray | None = None) -> float:
         chosen = self.sentences if rows is None else self.sentences[rows]
         return float(self.formula(chosen.sum(axis=0)))
+
+    def scores(self, selections: np.ndarray) -> np.ndarray:
+        """Return the scores of several selections of equally many sentences.
+
+        Args:
+            selections: (R, n) indices of sentences.
+
+        Returns:
+            (R,) what `score` gives for each selection.
+        """
+        at_once = max(1, MAX_COUNTS // (selections.shape[1] * self.sentences.shape[1]))
+        parts = [selections[i : i + at_once] for i in range(0, len(selections), at_once)]
+        return np.array([self.formula(sums) for part in parts for sums in self.sentences[part].sum(axis=1)], float)
 
 
 def mean_of(scores: Sequence[float], signature: str) -> Counts:

@@ -564,10 +564,16 @@ def documented_arguments(kind: Callable[..., object]) -> dict[str, str]:
     Returns:
         The text of each argument, in one line, with Python's constants as YAML writes them.
     """
-    text = re.search(r"^Args:\n((?:    .*\n|\n)+)", f"{inspect.getdoc(kind)}\n", re.MULTILINE)
-    entries = re.split(r"^    (?=\S)", text[1] if text else "", flags=re.MULTILINE)[1:]
+    return dict(_read_arguments(f"{inspect.getdoc(kind)}\n"))
+
+
+@cache
+def _read_arguments(text: str) -> tuple[tuple[str, str], ...]:
+    """Name and text of each argument of a docstring: every recipe that is read asks for them again."""
+    section = re.search(r"^Args:\n((?:    .*\n|\n)+)", text, re.MULTILINE)
+    entries = re.split(r"^    (?=\S)", section[1] if section else "", flags=re.MULTILINE)[1:]
     parts = (_as_in_yaml(entry).partition(": ") for entry in entries)
-    return {name: meaning for name, _, meaning in parts}
+    return tuple((name, meaning) for name, _, meaning in parts)
 
 
 def _as_in_yaml(text: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -145,6 +146,12 @@ def _hint(leaves: Sequence[Any], value: object) -> str:
     return ""
 
 
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """The validator of a type: making one takes longer than any check."""
+    return TypeAdapter(annotation, config=STRICT)
+
+
 def check_value(key: str, annotation: Any, value: Any) -> Any:
     """Make sure that a value has the type of its key.
 
@@ -173,7 +180,7 @@ def check_value(key: str, annotation: Any, value: Any) -> Any:
     elif isinstance(value, str) and list in kinds and str not in kinds and Literal not in kinds:
         value = [value]
     try:
-        TypeAdapter(annotation, config=STRICT).validate_python(value)
+        _adapter(annotation).validate_python(value)
     except ValidationError as error:
         raise ValueError(f"{key} must be {describe(annotation)}; got {show(given)}{_hint(leaves, given)}") from error
     return value

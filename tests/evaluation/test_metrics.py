@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from hf_multisource.cli.card import main as card_main
 from hf_multisource.cli.results import main as results_main
 from hf_multisource.cli.score import main as score_main
-from hf_multisource.metrics import counted
+from hf_multisource.metrics import counted, measurement
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.measurement import Counts, mean_of
 from hf_multisource.metrics.table import METRICS, Metric
@@ -152,3 +152,13 @@ def test_training_keeps_the_checkpoint_with_the_smallest_ter(tmp_path: Path) -> 
 def test_a_recipe_names_metrics_of_the_table(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         recipe_of(make_folder(tmp_path), **changes)
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 2**20])
+def test_selections_are_scored_together_as_one_by_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "MAX_COUNTS", at_once)
+    selections = np.random.default_rng(0).integers(0, 12, (9, 7))
+    texts = [" ".join("abcdefg"[i % 3 :]) for i in range(12)]
+    for measured in (METRICS["bleu"].measure(texts, texts[::-1]), mean_of([0.1 * i for i in range(12)], "")):
+        assert isinstance(measured, Counts)
+        assert measured.scores(selections).tolist() == [measured.score(rows) for rows in selections]
