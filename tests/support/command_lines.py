@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import typer
@@ -25,6 +26,12 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield from commands(child, (*path, name))
 
 
+@cache
+def every_command() -> list[tuple[tuple[str, ...], Any]]:
+    """What `commands` gives, made once: it takes longer than reading a command line."""
+    return [*commands()]
+
+
 def split_commands(block: str) -> Iterator[list[str]]:
     """The commands of a shell block as words; without comments and redirections."""
     for line in block.replace("\\\n", " ").splitlines():
@@ -36,7 +43,7 @@ def split_commands(block: str) -> Iterator[list[str]]:
 
 def parse(words: list[str]) -> None:
     """Parse a command line of `hf-multisource` as the command itself does, and nothing more."""
-    found = [(path, command) for path, command in commands() if tuple(words[: len(path)]) == path]
+    found = [(path, command) for path, command in every_command() if tuple(words[: len(path)]) == path]
     assert found, f"no command {' '.join(words)}"
     ((path, command),) = found
     context = command.make_context(path[-1], words[len(path) :])
