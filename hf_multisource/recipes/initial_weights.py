@@ -46,9 +46,8 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
     old: Any = trained.config
     common = [name for name in config.source_names if name in old.source_names]
     if not common:
-        raise ValueError(
-            f"it reads {', '.join(old.source_names)}, and none of the sources {', '.join(config.source_names)}"
-        )
+        theirs, ours = (", ".join(one.source_names) for one in (old, config))
+        raise ValueError(f"the trained model reads {theirs}, and none of the sources {ours}")
     origin, state = translate(trained), model.state_dict()
     weights = origin.decoder_weights()
     places = {key for key in state if not key.startswith("model.encoder.") and CROSS not in key}
@@ -57,8 +56,8 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
         weights |= origin.encoder_weights(origin.owner(name), owner)
         places |= {key for key in state if key.startswith(f"model.encoder.sources.{owner}.")}
     if differing := sorted(places ^ weights.keys()):
-        which = "it lacks" if differing[0] in places else "this model has no place for"
-        raise ValueError(f"it has another shape: {which} {differing[0]}")
+        which = "it lacks" if differing[0] in places else "this model has no place for its"
+        raise ValueError(f"the trained model has another shape: {which} {differing[0]}")
     for name in common:
         for table in ("source_embeddings", "absent_vectors"):
             vector = origin.vector_of(name, name, table)
@@ -67,7 +66,7 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
     for name, value in weights.items():
         if state[name].shape != value.shape:
             here, there = (" x ".join(map(str, tensor.shape)) for tensor in (state[name], value))
-            raise ValueError(f"{name} is {here} in this model, and {there} in that one")
+            raise ValueError(f"{name} is {here} in this model, and {there} in the trained one")
     return weights
 
 
@@ -87,7 +86,11 @@ def check_initial(recipe: Recipe) -> None:
             f"tokenizer.load is {recipe.tokenizer.load!r}, but the tokenizers are those of model.init_from ({name}): "
             "leave it out"
         )
-    old, kind = load_config(name), recipe.model.get("model_type", MultiSourceConfig.model_type)
+    try:
+        old: Any = load_config(name)
+    except ValueError as error:
+        raise ValueError(f"model.init_from: {error}") from error
+    kind = recipe.model.get("model_type", MultiSourceConfig.model_type)
     if not kind == old.model_type == MultiSourceConfig.model_type:
         raise ValueError(
             f"model.init_from is {name!r}, of model_type {old.model_type}, and this model is of model_type {kind}; "
