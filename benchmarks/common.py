@@ -30,7 +30,7 @@ from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneratio
 from hf_multisource.recipes.provenance import hardware
 from page import RESULTS, write_page
 
-PACKAGES = ("hf-multisource", "torch", "transformers", "ctranslate2")
+PACKAGES = ("hf-multisource", "torch", "transformers", "ctranslate2", "onnxruntime")
 PAPER = ("serial", "parallel", "flat", "hierarchical")  # combiners of Libovický et al. 2018
 FEATURE_SIZE = 2048  # of the vectors of pictures, as a ResNet-50 gives them
 BARRED = -1e9  # added to the logits of tokens that must not come

@@ -25,6 +25,7 @@ Table = tuple[list[str], list[list[str]]]
 RESULTS = Path("docs/results/performance")
 ORDER = ("size", "threads", "beams", "batch")  # of the records of one part
 MAKERS = "`python benchmarks/inference.py` and `python benchmarks/train_step.py` make them"
+OWN_ENGINES = ("flat optimised", "flat int8")  # which other engines are compared with
 DEVICES = {"cpu": ("On a CPU", MAKERS), "cuda": ("On a GPU", "`benchmarks/gpu.md` has the commands")}
 ARCHIVE = "archive"  # in the folder of the records
 TITLE = """\
@@ -53,6 +54,9 @@ weights in our code. Of ours, the bare name is plain `generate`; *unfolded*: `fo
 The models of a table were measured in one process, one after the other; each round goes through them in this order and
 in the reverse order. A ratio is the median over the rounds; in brackets, the least and the most. With one thread it is
 of CPU time, otherwise of wall time.
+
+Of *other engines*, `benchmarks/engines.py` says what they compute. A step is that of the decoder's layers and of the
+output layer, with the choice of its best tokens.
 """
 
 
@@ -94,6 +98,16 @@ def of_speed(record: Record, floor: Record) -> Table:
         compared = [over(runs, opponent, name, clock) for opponent in opponents]
         lines.append([name, f"{record['batch'] / seconds:,.2f}", *compared, far, sameness(same)])
     return ["", "sentences/s", *(f"over {one}" for one in opponents), "time / floor", "same tokens"], lines
+
+
+def of_engines(record: Record, floor: Record) -> Table:
+    """Other engines for the steps of the decoder."""
+    runs, clock, lines = record["runs"], record["clock"], []
+    for name, run in runs.items():
+        compared = [over(runs, own, name, clock) for own in OWN_ENGINES]
+        speed, step = record["batch"] / middle(run, clock), 1000 * run["in_steps"] / record["steps"]
+        lines.append([name, f"{speed:,.2f}", *compared, f"{step:,.1f}", sameness(run["same"])])
+    return ["", "sentences/s", *(f"over {own}" for own in OWN_ENGINES), "CPU ms a step", "same tokens"], lines
 
 
 def of_memory(record: Record, floor: Record) -> Table:
@@ -176,6 +190,7 @@ def plural(threads: int) -> str:
 PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
     "floor": ("What the machine can do", "", of_floor),
     "speed": ("Decoding", "{size}, beam {beams}, batch {batch}, {threads}", of_speed),
+    "engines": ("Other engines for the decoder's steps", "{size}, beam {beams}, batch {batch}, {threads}", of_engines),
     "memory": ("Memory of decoding", "{size}, beam {beams}, batch {batch}", of_memory),
     "scaling": ("Scaling", "{size}, beam {beams}, batch {batch}, {threads}; one of them varied", of_scaling),
     "trained": ("Trained checkpoints", "{run}, {limit} sentences, beam {beams}, batch {batch}, {threads}", of_trained),

@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import common
+import engines
 import figure
 import inference
 import page
@@ -78,6 +79,42 @@ def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path) -> None:
     assert list(runs) == ["unfolded", "folded", "optimised", "int8"]
     assert [runs[name]["same"]["identical"] for name in list(runs)[:3]] == [5, 5, 5]
     assert "run, 5 sentences, beam 2, batch 4, 1 thread:" in out.with_suffix(".md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_step_of_an_engine_finds_the_tokens_of_the_model(norm_position: str) -> None:
+    model, batch = our_model(TINY, "flat", norm_position=norm_position), sources_of(TINY, 2, "cpu")
+    batch["attention_mask"][0, 2:] = 0  # padding, and an absent source
+    batch["text1_attention_mask"][1] = 0
+    engine = engines.in_torch(engines.DecodingStep(model).eval())
+    own, other = (engines.Decoding(model, one) for one in (None, engine))
+    assert other(batch, 3, TINY.steps) == own(batch, 3, TINY.steps)
+    assert other.cache is not None and own.cache is None, "the engine was not asked"
+
+
+def test_engines_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(size: Size, *arguments: Any) -> Any:
+        model = our_model(size, "flat")
+        step = engines.in_torch(engines.DecodingStep(model).eval())
+        return {name: engines.Decoding(model, one) for name, one in (("flat optimised", None), ("other", step))}, {}
+
+    monkeypatch.setattr(engines, "contestants", two)
+    out = tmp_path / "performance"
+    engines.main(["--size", "tiny", "--beams", "2", "--batch", "2", "--rounds", "1", "--out", str(out)])
+    runs = records(out)["engines-tiny-beams2-batch2"]["runs"]
+    assert {name: run["same"] for name, run in runs.items()} == {name: {"of": 2, "identical": 2} for name in runs}
+    assert all(run["in_steps"] > 0 for run in runs.values())
+    assert "### Other engines for the decoder's steps\n" in out.with_suffix(".md").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_onnx_runtime_finds_the_tokens_of_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    runs, _ = engines.contestants(TINY, 1, tmp_path)
+    found = {name: run(sources_of(TINY, 2, "cpu"), 3, TINY.steps) for name, run in runs.items()}
+    assert found["ONNX Runtime"] == found["flat optimised"]
+    assert found["ONNX Runtime int8"], "in 8 bits a text may be another one"
 
 
 @pytest.mark.slow
