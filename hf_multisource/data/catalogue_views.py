@@ -92,7 +92,7 @@ def view_of(catalogue: Catalogue, code: str) -> View:
     Raises:
         ImportError: If the package babel is not installed.
     """
-    rule = plural_rule(code)
+    rule = plural_rule(code, catalogue.header)
     forms = forms_of(catalogue, rule)
     entries: dict[str, dict[str, Entry]] = {}
     for entry in catalogue.entries:

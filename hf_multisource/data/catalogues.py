@@ -503,7 +503,7 @@ def _plural_categories(found: Mapping[str, Catalogue], selection: Selection) -> 
     categories = {}
     for language, catalogue in found.items():
         if suffix_of(catalogue) in NUMBERED and any(entry.part for entry in catalogue.entries):
-            forms = forms_of(catalogue, plural_rule(selection.code(language)))
+            forms = forms_of(catalogue, plural_rule(selection.code(language), catalogue.header))
             if forms and (len(forms) == 1 or len(set(forms)) > 1):  # others give every number the same form
                 categories[language] = forms
     return categories

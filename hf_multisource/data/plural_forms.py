@@ -5,14 +5,20 @@ from __future__ import annotations
 import gettext
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")  # in the order of CLDR
 OTHER = "other"
 NUMBERS = range(1001)  # numbers by which rules are compared; no rule of CLDR but those of a million has a longer period
+# Languages with different rules, which a language without a rule in CLDR is compared with. Where two rules have the
+# same groups of numbers and other names for them, the first one is taken.
+EXAMPLES = (
+    *("en", "fr", "ja", "cs", "pl", "ru", "is", "lt", "lv", "ro"),
+    *("sl", "dsb", "ga", "gd", "br", "mt", "ar", "he", "cy", "mk"),
+)
 FORMULA = re.compile(r"nplurals\s*=\s*(\d{1,2})\s*;\s*plural\s*=\s*([^;\n]{1,1000})")
 
 
@@ -42,32 +48,37 @@ class PluralRule:
 
 
 @cache
-def plural_rule(language: str) -> PluralRule | None:
-    """Return the plural rule that CLDR has for a language.
+def plural_rule(language: str, header: str = "") -> PluralRule | None:
+    """Return the plural rule of a language: that of CLDR, or else that of a language with the same formula.
 
     Args:
         language: Its code, such as `dsb`, `pt-BR` or `pt_BR`.
+        header: The header of a gettext file in this language. CLDR has no rule for some languages, such as Occitan and
+            Silesian; the formula of the header then tells which rule of other languages they have.
 
     Returns:
-        The rule; None if CLDR knows no such language.
+        The rule; None if CLDR has none, and the header has no formula of another language.
 
     Raises:
         ImportError: If the package babel is not installed.
     """
     try:
         from babel import Locale, UnknownLocaleError
+        from babel.localedata import load
     except ImportError as error:
         raise ImportError("plural forms need the package babel: pip install 'hf-multisource[localization]'") from error
     rule = None
     short = re.split("[-_@.]", language)[0]
     for code in (language, short):
         try:
-            rule = Locale.parse(code, sep="_" if "_" in code else "-").plural_form
-            break
+            locale = Locale.parse(code, sep="_" if "_" in code else "-")
         except (UnknownLocaleError, ValueError):
             continue
+        inherited = locale.plural_form is load("root").get("plural_form")  # one form for all numbers: no rule is known
+        rule = None if inherited else locale.plural_form
+        break
     if rule is None:
-        return None
+        return _same_formula(short.lower(), header)
     found = Counter(rule(number) for number in NUMBERS)
     categories = tuple(name for name in CATEGORIES if name in found)
     repeated = tuple(name for name in categories if found[name] - (rule(0) == name) > 1)
@@ -76,6 +87,34 @@ def plural_rule(language: str) -> PluralRule | None:
     for index in reversed(range(len(categories) - 1)):
         formula = f"{_whole(conditions[categories[index]])} ? {index} : {formula}"
     return PluralRule(short.lower(), rule, categories, repeated, f"nplurals={len(categories)}; plural=({formula});")
+
+
+def _same_formula(language: str, header: str) -> PluralRule | None:
+    """The rule that groups the numbers as the formula of a header does, whatever the order of the forms."""
+    if (found := _read_formula(header)) is None:
+        return None
+    number_of_forms, forms = found
+    for rule in map(plural_rule, EXAMPLES):
+        if rule is not None and _groups(map(rule.category, NUMBERS)) == _groups(forms):
+            return replace(rule, language=language) if number_of_forms == len(rule.categories) else None
+    return None
+
+
+def _groups(values: Iterable[object]) -> list[int]:
+    """The values as numbers, in the order in which each occurs first."""
+    found: dict[object, int] = {}
+    return [found.setdefault(value, len(found)) for value in values]
+
+
+def _read_formula(header: str) -> tuple[int, list[int]] | None:
+    """The number of forms that a header declares, and the form of each of `NUMBERS`; None if it cannot be read."""
+    if not (found := FORMULA.search(header)):
+        return None
+    try:
+        forms = [*map(gettext.c2py(found[2].strip()), NUMBERS)]
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return (int(found[1]), forms) if all(0 <= form < int(found[1]) for form in forms) else None
 
 
 def _whole(condition: Any) -> Any:
@@ -126,15 +165,12 @@ def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
     Returns:
         Of each form, the category that most of its numbers have; None if the header has no formula that can be read.
     """
-    if not (found := FORMULA.search(header)):
+    if (found := _read_formula(header)) is None:
         return None
-    try:
-        form_of = gettext.c2py(found[2].strip())
-        forms: list[Counter[str]] = [Counter() for _ in range(int(found[1]))]
-        for number in NUMBERS:
-            forms[form_of(number)][rule.category(number)] += 1
-    except (ValueError, ArithmeticError, IndexError, RecursionError):
-        return None
+    number_of_forms, form_of = found
+    forms: list[Counter[str]] = [Counter() for _ in range(number_of_forms)]
+    for number, form in zip(NUMBERS, form_of, strict=True):
+        forms[form][rule.category(number)] += 1
     return tuple(form.most_common(1)[0][0] if form else OTHER for form in forms)
 
 

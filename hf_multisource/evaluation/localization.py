@@ -62,7 +62,7 @@ SYNTAX_OF_FLAG = {
 NO_SOURCE = "no source has a text"
 NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
-NO_RULE = "the plural forms of the file are not those of the language in CLDR, or CLDR does not know the language"
+NO_RULE = "the plural forms of the file are not those of the language in CLDR, or neither CLDR nor the file tells them"
 PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
 COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
 
@@ -335,7 +335,7 @@ def _plan_file(
         path = catalogue.path
     else:
         return None
-    views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code)
+    views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code, catalogue.header)
     default = SYNTAX_OF.get(suffix_of(catalogue), ANY)
     for key, parts in view_of(catalogue, code).entries.items():
         for part, entry in parts.items():

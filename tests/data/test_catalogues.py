@@ -153,6 +153,18 @@ def test_plural_forms_are_aligned_by_their_categories(tmp_path: Path) -> None:
     assert [part for _, _, part in keys] == ["[one]", "[other]", "[few]", "[two]"]
 
 
+def test_plural_forms_of_a_language_without_a_rule_in_cldr_are_aligned_by_their_formula(tmp_path: Path) -> None:
+    polish = "nplurals=3; plural=n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2;"
+    headers = {"cs": PLURALS["cs"], "szl": polish}
+    texts = {f"{one}.po": plural_po(headers[one], *(f"{one} {i}" for i in range(3))) for one in headers}
+    place = write_tree(tmp_path / "l10n", texts)
+    assert make(f"{place}/{{lang}}.po", tmp_path / "out", languages=["en", "cs", "szl"])["train"] == [
+        ("%d file", "cs 0", "szl 0"),
+        ("%d files", "cs 1", "szl 1"),
+        ("%d files", "cs 2", "szl 2"),
+    ]
+
+
 def test_a_form_that_is_not_translated_is_absent_and_not_another_form(tmp_path: Path) -> None:
     cs = plural_po(PLURALS["cs"], "jeden", "", "mnoho")
     place = write_tree(tmp_path / "l10n", {"cs.po": cs, "dsb.po": plural_po(PLURALS["dsb"], "a", "b", "c", "d")})

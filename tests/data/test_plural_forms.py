@@ -84,6 +84,47 @@ def test_a_language_that_cldr_does_not_know_has_no_rule(monkeypatch: pytest.Monk
         plural_rule("de")
 
 
+ONE_OR_MORE, POLISH = (
+    "nplurals=2; plural=n>1;",
+    "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2);",
+)
+
+
+@pytest.mark.parametrize(
+    ("language", "formula", "categories", "same_as"),
+    [
+        ("oc", ONE_OR_MORE, "one other", "fr"),
+        ("oc_FR", "nplurals=2; plural=(n != 1);", "one other", "en"),
+        ("szl", POLISH, "one few many", "pl"),
+        ("xx", "nplurals=1; plural=0;", "other", "ja"),
+        ("xx", "nplurals=2; plural=(n == 1 ? 1 : 0);", "one other", "en"),  # the order of the forms is another one
+        ("oc", "nplurals=2; plural=n==7;", None, ""),  # no language has these forms
+        ("oc", "nplurals=2; plural=n==1 ? 0 : 2;", None, ""),
+        ("oc", "", None, ""),
+        ("de", "nplurals=1; plural=0;", "one other", "en"),  # CLDR comes first
+    ],
+)
+def test_a_language_without_a_rule_has_that_of_a_language_with_the_same_formula(
+    language: str, formula: str, categories: str | None, same_as: str
+) -> None:
+    rule = plural_rule(language, f"Language: x\nPlural-Forms: {formula}\n")
+    if categories is None:
+        assert rule is None
+    else:
+        assert rule is not None
+        other = plural_rule(same_as)
+        assert other is not None
+        assert (rule.language, " ".join(rule.categories)) == (language[:3].strip("_"), categories)
+        assert [*map(rule.category, NUMBERS)] == [*map(other.category, NUMBERS)]
+
+
+def test_the_forms_of_a_language_that_cldr_has_without_a_rule_are_told_by_its_file() -> None:
+    text = 'msgid ""\nmsgstr "Plural-Forms: {}\\n"\n\nmsgid "tab"\nmsgid_plural "tabs"\nmsgstr[0] "a"\nmsgstr[1] "b"\n'
+    found = view_of(read_catalogue("oc.po", text.format(ONE_OR_MORE).encode()), "oc")
+    assert {part: entry.text for part, entry in found.entries["tab"].items()} == {"[one]": "a", "[other]": "b"}
+    assert found.rule is not None and found.rule.category(0) == "one"
+
+
 CZECH = """\
 msgid ""
 msgstr "Plural-Forms: nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;\\n"

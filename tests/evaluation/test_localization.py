@@ -258,6 +258,18 @@ def test_plural_forms_of_gettext_are_translated_from_the_forms_of_their_category
         assert (tmp_path / "out.po").read_text("utf-8").split('msgid "open"')[1] == old.split('msgid "open"')[1]
 
 
+def test_plural_forms_of_a_language_without_a_rule_in_cldr_are_told_by_its_file(tmp_path: Path) -> None:
+    lines = {
+        one: f'msgstr[0] "{first}"\nmsgstr[1] "{last}"\n' for one, first, last in (("fr", "un", "des"), ("oc", "", ""))
+    }
+    write(tmp_path, {f"{one}.po": PO.format("nplurals=2; plural=(n > 1);", forms, "") for one, forms in lines.items()})
+    plan = make_plan(Places("oc", {"fr": tmp_path / "fr.po"}, tmp_path / "oc.po"), ["en", "fr"])
+    assert [(one.part, one.sources) for one in plan.missing if one.part] == [
+        ("[0]", {"en": "%d tab", "fr": "un"}),
+        ("[1]", {"en": "%d tabs", "fr": "des"}),
+    ]
+
+
 def test_the_files_of_all_languages_may_be_in_one_place_with_their_template(tmp_path: Path) -> None:
     files = {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", ""), "app.pot": po("cs", "", ["", "", ""])}
     write(tmp_path / "po", files)
@@ -286,7 +298,7 @@ def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothi
     }
     unknown = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po", {"dsb": "xx"}), ["cs"])
     assert {one.reason for one in unknown.missing if one.part} == {PARTLY}
-    write(tmp_path, {"dsb.po": po("dsb", "")})
+    write(tmp_path, {"dsb.po": po("dsb", "").replace("plural=(", "plural=EXPRESSION(")})
     unknown = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po", {"dsb": "xx"}), ["cs"])
     assert {one.reason for one in unknown.missing if one.part} == {NO_RULE}
 
