@@ -9,8 +9,9 @@ import polib
 import pytest
 
 from archive_files import debian, tarred, zipped
+from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.json_files import read_json
-from reports.round_trip import main
+from reports.round_trip import check_gettext, is_undisturbed, main
 from runs import write_lines
 from small_run import save_run
 
@@ -118,13 +119,95 @@ def test_compiled_gettext_files_become_catalogues_that_msgfmt_checks(tmp_path: P
         file.save_as_mofile(str(tmp_path / f"{language}.mo"))
     line = ["--copy", "de", "--source", f"de={tmp_path}/de.mo", "--name", "gettext", "--share", "0.5"]
     found = results(tmp_path / "out.json", [*line, "--target", f"dsb={tmp_path}/dsb.mo"])["gettext"]
-    assert found["messages"]["removed"] == 3 and found["checker"] == "msgfmt --check"
+    assert found["messages"]["removed"] == 3 and found["checker"] == "msgfmt --check --use-fuzzy"
     assert found["result"]["by_origin"]["model"] == {"texts": 3, "filled": 3, "right": 0}
     assert found["restored"]["refused"] == 0 and found["check"] == {"before": 0, "after": 0, "new": 0, "examples": []}
-    assert set(found["result"]["by_origin"]) == {"all", "model"}
+    assert set(found["result"]["by_origin"]) == {"all", "model"} and found["disturbed"] == []
     found = results(tmp_path / "out.json", [*line, "--target", "dsb"])["gettext"]
     assert found["result"]["missing"] == 6 and found["result"]["right_share"] is None
     assert found["texts"] == {"all": 0, "removed": 0, "seen_in_training": None} and found["check"]["after"] == 0
+
+
+HEADER = """\
+# Licence of the file
+msgid ""
+msgstr ""
+"Project-Id-Version: x\\n"
+"PO-Revision-Date: x\\n"
+"Last-Translator: x\\n"
+"Language-Team: x\\n"
+"Language: {0}\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+"Plural-Forms: nplurals=2; plural=n>1;\\n"
+
+"""
+ENTRIES = """\
+# of a translator
+#. of a developer
+#: src/a.c:1 src/b.c:2
+#, c-format
+msgctxt "menu"
+msgid ""
+"Copy %s to "
+"%s"
+msgstr "{0}: "
+"%s, %s"
+
+#, c-format, no-wrap
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "{0} %d file"
+msgstr[1] ""
+"{0} %d files"
+
+msgid "same"
+msgstr "{0} same"
+
+msgctxt "other"
+msgid "same"
+msgstr   "{0} same"
+
+#, fuzzy
+#| msgid "before"
+msgid "now"
+msgstr "{0} before"
+
+#~ msgid "gone"
+#~ msgstr "{0} gone"
+"""
+
+
+def test_of_a_gettext_file_nothing_but_what_is_filled_changes(tmp_path: Path) -> None:
+    for one in ("fr", "oc"):
+        write_lines(tmp_path / f"{one}.po", (HEADER + ENTRIES).format(one).splitlines())
+    line = ["--copy", "fr", "--source", f"fr={tmp_path}/fr.po", "--target", f"oc={tmp_path}/oc.po", "--share", "1"]
+    found = results(tmp_path / "out.json", [*line, "--work", str(tmp_path / "work")])["firefox"]
+    assert found["messages"]["removed"] == 4 and found["texts"]["removed"] == 5
+    assert found["result"]["by_origin"]["all"] == {"texts": 5, "filled": 5, "right": 0}
+    assert found["restored"] == {"texts": 5, "refused": 0, "examples": [], "disturbed": []}
+    assert found["disturbed"] == [] and found["check"]["after"] == 0
+    assert 0 < found["result"]["chrf_of_filled"]["all"] < 100
+    (cut,) = (tmp_path / "work/cut").rglob("*.po")
+    assert cut.read_text("utf-8") == (HEADER + ENTRIES).format("oc").replace('"oc: "\n"%s, %s"', '""').replace(
+        '"oc %d file"', '""'
+    ).replace('""\n"oc %d files"', '""').replace('   "oc same"', ' ""').replace('"oc same"', '""')
+
+
+def test_a_change_beside_what_is_filled_is_found(tmp_path: Path) -> None:
+    cut = (HEADER + ENTRIES.replace("{0} same", "")).format("oc")
+    filled = cut.replace('msgid "same"\nmsgstr ""', '# From: copy\n#, fuzzy\nmsgid "same"\nmsgstr "x"')
+    catalogue = read_catalogue("oc.po", cut.encode())
+    assert is_undisturbed(catalogue, filled.encode(), {"same"})
+    assert not is_undisturbed(catalogue, filled.encode(), set())
+    assert not is_undisturbed(catalogue, filled.replace("no-wrap", "wrap").encode(), {"same"})
+    assert not is_undisturbed(catalogue, filled.replace("# Licence", "#  Licence").encode(), {"same"})
+
+
+def test_what_is_filled_is_checked_though_it_is_fuzzy(tmp_path: Path) -> None:
+    (tmp_path / "oc.po").write_text((HEADER + '#, fuzzy, c-format\nmsgid "%d"\nmsgstr "%s"\n').format("oc"), "utf-8")
+    assert any("format specifications" in line for line in check_gettext(tmp_path))
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, packages: list[str], capsys: pytest.CaptureFixture[str]) -> None:

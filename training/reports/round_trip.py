@@ -4,8 +4,8 @@
     python training/reports/round_trip.py runs/localization-dsb/shared/seed-1 --target dsb=firefox-esr-l10n-dsb_*.deb \\
         --source en=firefox-esr-l10n-en-gb_*.deb de=firefox-esr-l10n-de_*.deb cs=firefox-esr-l10n-cs_*.deb \\
         hsb=firefox-esr-l10n-hsb_*.deb --codes en=en-GB --name firefox
-    python training/reports/round_trip.py runs/localization-dsb/shared/seed-1 --target dsb --source de=de.mo cs=cs.mo \\
-        --name gettext
+    python training/reports/round_trip.py runs/occitan --files all --name nautilus --target oc=nautilus-43.2/po/oc.po \\
+        --source ca=nautilus-43.2/po/ca.po es=nautilus-43.2/po/es.po fr=nautilus-43.2/po/fr.po -- --memory data/occitan
     python training/reports/round_trip.py --copy hsb --target … --source … --codes … --name copies --out copies.json
 
 A place is a folder, an archive, a package or a catalogue. The messages to remove are drawn at random with a seed: a
@@ -16,8 +16,11 @@ apart. `--files all` draws from all files. A target without a path has no catalo
 compared.
 
 First the removed texts themselves are filled in, by `fill_catalogue`: what does not come back is a limit of the file
-formats. Then `hf-multisource localize RUN` fills them. Mozilla's compare-locales checks files of Firefox before the
-removal and afterwards; gettext files, which polib makes from .mo files of packages, are checked by `msgfmt --check`.
+formats. Then `hf-multisource localize RUN` fills them. `disturbed` names the files in which anything else has changed
+by a byte: the filled texts, their notes and marks are taken out again, and the rest is compared. Mozilla's
+compare-locales checks files of Firefox before the removal and afterwards. gettext files are checked by
+`msgfmt --check --use-fuzzy`: without the second option, msgfmt skips what is marked as fuzzy, which is all that was
+filled. From .mo files of packages, polib makes .po files.
 `--copy LANGUAGE` puts the texts of this source in place of a model. Arguments after `--` are passed to `localize`.
 The results become one entry of the JSON file OUT, by the name NAME.
 """
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import shlex
@@ -55,6 +59,7 @@ from hf_multisource.evaluation.localization_answers import Options
 from hf_multisource.evaluation.localization_run import localize
 from hf_multisource.evaluation.text_translator import Candidate, Translation
 from hf_multisource.json_files import JsonObject, read_json
+from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import place_of_rows
 
@@ -63,6 +68,8 @@ PLACE = "lang"  # stands for the language's code in the paths of the work folder
 # In complaints, which are compared: of compare-locales, and of msgfmt
 PLACE_IN_FILE, LINE_NUMBER = re.compile(r" at line \d+, column \d+"), re.compile(r":\d+:")
 LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
+MSGFMT = "msgfmt --check --use-fuzzy"  # what was filled is fuzzy
+NOTE, MSGSTR = "# From: ", re.compile(r"msgstr(\[\d+\])? ")  # lines of .po files
 PROJECT = """basepath = "."
 locales = ["{0}"]
 [[paths]]
@@ -153,13 +160,7 @@ def removable(files: Files, guide: Collection[Text]) -> list[Key]:
 def remove(catalogue: Catalogue, keys: Collection[str]) -> bytes:
     """The content of a catalogue without messages and their comments; in gettext files, without their translations."""
     if catalogue.path.endswith(".po"):
-        file = polib.pofile(catalogue.text)
-        for entry in file:
-            key = entry.msgid if entry.msgctxt is None else f"{entry.msgctxt}\x04{entry.msgid}"
-            if key in keys:
-                entry.msgstr = ""
-                entry.msgstr_plural = dict.fromkeys(entry.msgstr_plural, "")
-        return str(file).encode()
+        return clear_po(catalogue.content, catalogue.encoding, keys)
     parser = getParser(catalogue.path)
     parser.readContents(catalogue.content)
     text, edits = parser.ctx.contents, []
@@ -173,6 +174,44 @@ def remove(catalogue: Catalogue, keys: Collection[str]) -> bytes:
     return apply_edits(text, edits).encode(catalogue.encoding)
 
 
+def clear_po(content: bytes, encoding: str, keys: Collection[str], unmark: bool = False) -> bytes:
+    """A .po file without the translations of some messages; `unmark` takes out what filling them has added, too."""
+    lines = content.decode(encoding).splitlines(keepends=True)
+    starts = sorted(
+        (entry.linenum - 1, entry.msgid if entry.msgctxt is None else f"{entry.msgctxt}\x04{entry.msgid}")
+        for entry in polib.pofile(content.decode(encoding))
+        if not entry.obsolete
+    )
+    ends = [*(start for start, _ in starts[1:]), len(lines)]
+    for (start, key), end in zip(starts, ends, strict=True):
+        inside = False
+        for number in range(start, end if key in keys else start):
+            line = lines[number]
+            if unmark and line.startswith(NOTE):
+                lines[number] = ""
+            elif unmark and line.startswith("#,"):
+                flags = [flag for flag in line[2:].replace(",", " ").split() if flag != "fuzzy"]
+                lines[number] = f"#, {', '.join(flags)}\n" if flags else ""
+            elif found := MSGSTR.match(line):
+                inside, lines[number] = True, f'{found[0]}""\n'
+            elif inside and line.startswith('"'):
+                lines[number] = ""
+            else:
+                inside = False
+    return "".join(lines).encode(encoding)
+
+
+def is_undisturbed(cut: Catalogue, filled: bytes, keys: Collection[str]) -> bool:
+    """Whether a filled file differs from the one before only in the messages that were filled.
+
+    gettext files are equal, byte for byte, without what was filled; of others, all lines are there in their order.
+    """
+    if cut.path.endswith(".po"):
+        return clear_po(filled, cut.encoding, keys, unmark=True) == clear_po(cut.content, cut.encoding, keys)
+    lines = iter(filled.splitlines())
+    return all(line in lines for line in cut.content.splitlines())
+
+
 def restore(original: Files, cut: Files, guide: Files, removed: Collection[Text]) -> JsonObject:
     """Fill in the removed texts themselves, and count which come back."""
     refused, disturbed = list[str](), list[str]()
@@ -183,9 +222,8 @@ def restore(original: Files, cut: Files, guide: Files, removed: Collection[Text]
     for path, new in texts.items():
         filled = fill_catalogue(cut[path], new, guide.get(path))
         refused += [f"{path}: {key}{part}: {reason}" for (key, part), reason in filled.refused.items()]
-        lines = iter(filled.content.splitlines())
-        if not path.endswith(".po") and not all(line in lines for line in cut[path].content.splitlines()):
-            disturbed.append(path)  # a line is gone, or in another place
+        if not is_undisturbed(cut[path], filled.content, {key for key, _ in new.keys() - filled.refused.keys()}):
+            disturbed.append(path)
     return {"texts": len(removed), "refused": len(refused), "examples": refused[:EXAMPLES], "disturbed": disturbed}
 
 
@@ -239,10 +277,11 @@ def complaints(details: Any, path: str) -> Iterator[str]:
 
 
 def check_gettext(tree: Path) -> list[str]:
-    """What `msgfmt --check` says about the .po files of a folder."""
+    """What `msgfmt --check --use-fuzzy` says about the .po files of a folder."""
     found = []
     for path in sorted(tree.rglob("*.po")):
-        made = subprocess.run(["msgfmt", "--check", "-o", "/dev/null", str(path)], capture_output=True, text=True)
+        line = [*MSGFMT.split(), "-o", "/dev/null", str(path)]
+        made = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         lines = [
             LINE_NUMBER.sub(":", line.replace(f"{tree}/", "")) for line in made.stderr.splitlines() if line.strip()
         ]
@@ -267,14 +306,24 @@ def compare(
             groups.setdefault(name, Counter()).update(texts=1, filled=int(origin != "refused"), right=int(right))
     whole = groups.get("all", Counter())
     number = len(originals)
+    written = [(text, one) for text, one in answers.items() if text in originals and one["state"] == "filled"]
+    pairs = {"all": [(one["text"], originals[text]) for text, one in written]}
+    for text, one in written:
+        pairs.setdefault(one["origin"], []).append((one["text"], originals[text]))
     return {
         "missing": len(answers),
         "removed_and_not_missing": len(originals.keys() - answers.keys()),
         "filled_share": whole["filled"] / max(len(answers), 1),
         "right_share": whole["right"] / number if number else None,
+        "chrf_of_filled": {name: chrf(found) for name, found in sorted(pairs.items()) if found},
         "by_origin": {name: dict(found) for name, found in sorted(groups.items())},
         "refused": {reason: {"texts": len(found), "examples": found[:EXAMPLES]} for reason, found in reasons.items()},
     }
+
+
+def chrf(pairs: Sequence[tuple[str, str]]) -> float:
+    """The chrF of texts, each with what it should be."""
+    return float(METRICS["chrf"].measure([text for text, _ in pairs], [wanted for _, wanted in pairs]).score())
 
 
 def describe_check(before: Sequence[str], after: Sequence[str]) -> JsonObject:
@@ -341,6 +390,13 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
         copies = Copies([*places], args.copy)
         record = localize(make_plan(places_of, [*places]), filled, {}, lambda: (copies, None), Options())
     seen = sum(map(is_seen, removed)) if args.run else None
+    done: dict[str, set[str]] = {}
+    for one in record["texts"]:
+        if one["state"] == "filled":
+            done.setdefault(one["file"], set()).add(one["key"])
+    disturbed = [
+        path for path in cut if not is_undisturbed(cut[path], (filled / path).read_bytes(), done.get(path, set()))
+    ]
     compiled = any(path.suffix == ".po" for path in filled.rglob("*"))
     if compiled:
         check = describe_check(check_gettext(work / "original" / target), check_gettext(filled))
@@ -362,7 +418,8 @@ def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object
         "texts": {"all": len(originals), "removed": len(removed), "seen_in_training": seen},
         "restored": restore(original, cut, sources[guide], removed.keys()),
         "result": compare(record, removed, is_seen if args.run else None),
-        "checker": "msgfmt --check" if compiled else "compare-locales",
+        "disturbed": disturbed,
+        "checker": MSGFMT if compiled else "compare-locales",
         "check": check,
     }
 
@@ -407,6 +464,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{100 * result['filled_share']:.1f} % of {result['missing']} missing texts filled{right}")
     for name, one in result["by_origin"].items():
         print(f"  {name}: {one['texts']} texts, {one['filled']} filled, {one['right']} right")
+    print(
+        f"chrF of what was filled: {', '.join(f'{name} {one:.1f}' for name, one in result['chrf_of_filled'].items())}"
+    )
+    print(f"files in which anything else has changed: {len(found['disturbed'])}")
     print(f"{found['checker']}: {check['before']} complaints before, {check['after']} after, {check['new']} new")
     print(f"{args.out} has the entry {args.name}")
 
