@@ -38,6 +38,7 @@ NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
 LONGEST_PATH = 60  # characters of a path that are shown
 SHOWN = 5  # examples of what was not handled, by language
+MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # of a locale: another script, region or currency
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -420,11 +421,12 @@ def neutral_path(path: str, code: str) -> str:
         code: The code, such as `pt-BR`; in paths it may also be `pt_BR`, `pt-rBR`, `b+pt+BR` or in other letter cases.
 
     Returns:
-        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`.
+        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`. A
+        code with the modifier of a locale, such as `ca@valencia.po`, is that of another language.
     """
     parts = [re.escape(part) for part in JOINT.split(code)]
     spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
-    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?=[/.@]|$)", re.IGNORECASE)
+    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?=[/.@]|$)", re.IGNORECASE)
     return token.sub(lambda _: LANG, path)
 
 

@@ -315,6 +315,10 @@ def test_texts_stand_in_one_line(tmp_path: Path) -> None:
         ("model/a.de_x.po", "de", "model/a.de_x.po"),
         ("what-it-is.ftl", "it", "what-it-is.ftl"),
         ("DE/a.dtd", "de", "{lang}/a.dtd"),
+        ("po/ca@valencia.po", "ca", "po/ca@valencia.po"),
+        ("po/ca@valencia.po", "ca@valencia", "po/{lang}.po"),
+        ("locale/sr@latin/LC_MESSAGES/a.mo", "sr", "locale/sr@latin/LC_MESSAGES/a.mo"),
+        ("langpack-de@firefox.mozilla.org/de/x.ftl", "de", "langpack-{lang}@firefox.mozilla.org/{lang}/x.ftl"),
     ],
 )
 def test_paths_lose_the_code_of_their_language(path: str, code: str, neutral: str) -> None:
