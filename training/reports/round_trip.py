@@ -178,14 +178,17 @@ def clear_po(content: bytes, encoding: str, keys: Collection[str], unmark: bool 
     """A .po file without the translations of some messages; `unmark` takes out what filling them has added, too."""
     lines = content.decode(encoding).splitlines(keepends=True)
     starts = sorted(
-        (entry.linenum - 1, entry.msgid if entry.msgctxt is None else f"{entry.msgctxt}\x04{entry.msgid}")
+        (
+            entry.linenum - 1,
+            entry.msgid if entry.msgctxt is None else f"{entry.msgctxt}\x04{entry.msgid}",
+            entry.obsolete,
+        )
         for entry in polib.pofile(content.decode(encoding))
-        if not entry.obsolete
     )
-    ends = [*(start for start, _ in starts[1:]), len(lines)]
-    for (start, key), end in zip(starts, ends, strict=True):
+    ends = [*(start for start, _, _ in starts[1:]), len(lines)]
+    for (start, key, obsolete), end in zip(starts, ends, strict=True):
         inside = False
-        for number in range(start, end if key in keys else start):
+        for number in range(start, end if key in keys and not obsolete else start):
             line = lines[number]
             if unmark and line.startswith(NOTE):
                 lines[number] = ""
