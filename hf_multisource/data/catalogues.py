@@ -39,6 +39,7 @@ LINK = "a link, which is not followed"
 LONGEST_PATH = 60  # characters of a path that are shown
 SHOWN = 5  # examples of what was not handled, by language
 MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # of a locale: another script, region or currency
+LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])[a-z]{2,3}[_-]$")  # the code of a language, to which a territory is joined
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -422,12 +423,18 @@ def neutral_path(path: str, code: str) -> str:
 
     Returns:
         The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`. A
-        code with the modifier of a locale, such as `ca@valencia.po`, is that of another language.
+        code with the modifier of a locale, such as `ca@valencia.po`, is that of another language, and capital letters
+        behind the code of a language, as in `en_CA.po`, are those of a territory.
     """
     parts = [re.escape(part) for part in JOINT.split(code)]
     spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
     token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?=[/.@]|$)", re.IGNORECASE)
-    return token.sub(lambda _: LANG, path)
+
+    def neutral(match: re.Match[str]) -> str:
+        territory = match[0].isupper() and match[0] != code and LANGUAGE_BEFORE.search(path[: match.start()])
+        return match[0] if territory else LANG
+
+    return token.sub(neutral, path)
 
 
 def align(

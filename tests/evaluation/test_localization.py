@@ -272,7 +272,7 @@ def test_plural_forms_of_a_language_without_a_rule_in_cldr_are_told_by_its_file(
 
 def test_the_files_of_all_languages_may_be_in_one_place_with_their_template(tmp_path: Path) -> None:
     files = {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", ""), "app.pot": po("cs", "", ["", "", ""])}
-    files["cs@latin.po"] = files["cs.po"]  # of another language: no dsb@latin.po is made
+    files["cs@latin.po"] = files["en_CS.po"] = files["cs.po"]  # of other languages: no dsb@latin.po is made
     write(tmp_path / "po", files)
     plan = make_plan(Places("dsb", {"cs": tmp_path / "po"}, tmp_path / "po"), ["cs"])
     assert [file.path for file in plan.files] == ["dsb.po"]
