@@ -57,6 +57,7 @@ PIECES = {
     "formatter": r"%(?:\d+\$|<)?[-+#0,(]*\d*(?:\.\d+)?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn])",
     # Without the type, so loose that it must not follow a number: "50%discount".
     "any_printf": r"(?:(?<!\d)%|%(?=\d+\$))(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diufgGxXcsSp@]",
+    "strftime": r"(?<!\d)%[-_0^#EO]?[aAbBCDeFhHIjklmMpPrRTuUVwWyYzZ](?![A-Za-z])",
     "qt": r"%L?(?:\d{1,2}|n)",
     "any_qt": r"(?<!\d)%L?(?:\d{1,2}(?![\d$.A-Za-z])|n(?![a-z]))",
     "mustache": r"\{\{[^{}]*+\}\}",
@@ -106,8 +107,8 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "java-format": (*ESCAPED, "quoted", "brace", "any_underscore", "any_ampersand"),
     "any": (
         *ESCAPED,
-        *("format_tag", "wrapped", "percent", "named", "any_printf", "any_qt", "mustache", "dollar", "number"),
-        *("literal", "brace", "any_underscore", "any_ampersand"),
+        *("format_tag", "wrapped", "percent", "named", "any_printf", "strftime", "any_qt", "mustache", "dollar"),
+        *("number", "literal", "brace", "any_underscore", "any_ampersand"),
     ),
 }
 ANY = "any"

@@ -112,6 +112,8 @@ def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
         ("html", "See https://a.b/c_(d), www.a.b. or me@a.org.", ["https://a.b/c_", "www.a.b", "me@a.org"]),
         ("any", "Print _Colours, 100 % safe, R&D, file_name", ["_"]),
         ("any", "Do&n’t Save", ["&"]),
+        ("any", "Yesterday %-l:%M %p, %OB %_H", ["%-l", "%M", "%p", "%OB", "%_H"]),
+        ("any", "100 %Aussage, 5%H, %Ha", []),
         ("any", "50%discount, PKCS #11, a {brace here}", []),
     ],
 )
