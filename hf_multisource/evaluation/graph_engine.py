@@ -269,7 +269,7 @@ def end_programs(number: int, grace: float, patience: float) -> None:
     import psutil
 
     def running(processes: list[Any], seconds: float) -> list[Any]:
-        """Wait until all have ended, at most some seconds; those that have not. A zombie has ended."""
+        """Wait for all processes to end, and return those that run after `seconds`. A zombie counts as ended."""
         end = time.monotonic() + seconds
         while True:
             left = []

@@ -51,7 +51,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_warm(folder: Path, programs: Path) -> str:
-    """Run the graph of a folder to its end, all of its commands in forks of a server; what it prints."""
+    """Run the graph of a folder to its end and return its output. Its commands are forks of one server process."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # of DVC
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PATH": path}
     with tempfile.TemporaryFile("w+") as output, open(os.devnull) as nothing:

@@ -1,4 +1,4 @@
-"""Python code in a process of its own: other environment, no library that reads it imported, no package in reach."""
+"""Run Python code in a separate process, with other environment variables or without this package."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ PLACE = "lang"  # stands for the language's code in the paths of the work folder
 # In complaints, which are compared: of compare-locales, and of msgfmt
 PLACE_IN_FILE, LINE_NUMBER = re.compile(r" at line \d+, column \d+"), re.compile(r":\d+:")
 LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
-MSGFMT = "msgfmt --check --use-fuzzy"  # what was filled is fuzzy
+MSGFMT = "msgfmt --check --use-fuzzy"  # filled entries are marked as fuzzy, which --check alone skips
 NOTE, MSGSTR = "# From: ", re.compile(r"msgstr(\[\d+\])? ")  # lines of .po files
 PROJECT = """basepath = "."
 locales = ["{0}"]
