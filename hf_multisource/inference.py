@@ -24,6 +24,7 @@ NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
 MEASURED = 12  # layers of a shape, at most
 SECONDS = 0.15  # for the kernels of one shape and number of rows; with 5 rounds, short calls were chosen by chance
 MOST_ROUNDS = 60  # from then on the shortest time hardly falls
+NANOSECOND = 1e-9
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
 # Held while any weight is packed: packing changes PyTorch's quantized engine and warning filters, which all threads
 # share, and restores them. A module-level lock is neither copied nor pickled with a layer.
@@ -442,10 +443,10 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5, seco
         seconds: How long to go on, so that short functions are measured more often; at most `MOST_ROUNDS` times.
 
     Returns:
-        The shortest time of each, in seconds.
+        The shortest time of each, in seconds; more than 0, so that ratios of them exist.
     """
     # Other processes do not lengthen the time on the processor; the time of several threads is measured on the wall.
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = time.thread_time if torch.get_num_threads() == 1 and _is_fine(time.thread_time) else time.perf_counter
     best = [float("inf")] * len(functions)
     begin = clock()
     for turn in range(max(rounds, MOST_ROUNDS) + 1):
@@ -455,8 +456,13 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5, seco
             start = clock()
             function()
             if turn:
-                best[i] = min(best[i], clock() - start)
+                best[i] = min(best[i], max(clock() - start, NANOSECOND))
     return best
+
+
+def _is_fine(clock: Callable[[], float]) -> bool:
+    """Whether a clock moves within microseconds; some systems count the time on the processor in steps of 10 ms."""
+    return len({clock() for _ in range(100)}) > 10
 
 
 def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore]]) -> list[tuple[float, ...]]:

@@ -328,6 +328,21 @@ def test_a_call_is_measured_by_its_fastest_run(monkeypatch: pytest.MonkeyPatch) 
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize("clocks", [{"thread_time"}, {"thread_time", "perf_counter"}], ids=["processor", "both"])
+def test_a_clock_that_moves_in_long_steps_does_not_measure_zero(
+    clocks: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On some systems the time on the processor moves by 10 ms: one kernel then took no time, and others none either."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    for name in clocks:
+        monkeypatch.setattr(time, name, lambda exact=getattr(time, name): exact() // 10 * 10)
+    short, longer = inference.shortest_times([lambda: None, lambda: sum(range(50_000))], 3)
+    assert 0 < short <= longer
+    assert (short < longer) == (clocks == {"thread_time"})
+    make().optimize_for_inference()
+
+
 def test_short_calls_are_measured_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the time is over, or the number of rounds is reached."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
