@@ -29,7 +29,7 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
     encoder in the new model, the first one that the trained model has gives it. The cross-attention of a source that
     the trained model lacks begins as that of the first source that both have. With the combiner gated_serial, whose
     gates are shut at first, the new model computes what the trained one does, if that had the combiner serial or a
-    single source.
+    single source, and its sources are not gated and in the same order.
 
     Args:
         model: The new model.
@@ -39,8 +39,8 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
         The weights by their names in the new model.
 
     Raises:
-        ValueError: If the models have no source in common, or their decoders or the encoders of a common source differ
-            in shape.
+        ValueError: If the models have no source in common, a source that the trained one reads without a gate is gated
+            in the new one, or their decoders or the encoders of a common source differ in shape.
     """
     config: Any = model.config
     old: Any = trained.config
@@ -49,6 +49,13 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
         theirs, ours = (", ".join(one.source_names) for one in (old, config))
         raise ValueError(f"the trained model reads {theirs}, and none of the sources {ours}")
     origin, state = translate(trained), model.state_dict()
+    if config.combiner == "gated_serial":
+        shut = [name for name, gated in zip(config.source_names, config.gated_sources, strict=True) if gated]
+        if hidden := [name for name in shut if name in common and not origin.is_gated(name)]:
+            raise ValueError(
+                f"model.sources[{hidden[0]}].gated must be false: the trained model reads {hidden[0]} without a gate, "
+                "and gates are shut at first (the default is true for all sources but the first)"
+            )
     weights = origin.decoder_weights()
     places = {key for key in state if not key.startswith("model.encoder.") and CROSS not in key}
     for name in reversed(common):  # the first one of those that share an encoder wins

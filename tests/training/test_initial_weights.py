@@ -65,18 +65,47 @@ def test_new_gated_sources_do_not_change_the_output(tmp_path: Path, order: tuple
     assert not torch.equal(encoder, other)
 
 
+def test_sources_of_a_serial_model_need_no_gates(tmp_path: Path) -> None:
+    """The order of the sources that both have is the same: the output of a serial combiner depends on it."""
+    trained = model_of("de", "cs", seed=1)
+    trained.save_pretrained(tmp_path)
+    listed = [{"name": name, "gated": name == "en"} for name in ("de", "en", "cs")]
+    model = model_of(sources=listed, combiner="gated_serial")
+    begin_with(model, str(tmp_path))
+    torch.testing.assert_close(logits_of(model, "de", "en", "cs"), logits_of(trained, "de", "cs"))
+
+
+def test_a_trained_source_behind_a_shut_gate_is_refused(tmp_path: Path) -> None:
+    """By default all sources but the first have gates: the new model would read nothing of the trained source."""
+    trained = model_of("de", seed=1)
+    message = r"^model\.sources\[de\]\.gated must be false: the trained model reads de without a gate"
+    with pytest.raises(ValueError, match=message):
+        matching_weights(model_of("en", "de", combiner="gated_serial"), trained)
+    grown = model_of("cs", "de", seed=2, combiner="gated_serial")  # its gate of de has been trained
+    assert matching_weights(
+        model_of(
+            "en",
+            "de",
+            "cs",
+            combiner="gated_serial",
+            sources=[{"name": "en", "gated": True}, {"name": "de", "gated": True}, {"name": "cs", "gated": False}],
+        ),
+        grown,
+    )
+
+
 def test_a_shared_encoder_is_that_of_the_first_source_that_both_have(tmp_path: Path) -> None:
     trained = model_of("de", "cs", seed=1)
     trained.save_pretrained(tmp_path)
     listed = [
         {"name": "en", "gated": True},
         {"name": "de", "share_encoder_with": "en", "gated": False},
-        {"name": "cs", "share_encoder_with": "en", "gated": True},
+        {"name": "cs", "share_encoder_with": "en", "gated": False},
     ]
     model = model_of(sources=listed, combiner="gated_serial")
     facts = begin_with(model, str(tmp_path))
-    torch.testing.assert_close(logits_of(model, "de"), logits_of(trained, "de"))
-    gates = sum(p.numel() for name, p in model.named_parameters() if ".en.gate." in name or ".cs.gate." in name)
+    torch.testing.assert_close(logits_of(model, "en", "de"), logits_of(trained, "de"))
+    gates = sum(parameter.numel() for name, parameter in model.named_parameters() if ".en.gate." in name)
     assert facts["new"] == 0 and gates > 0  # the gates are known, too: they are shut
 
 
@@ -147,9 +176,13 @@ def test_a_resumed_training_does_not_need_its_initial_weights(folder: Path) -> N
         ({"tokenizer.load": "text"}, r"tokenizer\.load"),
         ({"model.init_from": "text"}, r"model\.init_from: text is no folder of a model"),
         ({"sources": ["en"]}, "reads de, and none of the sources en"),
+        (
+            {"sources": ["en", "de"], "combiner": "gated_serial"},
+            r"'.*first': model\.sources\[de\]\.gated must be false",
+        ),
         ({"model.init_from": "recurrent"}, "of model_type multisource-rnn.*; both must be of model_type multisource"),
     ],
-    ids=["shape", "tokenizer", "no model", "other sources", "model_type"],
+    ids=["shape", "tokenizer", "no model", "other sources", "gate", "model_type"],
 )
 def test_what_does_not_fit_is_refused_before_any_text_is_read(
     trained: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
