@@ -8,7 +8,7 @@ are one graph, exported from `DecodingStep`: in float32, or with the matrix prod
 `onnxruntime.quantization.quantize_dynamic` makes them. The graph reads and returns the keys and values of all beams,
 and a mask instead of a copy follows the order of the beams. No text ends, so that no example leaves the batch.
 
-The package does not use ONNX Runtime: this script measures what it would gain.
+The package itself does not use ONNX Runtime. This script measures whether decoding would be faster with it.
 """
 
 from __future__ import annotations

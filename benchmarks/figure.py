@@ -48,7 +48,7 @@ def records_of_figure(records: Sequence[Record]) -> list[Record]:
 
 
 def speeds(record: Record) -> dict[str, float]:
-    """Return what a record says of each bar.
+    """Compute the speed that each bar of the figure shows.
 
     Args:
         record: One of `records_of_figure`.
@@ -64,7 +64,7 @@ def draw_speed(records: Sequence[Record], path: Path) -> Path:
     """Draw one panel of bars for each batch size.
 
     Args:
-        records: Records, some of which are those of the figure.
+        records: Any records; those that the figure does not show are ignored.
         path: The PNG file to write.
 
     Returns:
@@ -76,7 +76,7 @@ def draw_speed(records: Sequence[Record], path: Path) -> Path:
 
 
 def make_figure(records: Sequence[Record]) -> Any:
-    """Lay the panels out side by side; each has a scale of its own, from 0.
+    """Draw the panels side by side. The scale of each starts at 0 and depends on its own values only.
 
     Args:
         records: Those of the figure.

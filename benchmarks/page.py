@@ -55,8 +55,8 @@ The models of a table were measured in one process, one after the other; each ro
 in the reverse order. A ratio is the median over the rounds; in brackets, the least and the most. With one thread it is
 of CPU time, otherwise of wall time.
 
-Of *other engines*, `benchmarks/engines.py` says what they compute. A step is that of the decoder's layers and of the
-output layer, with the choice of its best tokens.
+Tables of *other engines* compare ways to compute the decoder's steps; `benchmarks/engines.py` describes them. Their
+column "CPU ms a step" is the time of the decoder's layers, the output layer, and the choice of the best tokens.
 """
 
 

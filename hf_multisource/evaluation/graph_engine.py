@@ -269,7 +269,7 @@ def end_programs(number: int, grace: float, patience: float) -> None:
     import psutil
 
     def running(processes: list[Any], seconds: float) -> list[Any]:
-        """Wait for all processes to end, and return those that run after `seconds`. A zombie counts as ended."""
+        """Wait at most `seconds` for processes to end; return those still running. Zombies have ended."""
         end = time.monotonic() + seconds
         while True:
             left = []

@@ -122,7 +122,7 @@ def begin_with(model: PreTrainedModel, name: str) -> dict[str, object]:
         name: Folder or Hub id of the trained one.
 
     Returns:
-        Facts for the log: the trained model, the number of parameters that are from it, and of those that are new.
+        For the log: the trained model, the number of parameters that are from it, and of those that are new.
 
     Raises:
         ValueError: If it cannot be loaded, or its weights do not fit.

@@ -114,7 +114,7 @@ def test_onnx_runtime_finds_the_tokens_of_the_model(tmp_path: Path) -> None:
     runs, _ = engines.contestants(TINY, 1, tmp_path)
     found = {name: run(sources_of(TINY, 2, "cpu"), 3, TINY.steps) for name, run in runs.items()}
     assert found["ONNX Runtime"] == found["flat optimised"]
-    assert found["ONNX Runtime int8"], "in 8 bits a text may be another one"
+    assert [*map(len, found["ONNX Runtime int8"])] == [*map(len, found["ONNX Runtime"])]  # tokens may differ in 8 bits
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Processes forked from a server that has imported heavy libraries already: importing them takes seconds.
 
-A server is a process of its own, which imports the given modules and then waits at a Unix socket. Each request brings
-code, arguments, a folder, an environment and three open files; a fork of the server runs the code and ends. Variables
+The server imports the given modules and then waits for requests on a Unix socket. A request holds code, arguments, a
+working folder, an environment and three open files; a fork of the server runs the code and ends. Variables
 of the environment that a library reads when it is imported have no effect on the modules of the server.
 
 `python warm.py SOCKET MODULE...` is the server; `start_server` starts it.

@@ -325,7 +325,7 @@ def compare(
 
 
 def chrf(pairs: Sequence[tuple[str, str]]) -> float:
-    """The chrF of texts, each with what it should be."""
+    """Compute chrF from pairs of a filled text and the original text that had been removed."""
     return float(METRICS["chrf"].measure([text for text, _ in pairs], [wanted for _, wanted in pairs]).score())
 
 
