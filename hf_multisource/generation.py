@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -241,16 +241,35 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 model_kwargs[self.main_input_name] = model_kwargs["attention_mask"] = nothing
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)  # type: ignore[misc]
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Any, next_sequence_length: int | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         kwargs.pop(COLLECTED, None)
         best = kwargs.pop(BEST, None)
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        if next_sequence_length == 1 and self._is_beam_step(input_ids, kwargs):
+            inputs = {key: value for key, value in kwargs.items() if key not in ("is_first_iteration", "labels")}
+            inputs["decoder_input_ids"] = input_ids[:, -1:].clone(memory_format=torch.contiguous_format)
+        else:
+            inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
+                input_ids, next_sequence_length=next_sequence_length, **kwargs
+            )
         if best is not None:
             inputs["num_best_tokens"] = best
         if inputs.get("encoder_outputs") is not None:
             for key in self.config.source_keywords:
                 inputs.pop(key, None)
         return inputs
+
+    def _is_beam_step(self, input_ids: Tensor, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a step reads only tokens, caches and encoded sources. For these the stock method takes 0.2 ms."""
+        encoded = kwargs.get("encoder_outputs")
+        return (
+            isinstance(getattr(kwargs.get("past_key_values"), "self_attention_cache", None), BeamCache)
+            and not kwargs.get("is_first_iteration")
+            and "decoder_position_ids" not in kwargs
+            and encoded is not None
+            and encoded.last_hidden_state.device == input_ids.device
+        )
 
     def _beam_search(  # type: ignore[override]
         self,

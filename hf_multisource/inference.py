@@ -25,6 +25,7 @@ MEASURED = 12  # layers of a shape, at most
 SECONDS = 0.15  # for the kernels of one shape and number of rows; with 5 rounds, short calls were chosen by chance
 MOST_ROUNDS = 60  # from then on the shortest time hardly falls
 NANOSECOND = 1e-9
+LARGE_LAYER = 2**22  # numbers in the weight of an output layer; in small layers oneDNN takes longer to begin than MKL
 FASTER = 1.1  # what a kernel must be better by, lest noise choose it
 # Held while any weight is packed: packing changes PyTorch's quantized engine and warning filters, which all threads
 # share, and restores them. A module-level lock is neither copied nor pickled with a layer.
@@ -420,6 +421,50 @@ def join_layers(model: nn.Module) -> None:
             continue
         if isinstance(layers[0], KINDS):
             module.joined_layers = JoinedLayers(layers)
+
+
+@cache
+def mkl_is_narrow() -> bool:
+    """Whether MKL, with which PyTorch multiplies matrices, leaves half the width of this processor's vectors unused.
+
+    Returns:
+        Whether it is a processor of AMD with AVX-512, for which oneDNN has kernels and MKL has not; False where this
+        PyTorch cannot say.
+    """
+    if not (OneDNNLinear.available() and torch.backends.mkl.is_available()):
+        return False
+    found: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    return "AMD" in found.get("cpu_name", "") and bool(found.get("avx512_f"))
+
+
+def output_logits(head: Any, states: Tensor) -> Tensor:
+    """Compute an output layer, in the fastest way that needs no copy of its weight.
+
+    For large layers in float32 where `mkl_is_narrow`, that is oneDNN: 1.2 to 1.6 times as fast as MKL (32,000 outputs
+    of 256 or 512 inputs, 1 to 160 rows, Zen 4). The same numbers up to the order of summation.
+
+    Args:
+        head: The output layer.
+        states: Last states of the decoder; where they are computed, gradients are off.
+
+    Shape:
+        (R, D) to (R, V).
+
+    Returns:
+        The logits.
+    """
+    weight = head._parameters.get("weight") if type(head) is nn.Linear and is_bare(head) else None
+    if (
+        type(weight) is nn.Parameter
+        and weight.numel() >= LARGE_LAYER
+        and weight.is_cpu
+        and weight.dtype is states.dtype is torch.float32
+        and mkl_is_narrow()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    ):
+        return ONEDNN_LINEAR(states, weight, head._parameters.get("bias"), "none", [], "")
+    return head(states)
 
 
 def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:

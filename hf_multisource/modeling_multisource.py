@@ -337,21 +337,23 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(  # type: ignore[misc]
-            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-        )
-        cache: Any = model_kwargs.get("past_key_values")
         if (
-            cache is not given
+            model_kwargs.get("past_key_values") is None
+            and generation_config.use_cache is not False
             and generation_config.cache_implementation is None
+            and not generation_config.is_assistant
             and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
             and (beams := model_kwargs[EXPANSION]) > 1
             and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
             and not generation_config.output_attentions
             and not self.training  # checkpointing takes caches away
         ):
-            cache.self_attention_cache = BeamCache(beams, self.config.decoder_layers, max_cache_length)
+            own = BeamCache(beams, self.config.decoder_layers, max_cache_length)
+            model_kwargs["past_key_values"] = EncoderDecoderCache(own, DynamicCache())
+            return
+        super()._prepare_cache_for_generation(  # type: ignore[misc]
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
 
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

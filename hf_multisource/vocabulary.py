@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .inference import KINDS
+from .inference import KINDS, output_logits
 
 LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
 LOGITS_AT_ONCE_ON_DEVICE = 2**27
@@ -45,7 +45,7 @@ def best_tokens(
     found = []
     adds = isinstance(head, KINDS) and head.bias is None  # the bias, on its way
     for block in states.chunk(parts):
-        logits = head(block, bias) if adds else head(block)
+        logits = head(block, bias) if adds else output_logits(head, block)
         found.append(_best(logits.float(), None if adds else bias, min(count, vocab_size)))
     values, ids = zip(*found, strict=True)
     return torch.cat(values), torch.cat(ids)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from builders import EVERY_COMBINER, first_is_best
@@ -220,3 +221,37 @@ def test_a_copied_cache_binds_anew() -> None:
     cache = BeamCache(2, 1, 8)
     cache.step = object()
     assert copy.deepcopy(cache).step is None and cache.step is not None
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_return_sequences": 3}, {"do_sample": True}, {"output_scores": True}])
+def test_a_step_is_given_what_transformers_prepares(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("flat")
+    prepare, quick = model.prepare_inputs_for_generation, model._is_beam_step
+    seen: list[tuple[bool, Any, Any]] = []
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(model, "_is_beam_step", lambda *_: False)
+        stock = prepare(*args, **kwargs)
+        monkeypatch.setattr(model, "_is_beam_step", quick)
+        found = prepare(*args, **kwargs)
+        seen.append((quick(args[0], kwargs) and kwargs.get("next_sequence_length") == 1, stock, found))
+        return found
+
+    monkeypatch.setattr(model, "prepare_inputs_for_generation", both)
+    model.generate(**batch(), **SEARCH, **fields)
+    assert [is_quick for is_quick, _, _ in seen] == [False] + [True] * (len(seen) - 1) and len(seen) > 3
+    for _, stock, found in seen:
+        tokens, expected = found.pop("decoder_input_ids"), stock.pop("decoder_input_ids")
+        assert torch.equal(tokens, expected) and tokens.is_contiguous()
+        assert found.keys() == stock.keys() and all(found[key] is stock[key] for key in found)
+
+
+def test_positions_that_are_given_are_left_to_transformers() -> None:
+    model = make("flat")
+    encoded = model.get_encoder()(**batch())
+    there = {"past_key_values": EncoderDecoderCache(BeamCache(2, 2, 8), DynamicCache()), "encoder_outputs": encoded}
+    ids = torch.zeros(4, 1, dtype=torch.long)
+    assert model._is_beam_step(ids, there)
+    for change in ({"decoder_position_ids": ids}, {"is_first_iteration": True}, {"encoder_outputs": None}):
+        assert not model._is_beam_step(ids, {**there, **change})
+    assert not model._is_beam_step(ids.to("meta"), there)

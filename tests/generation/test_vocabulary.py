@@ -258,3 +258,67 @@ def test_a_shortlist_needs_a_plain_output_layer() -> None:
     model.lm_head = nn.Sequential(model.lm_head)
     with pytest.raises(TypeError, match="which is a Sequential"):
         model.generate(**batch(), shortlist=LISTED)
+
+
+def test_large_output_layers_are_computed_by_onednn_where_mkl_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    head, states = nn.Linear(8, 96), torch.randn(3, 8)
+    used: list[str] = []
+
+    def product(states: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        used.append("oneDNN")
+        assert weight is head.weight and bias is head.bias and rest == ("none", [], "")
+        return nn.functional.linear(states, weight, bias)
+
+    monkeypatch.setattr(inference, "ONEDNN_LINEAR", product)
+    monkeypatch.setattr(inference, "mkl_is_narrow", lambda: True)
+    with torch.no_grad():
+        expected = head(states)
+        assert torch.equal(inference.output_logits(head, states), expected) and not used  # a small layer
+        monkeypatch.setattr(inference, "LARGE_LAYER", head.weight.numel())
+        assert torch.equal(inference.output_logits(head, states), expected) and used == ["oneDNN"]
+        best = best_tokens(head, None, states, 4, 96)[1]
+        assert torch.equal(best, expected.topk(4).indices) and used == ["oneDNN"] * 2
+        with torch.autocast("cpu", torch.bfloat16):
+            assert inference.output_logits(head, states).dtype is torch.bfloat16
+        hook = head.register_forward_hook(lambda *_: torch.zeros(3, 96))
+        assert not inference.output_logits(head, states).any()
+        hook.remove()
+        monkeypatch.setattr(inference, "mkl_is_narrow", lambda: False)
+        assert torch.equal(inference.output_logits(head, states), expected) and len(used) == 2
+
+
+@pytest.mark.skipif(not inference.OneDNNLinear.available(), reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("bias", [True, False])
+def test_onednn_finds_the_logits_of_the_layer(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    head, states = nn.Linear(24, 130, bias=bias), torch.randn(5, 24)
+    monkeypatch.setattr(inference, "LARGE_LAYER", 1)
+    monkeypatch.setattr(inference, "mkl_is_narrow", lambda: True)
+    with torch.no_grad():
+        torch.testing.assert_close(inference.output_logits(head, states), head(states))
+
+
+@pytest.mark.parametrize(
+    ("found", "narrow"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True}, False),
+        ({}, False),
+    ],
+)
+def test_mkl_is_narrow_on_processors_of_amd(found: Any, narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(inference.OneDNNLinear, "available", lambda: True)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    inference.mkl_is_narrow.cache_clear()
+    assert inference.mkl_is_narrow() is narrow
+    inference.mkl_is_narrow.cache_clear()
+
+
+def test_a_cpu_of_which_pytorch_says_nothing_keeps_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    inference.mkl_is_narrow.cache_clear()
+    assert inference.mkl_is_narrow() is False
+    inference.mkl_is_narrow.cache_clear()
