@@ -455,13 +455,13 @@ def output_logits(head: Any, states: Tensor) -> Tensor:
     """
     weight = head._parameters.get("weight") if type(head) is nn.Linear and is_bare(head) else None
     if (
-        type(weight) is nn.Parameter
+        not torch.compiler.is_compiling()
+        and type(weight) is nn.Parameter
         and weight.numel() >= LARGE_LAYER
         and weight.is_cpu
         and weight.dtype is states.dtype is torch.float32
-        and mkl_is_narrow()
-        and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
+        and mkl_is_narrow()
     ):
         return ONEDNN_LINEAR(states, weight, head._parameters.get("bias"), "none", [], "")
     return head(states)

@@ -121,7 +121,7 @@ def three(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_three_seeds_give_means_differences_and_an_answer(three: Path) -> None:
-    compared = read_json(three / "nrc" / "comparisons.json")
+    compared = read_json(three / nrc.KEPT / "comparisons.json")
     assert set(compared) == {*nrc.PAIRS, nrc.BEST}
     assert compared["pivot"]["seeds"] == [1, 2, 10]
     sides = [[hypotheses(WRONG[step], seed) for seed in (1, 2, 10)] for step in ("score5", "pivot")]
@@ -154,22 +154,22 @@ def test_three_seeds_give_means_differences_and_an_answer(three: Path) -> None:
 
 
 def test_what_is_kept_holds_no_reference_and_is_the_same_again(three: Path, tmp_path: Path) -> None:
-    before = files_of(three / "nrc")
+    before = files_of(three / nrc.KEPT)
     assert set(before) == {"comparisons.json"} | {f"seed-{n}.{end}" for n in (1, 2, 10) for end in ("json", "zip")}
-    with zipfile.ZipFile(three / "nrc" / "seed-1.zip") as archive:
+    with zipfile.ZipFile(three / nrc.KEPT / "seed-1.zip") as archive:
         names = archive.namelist()
         assert archive.read("pivot/test.all.txt").decode().splitlines() == hypotheses(WRONG["pivot"], 1)
     assert "score5/test.wrong-de-1.txt" in names and not any("reference" in name for name in names)
     keep(tmp_path / "run", three)
-    assert files_of(three / "nrc") == before
+    assert files_of(three / nrc.KEPT) == before
 
 
 def test_older_seeds_come_from_their_archives(three: Path, tmp_path: Path) -> None:
-    before = (three / "nrc" / "comparisons.json").read_bytes()
+    before = (three / nrc.KEPT / "comparisons.json").read_bytes()
     for seed in (1, 10):
         shutil.rmtree(tmp_path / "run" / f"seed-{seed}")
     keep(tmp_path / "run", three)
-    assert (three / "nrc" / "comparisons.json").read_bytes() == before
+    assert (three / nrc.KEPT / "comparisons.json").read_bytes() == before
     path = tmp_path / "run" / "seed-2" / "pivot" / "test.reference.txt"
     for step in nrc.ROWS:
         write_lines(path.parent.parent / step / path.name, ["other", *REFERENCES[1:]])
@@ -207,13 +207,13 @@ def test_an_unfinished_graph_is_shown_with_its_gaps(tmp_path: Path) -> None:
     gaps = re.search(r"^- seed 2: (.*)$", page, re.MULTILINE)
     assert gaps is not None and "seed 1:" not in page and "seed 3" not in page
     assert gaps[1].startswith("row 2; row 3; row 4; row 5 with Czech wrong; row 5 with German absent")
-    compared = read_json(tmp_path / "nrc" / "comparisons.json")
+    compared = read_json(tmp_path / nrc.KEPT / "comparisons.json")
     assert compared["pivot"]["seeds"] == [1] and compared["absent-cs"]["seeds"] == [1, 2]
     shutil.rmtree(tmp_path / "run" / "seed-1" / "pivot")
-    before = files_of(tmp_path / "nrc")
+    before = files_of(tmp_path / nrc.KEPT)
     with pytest.raises(SystemExit, match=r"seed-1 has no score of pivot \(all\), which .*seed-1\.json has; move that"):
         keep(tmp_path / "run", tmp_path)
-    assert files_of(tmp_path / "nrc") == before
+    assert files_of(tmp_path / nrc.KEPT) == before
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_what_cannot_be_kept_is_named(damage: str, tmp_path: Path) -> None:
     elif damage == "archive":
         keep(run, tmp_path)
         shutil.rmtree(run / "seed-1")
-        (tmp_path / "nrc" / "seed-1.zip").write_bytes(b"x")
+        (tmp_path / nrc.KEPT / "seed-1.zip").write_bytes(b"x")
         message = r"seed-1\.zip is damaged"
     with pytest.raises(SystemExit, match=rf"^nrc\.py: .*{message}"):
         keep(run, tmp_path)

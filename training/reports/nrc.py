@@ -4,7 +4,7 @@
     python training/reports/nrc.py keep runs/nrc_multi30k
     python training/reports/nrc.py
 
-`keep` reads the folders seed-N of a run and writes, into docs/results/nrc, for each of them seed-N.json (scores,
+`keep` reads the folders seed-N of a run and writes, into docs/results/nrc/seeds, for each of them seed-N.json (scores,
 learning curves, times, hardware, counts) and seed-N.zip (the hypotheses), and comparisons.json (paired tests, pooled
 over all seeds that were ever kept). A graph need not have finished: rows without scores are left out. The references
 are read from the run and are not kept. Without `keep`, the command writes docs/results/nrc.md and nrc.png from these
@@ -50,6 +50,7 @@ GRAPH = Path(__file__).resolve().parents[1] / "graphs" / "nrc_multi30k.yaml"
 SPLIT = "test"
 GUARDED = "-guarded"  # ends the names of the folders of the steps that remove held-out sets
 COMPARISONS = "comparisons.json"
+KEPT = Path(PAGE, "seeds")  # one folder deeper than rows of models, which have cards
 LABEL_WIDTH, LINE_WIDTH = 34, 120  # characters: of a line of a bar's label, and of the page's text
 HEAD = METRICS["bleu"]
 SAMPLES = 1000  # of the bootstrap and of the randomization
@@ -736,8 +737,8 @@ corpus, and scores are left out;
 
 def write_page(results: Path) -> Iterator[Path]:
     """Write the page and, if there is a seed, its figure; yield both."""
-    place = results / PAGE
-    seeds, notes = read_kept(place), place / "notes.md"
+    place = results / KEPT
+    seeds, notes = read_kept(place), results / PAGE / "notes.md"
     compared = read_json(place / COMPARISONS) if (place / COMPARISONS).exists() else {}
     said = notes.read_text(encoding="utf-8") if notes.exists() else ""
     results.mkdir(parents=True, exist_ok=True)
@@ -758,7 +759,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keeping.add_argument("run", type=Path, help="`work` of the graph, which holds the folders seed-N")
     args = parser.parse_args(argv)
     try:
-        for path in keep(args.run, args.results / PAGE) if args.command == "keep" else write_page(args.results):
+        for path in keep(args.run, args.results / KEPT) if args.command == "keep" else write_page(args.results):
             print(path)
     except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f"nrc.py: {error}") from error
