@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import SourceMemory, show_first_position
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
-from .inference import InferenceMixin
+from .inference import InferenceMixin, output_logits
 from .layers import AbsentVector, modules_of_sources
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
@@ -766,7 +766,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             row = None if bias is None else bias[0]
             loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)
         else:
-            logits = self.lm_head(output.last_hidden_state)
+            logits = output_logits(self.lm_head, output.last_hidden_state)
             logits = logits if bias is None else logits + bias
             if labels is not None:
                 scores = logits.float().flatten(0, 1)

@@ -286,6 +286,33 @@ def test_large_output_layers_are_computed_by_onednn_where_mkl_is_narrow(monkeypa
         hook.remove()
         monkeypatch.setattr(inference, "mkl_is_narrow", lambda: False)
         assert torch.equal(inference.output_logits(head, states), expected) and len(used) == 2
+        monkeypatch.setattr(inference, "mkl_is_narrow", lambda: True)
+    inference.output_logits(head, states).sum().backward()
+    assert head.weight.grad is not None and len(used) == 2
+
+
+@pytest.mark.skipif(not inference.OneDNNLinear.available(), reason="this PyTorch has no oneDNN")
+def test_forward_and_greedy_search_use_the_fast_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = make(), batch()
+    starts = torch.full((len(rows["de_input_ids"]), 3), model.config.decoder_start_token_id)
+    with torch.no_grad():
+        logits = model(**rows, decoder_input_ids=starts).logits
+    found = model.generate(**rows, max_new_tokens=6)
+    used: list[torch.Size] = []
+    product = inference.ONEDNN_LINEAR
+
+    def counted(states: Tensor, *rest: Any) -> Tensor:
+        used.append(states.shape)
+        return product(states, *rest)
+
+    monkeypatch.setattr(inference, "ONEDNN_LINEAR", counted)
+    monkeypatch.setattr(inference, "LARGE_LAYER", 1)
+    monkeypatch.setattr(inference, "mkl_is_narrow", lambda: True)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**rows, decoder_input_ids=starts).logits, logits)
+    assert len(used) == 1
+    assert torch.equal(model.generate(**rows, max_new_tokens=6), found)
+    assert len(used) == found.shape[1]  # one a step, after the forward pass
 
 
 @pytest.mark.skipif(not inference.OneDNNLinear.available(), reason="this PyTorch has no oneDNN")
