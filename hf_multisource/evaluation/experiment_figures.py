@@ -99,7 +99,7 @@ def numbers_of(rows: Sequence[JsonObject]) -> dict[int, int]:
         rows: As `draw_figures` has them.
 
     Returns:
-        Number of sources -> number of sentences, `LEAST_ROWS` or more, in order.
+        Number of sources -> number of examples, `LEAST_ROWS` or more, in order.
     """
     found: dict[int, int] = {}
     for row in rows:
@@ -173,7 +173,7 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
 
     Args:
         lines: The lines.
-        counts: Number of sources -> number of sentences, in order.
+        counts: Number of sources -> number of examples, in order.
         metric: The metric.
 
     Returns:
@@ -204,7 +204,7 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
                 [0], [line.mean[0]], [line.mean[1]], color=colour, marker=marker, markerfacecolor=filled, capsize=2
             )
     left.set_xticks(list(places.values()), [f"{number}\n{count:,}" for number, count in counts.items()])
-    left.set_xlabel("number of sources present (below: number of sentences)")
+    left.set_xlabel("number of sources present (below: number of examples)")
     left.set_xlim(-0.3, len(places) - 0.7)
     left.set_title(metric.label, loc="left", fontsize=10)
     right.set_xticks([0], ["all"])
