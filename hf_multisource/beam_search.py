@@ -341,6 +341,8 @@ def beam_search(
     outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=not config.is_assistant)
     while model._has_unfinished_sequences(over, synced_gpus, device=input_ids.device):
         if outputs is None:
+            outputs = model._run_beam_step(lists.running.tokens, model_kwargs)
+        if outputs is None:
             inputs = model.prepare_inputs_for_generation(
                 lists.running.tokens.flatten(0, 1),
                 next_sequence_length=1 if model_kwargs["use_cache"] else None,

@@ -85,13 +85,7 @@ def run_layers(
     Returns:
         The states of the last layer; None if the modules have to be called.
     """
-    if (
-        not isinstance(mask, Tensor)
-        or states.shape[1] != 1
-        or torch.compiler.is_compiling()
-        or torch.is_grad_enabled()
-        or torch.is_autocast_enabled(states.device.type)
-    ):
+    if not isinstance(mask, Tensor) or states.shape[1] != 1 or not _is_usual(states):
         return None
     step = cache.step
     if step is None or not step.is_for(states, memory):
@@ -102,6 +96,30 @@ def run_layers(
     for function in step.functions:
         states = function(states, mask, memory, past_key_values)
     return states[:, None]
+
+
+def is_bound(cache: BeamCache, tokens: Tensor, memory: SourceMemory) -> bool:
+    """Return whether `run_layers` will compute the layers for new tokens, because it did so for the last ones.
+
+    Args:
+        cache: The decoder's own part of the cache.
+        tokens: The new tokens.
+        memory: The encoded sources.
+
+    Shape:
+        tokens (B * K, 1).
+
+    Returns:
+        Whether it will.
+    """
+    step = cache.step
+    return step is not None and step.functions is not None and step.is_for(tokens, memory) and _is_usual(tokens)
+
+
+def _is_usual(tensor: Tensor) -> bool:
+    return not (
+        torch.compiler.is_compiling() or torch.is_grad_enabled() or torch.is_autocast_enabled(tensor.device.type)
+    )
 
 
 def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: Any, cache: BeamCache) -> DecoderStep:
@@ -304,4 +322,4 @@ def _bind_feed_forward(feed_forward: Any, states: Tensor) -> Function:
     return run
 
 
-__all__ = ["DecoderStep", "run_layers"]
+__all__ = ["DecoderStep", "is_bound", "run_layers"]

@@ -25,6 +25,8 @@ COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sou
 EXPANSION = "decoder_expansion"
 BEST = "decoder_best_tokens"
 SHORTLIST = "decoder_shortlist"
+#: What a step of beam search reads, if it is asked for nothing more than texts.
+STEP_KEYWORDS = frozenset({BEST, COLLECTED, EXPANSION, SHORTLIST, "encoder_outputs", "past_key_values", "use_cache"})
 LARGEST_EXPONENT = 20  # of `length_normalization`: far above any in use, and its powers of any length are finite
 
 
@@ -246,13 +248,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
     ) -> dict[str, Any]:
         kwargs.pop(COLLECTED, None)
         best = kwargs.pop(BEST, None)
-        if next_sequence_length == 1 and self._is_beam_step(input_ids, kwargs):
-            inputs = {key: value for key, value in kwargs.items() if key not in ("is_first_iteration", "labels")}
-            inputs["decoder_input_ids"] = input_ids[:, -1:].clone(memory_format=torch.contiguous_format)
-        else:
-            inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
-                input_ids, next_sequence_length=next_sequence_length, **kwargs
-            )
+        inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
+            input_ids, next_sequence_length=next_sequence_length, **kwargs
+        )
         if best is not None:
             inputs["num_best_tokens"] = best
         if inputs.get("encoder_outputs") is not None:
@@ -260,16 +258,12 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 inputs.pop(key, None)
         return inputs
 
-    def _is_beam_step(self, input_ids: Tensor, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a step reads only tokens, caches and encoded sources. For these the stock method takes 0.2 ms."""
-        encoded = kwargs.get("encoder_outputs")
-        return (
-            isinstance(getattr(kwargs.get("past_key_values"), "self_attention_cache", None), BeamCache)
-            and not kwargs.get("is_first_iteration")
-            and "decoder_position_ids" not in kwargs
-            and encoded is not None
-            and encoded.last_hidden_state.device == input_ids.device
-        )
+    def _run_beam_step(self, tokens: Tensor, model_kwargs: Mapping[str, Any]) -> ModelOutput | None:
+        """Compute the next step of beam search without calling `forward`; None if it has to be called.
+
+        `tokens` (B, K, T) are the running texts, `model_kwargs` what `prepare_inputs_for_generation` reads.
+        """
+        return None
 
     def _beam_search(  # type: ignore[override]
         self,

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import chain
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 # reading the weight takes longest; a few texts with beams; a batch.
 ROWS = (1, 10, 40, 160)
 NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
-MEASURED = 12  # layers of a shape, at most
+MEASURED = 12  # products of a shape, at most
 SECONDS = 0.15  # for the kernels of one shape and number of rows; with 5 rounds, short calls were chosen by chance
 MOST_ROUNDS = 60  # from then on the shortest time hardly falls
 NANOSECOND = 1e-9
@@ -404,6 +405,10 @@ class JoinedLayers:
         return {**self.__dict__, "_packed": None}
 
 
+def _layers_of_same_input(module: Any) -> list[Any]:
+    return [getattr(module, name, None) for name in getattr(module, "same_input", ())]
+
+
 def join_layers(model: nn.Module) -> None:
     """Let modules compute those of their layers as one product that are of one kind and read the same states.
 
@@ -412,15 +417,34 @@ def join_layers(model: nn.Module) -> None:
     """
     module: Any
     for module in model.modules():
-        names = getattr(module, "same_input", ())
-        layers: list[Any] = [getattr(module, name, None) for name in names]
-        if (
-            len({(type(layer), getattr(layer, "rows", None), getattr(layer, "bias", None) is None) for layer in layers})
-            != 1
-        ):
-            continue
-        if isinstance(layers[0], KINDS):
+        layers = _layers_of_same_input(module)
+        forms = {(type(layer), getattr(layer, "rows", None), getattr(layer, "bias", None) is None) for layer in layers}
+        if len(forms) == 1 and isinstance(layers[0], KINDS):
             module.joined_layers = JoinedLayers(layers)
+
+
+def products_of(model: nn.Module, layers: Sequence[nn.Linear]) -> list[list[nn.Linear]]:
+    """Find which layers will be computed as one product, if they become of one kind.
+
+    Args:
+        model: The model.
+        layers: Layers of it.
+
+    Returns:
+        The layers in the order of the model: several together, if they will be one product, and the others alone.
+    """
+    left, found = set(layers), list[list[nn.Linear]]()
+    for module in model.modules():
+        together = _layers_of_same_input(module)
+        alike = {(layer.in_features, layer.out_features, layer.bias is None) for layer in together if layer in left}
+        if len(alike) == 1 and left.issuperset(together) and all(map(is_bare, together)):
+            found.append(together)
+        elif isinstance(module, nn.Linear) and module in left:
+            found.append([module])
+        else:
+            continue
+        left.difference_update(found[-1])
+    return found
 
 
 @cache
@@ -510,30 +534,42 @@ def _is_fine(clock: Callable[[], float]) -> bool:
     return len({clock() for _ in range(100)}) > 10
 
 
-def measure_gains(layers: Sequence[nn.Linear], kinds: Sequence[type[_OneCopyMore]]) -> list[tuple[float, ...]]:
+def measure_gains(
+    products: Sequence[Sequence[nn.Linear]], kinds: Sequence[type[_OneCopyMore]]
+) -> list[tuple[float, ...]]:
     """How many times as fast layers would be if they were of other kinds.
 
     Args:
-        layers: Layers of one shape, in float32 on the CPU. Of several, one after the other is measured, as a model runs
-            them: the weights of a single one would stay in the processor's cache.
+        products: Layers of one shape, in float32 on the CPU, as `products_of` gives them. One after the other is
+            measured, as a model runs them: the weights of a single one would stay in the processor's cache.
         kinds: The other kinds.
 
     Returns:
         The ratios of each kind, for each number of `ROWS`.
     """
-    candidates = [list(layers[:MEASURED])]
+    candidates = [[list(layers) for layers in products[:MEASURED]]]
     for kind in kinds:
-        candidates.append([copy.copy(layer) for layer in candidates[0]])
-        for layer in candidates[-1]:
+        candidates.append([[copy.copy(layer) for layer in layers] for layers in candidates[0]])
+        for layer in chain.from_iterable(candidates[-1]):
             layer.__class__ = kind
     ratios = []
     with torch.no_grad():
         for rows in ROWS:
-            states = torch.ones(rows, layers[0].in_features, device="cpu", dtype=torch.float32)
-            calls = [partial(_call_all, candidate, states) for candidate in candidates]
+            states = torch.ones(rows, products[0][0].in_features, device="cpu", dtype=torch.float32)
+            calls = []
+            for candidate in candidates:
+                calls.append(partial(_call_all, [one for layers in candidate for one in _bind(layers, states)], states))
             stock, *times = shortest_times(calls, seconds=SECONDS)
             ratios.append([stock / time for time in times])
     return list(zip(*ratios, strict=True))
+
+
+def _bind(layers: Sequence[Any], states: Tensor) -> list[Callable[[Tensor], Tensor]]:
+    """Return what computes layers of one kind, for one product: without hooks, as these are no states of a model."""
+    if not isinstance(layers[0], KINDS):
+        return [partial(nn.Linear.forward, layer) for layer in layers]
+    joined = JoinedLayers(layers).bind(layers, states) if len(layers) > 1 else None
+    return [layer.bind(states) for layer in layers] if joined is None else [joined]
 
 
 def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
@@ -570,9 +606,9 @@ def rows_between(at: range) -> tuple[float, float]:
     return least, most
 
 
-def _call_all(layers: Sequence[nn.Module], states: Tensor) -> None:
-    for layer in layers:
-        type(layer).forward(layer, states)  # without hooks: these are no states of a model
+def _call_all(functions: Sequence[Callable[[Tensor], Tensor]], states: Tensor) -> None:
+    for function in functions:
+        function(states)
 
 
 def keep_freed_memory() -> None:
@@ -632,7 +668,7 @@ class InferenceMixin:
         lines = []
         chosen = {kind: (list[float](), list[nn.Linear]()) for kind in kinds}
         for alike in by_shape.values():
-            measured = measure_gains(alike, kinds)
+            measured = measure_gains(products_of(model, alike), kinds)
             best, at = best_kind(measured)
             if at:
                 gains, of_kind = chosen[kinds[best]]

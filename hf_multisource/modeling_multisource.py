@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,15 @@ from .beam_cache import BeamCache
 from .combiners import Combiner, build_combiner
 from .configuration_multisource import MultiSourceConfig
 from .conversion import FromSourcesMixin
-from .decoder_step import run_layers
+from .decoder_step import is_bound, run_layers
 from .dropout import dropout
 from .encoders import ENCODERS, EncodedSource, TextEncoder
-from .generation import EXPANSION, MultiSourceGenerationMixin
+from .generation import BEST, EXPANSION, SHORTLIST, STEP_KEYWORDS, MultiSourceGenerationMixin
+from .inference import is_bare
 from .layers import Bias, FeedForward, TextEmbeddings, modules_of_sources
 from .modeling_sources import (
     MultiSourceDecoderOutput,
+    MultiSourceLMOutput,
     SourcesEncoder,
     SourcesForConditionalGeneration,
     SourcesModel,
@@ -300,6 +302,27 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             states = self.layer_norm(states)
         return MultiSourceDecoderOutput(last_hidden_state=states, past_key_values=past_key_values)
 
+    def run_step(
+        self, input_ids: Tensor, past_key_values: EncoderDecoderCache, cache: BeamCache, memory: SourceMemory
+    ) -> Tensor:
+        """Decode one new token of each beam, as `forward` does where `is_bound`, without what surrounds the layers.
+
+        Args:
+            input_ids: The tokens.
+            past_key_values: The whole cache.
+            cache: The part of it that holds the decoder's own.
+            memory: The encoded sources.
+
+        Shape:
+            input_ids (B * K, 1). Returns (B * K, 1, D).
+
+        Returns:
+            States.
+        """
+        states = self.embeddings(input_ids, None, cache.get_seq_length())
+        done: Any = run_layers(self, states, cache.mask(states), memory, past_key_values, cache)
+        return done if self.layer_norm is None else self.layer_norm(done)
+
 
 class MultiSourceModel(MultiSourceTransformerPreTrainedModel, SourcesModel):
     """The encoders and the decoder, without a head.
@@ -329,6 +352,30 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
 
     body_type = MultiSourceModel
 
+    def _run_beam_step(self, tokens: Tensor, model_kwargs: Mapping[str, Any]) -> MultiSourceLMOutput | None:
+        # The methods between `forward` and the layers take as long as one layer where one sentence is decoded.
+        body, encoded = cast(Any, self.model), cast(Any, model_kwargs.get("encoder_outputs"))
+        cache = model_kwargs.get("past_key_values")
+        own = getattr(cache, "self_attention_cache", None)
+        if not (
+            isinstance(own, BeamCache)
+            and own.step is not None
+            and model_kwargs.keys() <= STEP_KEYWORDS
+            and encoded.last_hidden_state.device == tokens.device
+            and all(
+                type(one).forward is forward and is_bare(one)
+                for one, forward in zip((self, body, body.decoder), FORWARDS, strict=True)
+            )
+        ):
+            return None
+        last = tokens[:, :, -1].reshape(-1, 1)
+        memory = body.prepare_sources(encoded, None, model_kwargs[EXPANSION]).memory
+        if not is_bound(own, last, memory):
+            return None
+        states = body.decoder.run_step(last, cache, own, memory)
+        logits, ids = self._predict(states, model_kwargs.get(BEST, 0), model_kwargs.get(SHORTLIST))
+        return MultiSourceLMOutput(logits=logits, best_token_ids=ids, past_key_values=cache)
+
     def _prepare_cache_for_generation(  # type: ignore[override]
         self,
         generation_config: GenerationConfig,
@@ -355,5 +402,8 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
 
+
+#: What calling the model, its body and its decoder runs, if no class has been derived from them and nothing replaced.
+FORWARDS = (MultiSourceForConditionalGeneration.forward, MultiSourceModel.forward, MultiSourceDecoder.forward)
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

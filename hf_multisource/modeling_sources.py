@@ -751,27 +751,35 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         bias = self.final_logits_bias if self.config.final_logits_bias else None
         smoothing = self.config.label_smoothing if self.training else 0.0
         logits = loss = best_ids = None
-        if num_best_tokens:
-            row = None if bias is None else bias[0]
-            states = output.last_hidden_state[:, -1]
-            if decoder_shortlist is not None:
-                scores, best_ids = decoder_shortlist.best_tokens(states, num_best_tokens)
-            else:
-                scores, best_ids = best_tokens(self.lm_head, row, states, num_best_tokens, self.config.vocab_size)
-            logits = scores[:, None]
-        elif decoder_shortlist is not None:
-            logits = decoder_shortlist.logits(output.last_hidden_state)
-        elif skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one that PEFT has wrapped
+        plain = not num_best_tokens and decoder_shortlist is None
+        if plain and skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one PEFT has wrapped
             states = output.last_hidden_state.flatten(0, 1)
             row = None if bias is None else bias[0]
             loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)
         else:
-            logits = output_logits(self.lm_head, output.last_hidden_state)
-            logits = logits if bias is None else logits + bias
-            if labels is not None:
+            logits, best_ids = self._predict(output.last_hidden_state, num_best_tokens, decoder_shortlist)
+            if plain and labels is not None:
                 scores = logits.float().flatten(0, 1)
                 loss = cross_entropy(scores, labels.flatten(), label_smoothing=smoothing, reduction="sum")
         if loss is not None and labels is not None:
             loss = loss / (labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
         rest = {key: value for key, value in output.items() if key != "last_hidden_state"}
         return MultiSourceLMOutput(loss=loss, logits=logits, best_token_ids=best_ids, **rest)
+
+    def _predict(
+        self, states: Tensor, num_best_tokens: int, shortlist: Shortlist | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return `logits` and `best_token_ids` of the output for the decoder's last states (B, T, D)."""
+        if not num_best_tokens and shortlist is not None:
+            return shortlist.logits(states), None
+        bias = self.final_logits_bias if self.config.final_logits_bias else None
+        if not num_best_tokens:
+            logits = output_logits(self.lm_head, states)
+            return (logits if bias is None else logits + bias), None
+        last = states[:, -1]
+        if shortlist is not None:
+            scores, ids = shortlist.best_tokens(last, num_best_tokens)
+        else:
+            row = None if bias is None else bias[0]
+            scores, ids = best_tokens(self.lm_head, row, last, num_best_tokens, self.config.vocab_size)
+        return scores[:, None], ids

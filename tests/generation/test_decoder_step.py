@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from builders import EVERY_COMBINER, first_is_best
@@ -223,35 +222,88 @@ def test_a_copied_cache_binds_anew() -> None:
     assert copy.deepcopy(cache).step is None and cache.step is not None
 
 
-@pytest.mark.parametrize("fields", [{}, {"num_return_sequences": 3}, {"do_sample": True}, {"output_scores": True}])
-def test_a_step_is_given_what_transformers_prepares(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make("flat")
-    prepare, quick = model.prepare_inputs_for_generation, model._is_beam_step
-    seen: list[tuple[bool, Any, Any]] = []
+class Left:
+    """Counts the steps of a search for which `forward` was called, and those that `_run_beam_step` computed."""
 
-    def both(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(model, "_is_beam_step", lambda *_: False)
-        stock = prepare(*args, **kwargs)
-        monkeypatch.setattr(model, "_is_beam_step", quick)
-        found = prepare(*args, **kwargs)
-        seen.append((quick(args[0], kwargs) and kwargs.get("next_sequence_length") == 1, stock, found))
+    def __init__(self, model: Any) -> None:
+        self.counts = {"called": 0, "computed": 0}
+        self.run = model._run_beam_step
+        model._run_beam_step = self
+
+    def __call__(self, *args: Any) -> Any:
+        found = self.run(*args)
+        self.counts["called" if found is None else "computed"] += 1
         return found
 
-    monkeypatch.setattr(model, "prepare_inputs_for_generation", both)
-    model.generate(**batch(), **SEARCH, **fields)
-    assert [is_quick for is_quick, _, _ in seen] == [False] + [True] * (len(seen) - 1) and len(seen) > 3
-    for _, stock, found in seen:
-        tokens, expected = found.pop("decoder_input_ids"), stock.pop("decoder_input_ids")
-        assert torch.equal(tokens, expected) and tokens.is_contiguous()
-        assert found.keys() == stock.keys() and all(found[key] is stock[key] for key in found)
+
+READ: dict[str, dict[str, Any]] = {
+    "best tokens": {},
+    "several texts": {"num_return_sequences": 3},
+    "sampling": {"do_sample": True},
+    "scores": {"output_scores": True},
+    "processors": {"no_repeat_ngram_size": 2, "min_new_tokens": 3},
+    "shortlist": {"shortlist": torch.tensor([1, 2, 3, 5, 8, 9, 10, 11, 12, 13])},
+    "a short shortlist": {"shortlist": torch.tensor([2, 3])},
+    "length normalisation": {"length_normalization": 0.6},
+}
 
 
-def test_positions_that_are_given_are_left_to_transformers() -> None:
+@pytest.mark.parametrize("options", READ)
+@pytest.mark.parametrize("fields", [{}, {"final_logits_bias": True, "position_embedding": "learned"}])
+def test_steps_that_do_not_call_forward_find_the_same(fields: dict[str, Any], options: str, steps: Steps) -> None:
+    model = make("flat", **fields)
+    if fields:
+        model.final_logits_bias += torch.linspace(-1, 1, model.config.vocab_size)
+    left = Left(model)
+    run = model.generate
+
+    def seeded(**inputs: Any) -> Any:  # the search may draw
+        torch.manual_seed(1)
+        return run(**inputs)
+
+    model.generate = seeded
+    steps.compare(model, **READ[options])
+    assert left.counts["computed"] > 0
+
+
+def test_only_the_first_two_steps_call_forward(steps: Steps) -> None:
     model = make("flat")
-    encoded = model.get_encoder()(**batch())
-    there = {"past_key_values": EncoderDecoderCache(BeamCache(2, 2, 8), DynamicCache()), "encoder_outputs": encoded}
-    ids = torch.zeros(4, 1, dtype=torch.long)
-    assert model._is_beam_step(ids, there)
-    for change in ({"decoder_position_ids": ids}, {"is_first_iteration": True}, {"encoder_outputs": None}):
-        assert not model._is_beam_step(ids, {**there, **change})
-    assert not model._is_beam_step(ids.to("meta"), there)
+    left = Left(model)
+    model.generate(**batch(), **SEARCH, eos_token_id=None, pad_token_id=0)  # no example leaves
+    assert left.counts == {"called": 1, "computed": SEARCH["max_new_tokens"] - 2}  # the first one is not asked for
+
+
+class Derived(modeling_multisource.MultiSourceForConditionalGeneration):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)
+
+
+def _compile(model: Any) -> None:
+    model.forward = model.forward
+
+
+WHOLES: dict[str, Callable[[Any], object]] = {
+    "hook of the model": lambda model: model.register_forward_hook(lambda *_: None),
+    "hook of its body": lambda model: model.model.register_forward_pre_hook(lambda *_: None),
+    "hook of the decoder": lambda model: model.model.decoder.register_forward_hook(lambda *_: None),
+    "another forward": _compile,
+    "a derived class": lambda model: setattr(model, "__class__", Derived),
+}
+
+
+@pytest.mark.parametrize("change", WHOLES)
+def test_whole_models_that_do_more_are_called(change: str, steps: Steps) -> None:
+    model = make("flat")
+    WHOLES[change](model)
+    left = Left(model)
+    steps.compare(model)
+    assert left.counts["computed"] == 0 and steps.bound > 0
+
+
+def test_an_attention_mask_of_the_target_is_read(steps: Steps) -> None:
+    model = make("flat")
+    left = Left(model)
+    begin = torch.full((5, 3), 5)
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]])
+    steps.compare(model, decoder_input_ids=begin, decoder_attention_mask=mask)
+    assert left.counts["computed"] == 0

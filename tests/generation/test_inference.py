@@ -227,6 +227,7 @@ def test_it_is_taken_only_where_it_is_faster(
         return [of_kind[type(function.args[0][0])] for function in functions]
 
     monkeypatch.setattr(inference, "shortest_times", measured)
+    monkeypatch.setattr(inference, "_bind", lambda layers, states: list(layers))
     model = make()
     chosen = model.optimize_for_inference(int8=int8)
     assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == taken
@@ -248,6 +249,7 @@ def test_layers_of_each_shape_are_chosen_by_themselves(monkeypatch: pytest.Monke
         return [{1: 1.0, 10: 9.0, 40: 3.0, 160: 1.0}[len(states)] if head else 1.0, 1.0]
 
     monkeypatch.setattr(inference, "shortest_times", measured)
+    monkeypatch.setattr(inference, "_bind", lambda layers, states: list(layers))
     [chosen] = model.optimize_for_inference()
     assert {module for module in model.modules() if type(module) is OneDNNLinear} == set(alike)
     assert f"oneDNN: {len(alike)} of " in chosen and chosen.endswith("3.0 to 9.0 times as fast")
@@ -302,12 +304,43 @@ def test_with_other_numbers_of_rows_it_is_a_plain_layer(kind: str, monkeypatch: 
 
 
 @each_kind
-def test_what_is_measured_are_the_layers_themselves(kind: str) -> None:
+def test_what_is_measured_are_the_layers_themselves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a shape in turn, and they stay what they were."""
+    monkeypatch.undo()
     plain, other = layer(kind)
-    gains = inference.measure_gains([plain, copy.deepcopy(plain)], [type(other)])  # type: ignore[list-item]
+    gains = inference.measure_gains([[plain], [copy.deepcopy(plain)] * 3], [type(other)])  # type: ignore[list-item]
     assert len(gains) == 1 and len(gains[0]) == len(inference.ROWS) and min(gains[0]) > 0
     assert type(plain) is nn.Linear and not hasattr(plain, "_packed")
+
+
+def test_layers_that_will_be_one_product_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    layers, products = [nn.Linear(8, 8) for _ in range(4)], list[tuple[int, ...]]()
+
+    def compute(self: Any, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
+        products.append(packed)
+        return states
+
+    monkeypatch.setattr(OneDNNLinear, "compute", compute)
+    monkeypatch.setattr(OneDNNLinear, "pack", classmethod(lambda cls, weight, bias: tuple(weight.shape)))
+    monkeypatch.setattr(inference, "MOST_ROUNDS", 1)
+    inference.measure_gains([layers[:3], layers[3:]], [OneDNNLinear])
+    assert set(products) == {(24, 8), (8, 8)}
+    assert products.count((24, 8)) == products.count((8, 8))
+
+
+def test_projections_of_one_attention_are_one_product() -> None:
+    model = make()
+    attention = model.model.decoder.layers[0].self_attn
+    together = [attention.q_proj, attention.k_proj, attention.v_proj]
+    alike = [one for one in inference.plain_linear_layers(model) if one.weight.shape == attention.q_proj.weight.shape]
+    products = inference.products_of(model, alike)
+    assert together in products and [attention.out_proj] in products
+    assert sorted(map(id, alike)) == sorted(id(layer) for layers in products for layer in layers)
+    attention.k_proj.register_forward_hook(lambda *_: None)  # it will be called by itself
+    products = inference.products_of(model, alike)
+    assert all([layer] in products for layer in together)
+    assert [attention.v_proj] not in inference.products_of(model, together[:2])
 
 
 def test_kernels_whose_sums_do_not_fit_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ FLOORS = {
     },
     "modeling_multisource": {
         *("configuration_multisource", "attention", "beam_cache", "combiners", "conversion", "encoders", "generation"),
-        *("decoder_step", "dropout", "layers", "modeling_sources", "packing", "pretrained_model"),
+        *("decoder_step", "dropout", "inference", "layers", "modeling_sources", "packing", "pretrained_model"),
     },
     "decoder_step": {"attention", "beam_cache", "combiners", "inference", "layers"},
     "ensemble": {"configuration_multisource", "generation", "inference", "messages", "modeling_sources"},
