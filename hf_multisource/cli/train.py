@@ -43,7 +43,7 @@ def train(
 
     \b
         hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --output_dir runs/mine
-        hf-multisource train multi30k_en_de_fr_cs --path my_folder --combiner flat --seed 2
+        hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --combiner flat --seed 2
         hf-multisource train my_recipe.yaml --resume
         hf-multisource train my_recipe.yaml --seeds 1 2 3
         accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
