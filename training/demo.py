@@ -29,7 +29,7 @@ What to try next:
   hf-multisource translate runs/demo/all --en FILE --de FILE     translate lines of your own; French is absent here
   hf-multisource score runs/demo/all --attention_plot            plot what the decoder attends to (needs matplotlib)
   hf-multisource recipes                                         recipes to start from
-  hf-multisource train multi30k_en_de_fr_cs --path FOLDER --dev dev --test test --sources en de --target cs
+  hf-multisource train text --path FOLDER --sources en de --target cs
                                                                  train on files of your own: docs/training.md
 The command lies in .venv/bin; `source .venv/bin/activate` puts it on the path."""
 

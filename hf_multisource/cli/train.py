@@ -42,8 +42,8 @@ def train(
     """Train a model as a recipe says; every key of the recipe can be changed on the command line.
 
     \b
-        hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --output_dir runs/mine
-        hf-multisource train multi30k_en_de_fr_cs --path my_folder --dev dev --test test --combiner flat --seed 2
+        hf-multisource train text --path my_folder --sources en de --target cs --output_dir runs/mine
+        hf-multisource train multi30k_en_de_fr_cs --combiner flat --seed 2
         hf-multisource train my_recipe.yaml --resume
         hf-multisource train my_recipe.yaml --seeds 1 2 3
         accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
