@@ -19,6 +19,7 @@ from hf_multisource.foreign import load_auto
 from hf_multisource.recipes.pretrained import load_preprocessor, load_processor
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.tokenization import joint_text, train_tokenizer
+from hf_multisource.recipes.written_sources import plain_rows
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
 ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
@@ -50,17 +51,18 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
     return parts
 
 
-def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocessor]) -> MultiSourceProcessor:
+def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Preprocessor]) -> MultiSourceProcessor:
     """Train or load the tokenizers, and combine them with the preprocessors of wrapped encoders.
 
     Args:
         recipe: The run's recipe.
-        rows: The training rows.
+        training_rows: Rows of the model's sources.
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
         The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers;
-        that of a source with synthetic text knows its tags. With `data.placeholders`, all know the mask tokens, and
+        that of a source with synthetic text knows its tags, and with `data.write_sources` that of the target the
+        sources' markers. With `data.placeholders`, all know the mask tokens, and
         that of the target notes the syntax.
 
     Raises:
@@ -69,7 +71,7 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
     written = {name: recipe.data.tokens_of(name) for name in recipe.data.model_sources}
-    markers = {token for tokens in written.values() for token in tokens}
+    markers = {token for tokens in (*written.values(), recipe.data.target_tokens) for token in tokens}
     settings, forms = recipe.tokenizer, recipe.forms()
     texts = {name: part for name, part in parts.items() if isinstance(part, PreTrainedTokenizerBase)}
 
@@ -77,14 +79,14 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         if recipe.data.placeholders is not None:
             check_mask_tokens(recipe, {"target": tokenizer, **own}, texts)
             remember_syntax(tokenizer, recipe.data.placeholders)
+        add_markers(tokenizer, recipe.data.target_tokens)
         for name, tokens in written.items():
             marked = (own | texts).get(name, tokenizer)
             if name in texts and (new := [token for token in tokens if token not in marked.get_vocab()]):
                 raise ValueError(
                     f"the tokenizer of source {name!r}, a wrapped encoder, lacks {new[0]!r}, and cannot learn it"
                 )
-            # Not special: special tokens are not read as such in texts.
-            marked.add_tokens([AddedToken(token, normalized=False) for token in tokens])
+            add_markers(marked, tokens)
         return MultiSourceProcessor(
             tokenizer,
             recipe.data.model_sources,
@@ -95,6 +97,7 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
         )
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:
+        rows = plain_rows(training_rows, recipe.data)
         texts = joint_text([[row[name] for row in rows] for name in names], settings.balance)
         if markers:  # they are added below
             texts = [" ".join(word for word in text.split(" ") if word not in markers) for text in texts]
@@ -127,6 +130,16 @@ def make_processor(recipe: Recipe, rows: list[Row], parts: dict[str, Preprocesso
     if not settings.separate:
         return build(train_on(*sources, target), {})
     return build(train_on(target), {name: train_on(name) for name in sources})
+
+
+def add_markers(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> None:
+    """Add tokens that are written into texts, such as `<de>`, to a tokenizer.
+
+    Args:
+        tokenizer: The tokenizer.
+        tokens: The tokens. They do not become special tokens, which are not read as such in texts.
+    """
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
 
 
 def check_mask_tokens(

@@ -158,8 +158,8 @@ class Recipe:
             A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated, turned round, mixed, masked, read from
-                catalogues or dropped by length.
+            ValueError: If sources other than texts would be concatenated, turned round, written, mixed, masked, read
+                from catalogues or dropped by length.
         """
         origins = self.encoder_entries()
         forms = {}
@@ -170,6 +170,8 @@ class Recipe:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
         if self.data.reverse and set(forms.values()) != {"text"}:
             raise ValueError("data.reverse turns texts round; the sources must all be texts")
+        if self.data.write_sources and set(forms.values()) != {"text"}:
+            raise ValueError("data.write_sources makes targets of texts; the sources must all be texts")
         if isinstance(self.data.train, list) and set(forms.values()) != {"text"}:
             raise ValueError("data.train mixes corpora of texts; the sources must all be texts")
         if self.data.kind == CATALOGUES and set(forms.values()) != {"text"}:
@@ -460,6 +462,8 @@ def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
         tags = corpus.tags(data.sources)
         if tags and data.reverse:
             raise ValueError(f"data.train[{i}].tag: with data.reverse, sources are targets, which cannot be tagged")
+        if tags and data.write_sources:
+            raise ValueError(f"data.train[{i}].tag: with data.write_sources, synthetic text would become a target")
         for name, tag in tags.items():
             if name not in data.sources:
                 allowed = ", ".join(data.sources)

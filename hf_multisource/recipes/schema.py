@@ -135,6 +135,11 @@ class DataRecipe:
         joined_dropout: With `mark_sources`: probability that the text of a source is left out of a joined text in
             training, drawn anew each time that the text is read; at least one stays. For sources that have encoders
             of their own, `source_dropout` of the model does the same.
+        write_sources: Whether the model also learns to write each source from the others, which helps where there are
+            few rows: for each training row, and each of its sources that is present beside another one, there is a
+            further row from which this source is absent and whose target is the source's text, behind a token such as
+            `<de>`. The model never writes these tokens by itself: they are `suppress_tokens` of its generation
+            configuration.
         reverse: Whether the model writes the sources from the target, for `hf-multisource score --rerank`: each row
             becomes one row for each source that is present.
         placeholders: Syntax of placeholders and markup, such as `%S`, `{ $name }` and `<b>`, in texts of user
@@ -165,6 +170,7 @@ class DataRecipe:
     concatenate: bool = False
     mark_sources: bool = False
     joined_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    write_sources: bool = False
     reverse: bool = False
     placeholders: Annotated[str, one_of(list(SYNTAXES))] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -197,12 +203,29 @@ class DataRecipe:
                 f"data.placeholders is {self.placeholders}, but reverse runs do not mask texts: leave it out, or set "
                 "data.reverse to false"
             )
-        for name in self.sources if self.mark_sources else ():
+        if self.write_sources:
+            self._check_write_sources()
+        for name in self.sources if self.mark_sources or self.write_sources else ():
             if source_marker(name) in SPECIAL_TOKENS:
+                key = "mark_sources" if self.mark_sources else "write_sources"
                 raise ValueError(
-                    f"data.mark_sources would mark source {name!r} by {source_marker(name)}, a special token of "
+                    f"data.{key} would mark source {name!r} by {source_marker(name)}, a special token of "
                     "tokenizers; rename the source"
                 )
+
+    def _check_write_sources(self) -> None:
+        if self.reverse:
+            raise ValueError("data.write_sources and data.reverse are both true; set one of them to false")
+        if self.placeholders is not None:
+            raise ValueError(
+                f"data.placeholders is {self.placeholders}, but with data.write_sources texts are not masked: leave it "
+                "out, or set data.write_sources to false"
+            )
+        if len(self.sources) < 2:
+            raise ValueError(
+                f"data.write_sources needs two sources or more, since each is written from the others; got "
+                f"{', '.join(self.sources)}"
+            )
 
     def selection(self) -> Selection:
         """Return what is read from catalogues.
@@ -263,6 +286,11 @@ class DataRecipe:
             tags = [f"{name} tagged {tag}" for name, tag in corpus.tags(self.sources).items()]
             parts.append(", ".join([f"{corpus.path}:{corpus.split} x {corpus.weight:g}", *tags]))
         return "; ".join(parts)
+
+    @property
+    def target_tokens(self) -> list[str]:
+        """Tokens that are written into the texts of the target: markers of sources that are written."""
+        return [source_marker(name) for name in self.sources] if self.write_sources else []
 
     def tokens_of(self, source: str) -> list[str]:
         """Return the tokens that are written into the texts of a source: markers of sources, and tags.

@@ -170,6 +170,8 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bo
         if isinstance(entry.get("encoder"), str):
             model.load_state_dict(wrapped_weights(model, name, load_encoder(entry["encoder"])), strict=False)
     model.generation_config.max_length = recipe.data.max_length
+    if markers := recipe.data.target_tokens:
+        model.generation_config.suppress_tokens = tokenizer.convert_tokens_to_ids(markers)
     if begins and recipe.init_from is not None:
         run.say("initial weights", begin_with(model, recipe.init_from))
     facts = {"parameters": count_parameters(model), "sources": recipe.data.model_sources, "combiner": config.strategy}

@@ -24,6 +24,7 @@ from hf_multisource.recipes.run_folder import check_data, data_fingerprint, plac
 from hf_multisource.recipes.schema import CATALOGUES, DROP
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.recipes.training_run import TrainingRun
+from hf_multisource.recipes.written_sources import add_written_sources
 from hf_multisource.source_kinds import FORMS
 
 PLACEHOLDERS = "placeholders.json"  # in the run folder: what was counted while texts were masked
@@ -81,7 +82,11 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
     for place, report in {**reports, **{role: split.report for role, split in splits.items()}}.items():
         run.say(place, report)
     arrange = {"train": data.arrange_rows, "dev": data.model_rows}  # the training rows are masked already
-    rows = {role: arrange[role](split.rows) for role, split in splits.items()}
+    columns = {role: split.rows for role, split in splits.items()}
+    if data.write_sources and "train" in columns:
+        columns["train"] = add_written_sources(columns["train"], data)
+        run.say("train", {"rows_that_write_a_source": len(columns["train"]) - len(splits["train"].rows)})
+    rows = {role: arrange[role](own) for role, own in columns.items()}
     if data.placeholders is not None:
         refused = sum(row[TABLE].refused is not None for row in rows["dev"])
         run.say(f"dev, placeholders {data.placeholders}", {"rows_that_cannot_be_masked": refused})
@@ -169,7 +174,7 @@ def encode_data(
     """
     data = run.recipe.data
     parts = contents_of(run.folder, processor)
-    form: list[Any] = [data.concatenate, data.mark_sources, data.reverse]
+    form: list[Any] = [data.concatenate, data.mark_sources, data.reverse, *(["write"] if data.write_sources else [])]
     if data.placeholders is not None:
         form += [data.placeholders, inspect.getsource(placeholders), inspect.getsource(masking)]
     drops = {role: role == "train" and data.too_long == DROP for role in fingerprints}

@@ -1,0 +1,41 @@
+"""Training rows whose target is the text of a source, so that a model learns more from few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hf_multisource.data.rows import Row
+from hf_multisource.recipes.schema import DataRecipe, source_marker
+
+
+def add_written_sources(rows: Sequence[Row], data: DataRecipe) -> list[Row]:
+    """Add rows whose target is the text of one source, read from the other sources, as `data.write_sources` says.
+
+    Args:
+        rows: Training rows of the data's columns; None or an empty text = absent.
+        data: Names the sources and the target.
+
+    Returns:
+        All rows as they are, then for each row, and each source that is present in it beside another one, a row from
+        which this source is absent, and whose target is the source's `source_marker` and its text.
+    """
+    added = []
+    for row in rows:
+        present = [name for name in data.sources if row[name]]
+        for name in present if len(present) > 1 else ():
+            added.append({**row, name: None, data.target: f"{source_marker(name)} {row[name]}"})
+    return [*rows, *added]
+
+
+def plain_rows(rows: Sequence[Row], data: DataRecipe) -> Sequence[Row]:
+    """Return the rows without those that `add_written_sources` has added.
+
+    Args:
+        rows: Rows of the model's sources.
+        data: Says whether such rows were added.
+
+    Returns:
+        The rows whose target is a text of the target.
+    """
+    markers = tuple(f"{token} " for token in data.target_tokens)
+    return [row for row in rows if not (row[data.model_target] or "").startswith(markers)] if markers else rows
