@@ -65,7 +65,8 @@ def test_a_run_trains_on_them_and_never_writes_their_tokens(settings: dict[str, 
     wish = torch.zeros(len(known))
     wish[markers] = 1000.0  # a model that wants to write nothing else
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + wish)
-    batch = processor(**{processor.source_names[0]: "a dog"}, return_tensors="pt")
+    texts: dict[str, Any] = {processor.source_names[0]: "a dog"}
+    batch = processor(**texts, return_tensors="pt")
     for beams in (1, 3):
         hypothesis = model.generate(**batch, num_beams=beams, max_new_tokens=6)
         assert not set(hypothesis.flatten().tolist()) & set(markers)

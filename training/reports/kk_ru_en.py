@@ -51,8 +51,13 @@ STEPS = {
     "news-kk": (NEWS, "kk"),
     "news-kk-made": (NEWS, "kk-made"),
 }
-PAIRS = (("score-kk-ru", "score-kk"), ("score-kk-ru", "score-ru"), ("score-kk-made", "score-kk"))
-PAIRS += (("news-kk-made", "news-kk"),)
+# Score steps that are compared: system and baseline.
+PAIRS = (
+    ("score-kk-ru", "score-kk"),
+    ("score-kk-ru", "score-ru"),
+    ("score-kk-made", "score-kk"),
+    ("news-kk-made", "news-kk"),
+)
 CHANGED = {
     "absent-kk": "Kazakh absent",
     "wrong-kk": "Kazakh wrong",
@@ -127,7 +132,7 @@ def render_rows(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _all(rows: Mapping[str, Mapping[str, Any]], step: str | None) -> Mapping[str, float] | None:
-    return rows[step]["all"] if step in rows else None
+    return rows[step]["all"] if step is not None and step in rows else None
 
 
 def render_comparisons(compared: Mapping[str, Any]) -> str:
