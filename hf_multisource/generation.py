@@ -68,6 +68,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
 
     Both may be stored in `generation_config`.
 
+    `max_new_tokens` replaces a `max_length` that is stored there, as training runs do, without Transformers' warning of
+    two lengths.
+
     `shortlist` holds the ids of the only tokens that may come, (V',): the others are as if they had no probability, and
     their rows of the output layer, the larger part of the work with a large vocabulary, are not computed. Of a model of
     many languages, say, those that texts of the target's language have. It should hold the end token.
@@ -146,6 +149,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
         self, generation_config: GenerationConfig | None, **kwargs: Any
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
+        given = {**(generation_config.to_dict() if generation_config else {}), **kwargs}
+        if given.get("max_new_tokens") is not None and given.get("max_length") is None:
+            prepared.max_length = None  # the stored one does not count, and Transformers would warn of two lengths
         for name in (OPTION, FOLD):  # the configuration takes a value only for what it has already
             if name in model_kwargs:
                 setattr(prepared, name, model_kwargs.pop(name))

@@ -182,7 +182,7 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
         model: Any = load_auto("AutoModelForSeq2SeqLM", name, config=config)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
-    model.generation_config.max_length = None  # `max_new_tokens` is given; with both, every batch would warn
+    model.generation_config.max_length = None  # the search says how long a hypothesis may be
     model.generation_config.length_normalization = None  # the search says which rule holds
     model.to(place).eval()
     for chosen in model.optimize_for_inference(int8=optimize == "int8") if optimize else ():

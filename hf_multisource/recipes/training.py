@@ -169,6 +169,8 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bo
     for name, entry in recipe.source_entries().items():
         if isinstance(entry.get("encoder"), str):
             model.load_state_dict(wrapped_weights(model, name, load_encoder(entry["encoder"])), strict=False)
+    # Not `max_new_tokens`: a stored one would win over `generation_max_length` in evaluations, and `Seq2SeqTrainer`
+    # would store Transformers' default `max_length` of 20 beside it.
     model.generation_config.max_length = recipe.data.max_length
     if markers := recipe.data.target_tokens:
         model.generation_config.suppress_tokens = tokenizer.convert_tokens_to_ids(markers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import BPE, WordLevel
 from torch import Tensor
 from torch.nn.functional import log_softmax
-from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
+from transformers import GenerationConfig, PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
 
 from builders import END, EVERY_COMBINER, LSTM, NAMES, PAPER_COMBINERS, three_source_model
 from builders import three_source_batch as batch
@@ -474,3 +475,30 @@ def test_settings_are_saved_with_the_model(combiner: str, num_beams: int, tmp_pa
     model.save_pretrained(tmp_path)
     loaded: Any = type(model).from_pretrained(tmp_path)
     assert torch.equal(loaded.generate(**batch()), expected)
+
+
+@each_width
+@pytest.mark.parametrize("combiner", ["serial", LSTM])
+@pytest.mark.parametrize("given", ["keyword", "generation_config"])
+def test_max_new_tokens_replaces_a_stored_max_length_without_a_warning(
+    combiner: str, num_beams: int, given: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training runs store `max_length` with the model."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": 5, "min_new_tokens": 5}
+    model = three_source_model(combiner)
+    expected = model.generate(**batch(), **settings)
+    model.generation_config.max_length = 3
+    options = settings if given == "keyword" else {"generation_config": GenerationConfig(**settings)}
+    assert torch.equal(model.generate(**batch(), **options), expected) and expected.shape[1] == 6
+    assert "max_length" not in caplog.text
+    assert model.generate(**batch(), num_beams=num_beams).shape[1] <= 3
+    assert model.generation_config.max_length == 3
+
+
+def test_two_lengths_in_one_call_are_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    three_source_model("serial").generate(**batch(), max_new_tokens=4, max_length=9)
+    assert "Both `max_new_tokens` (=4) and `max_length`(=9)" in caplog.text
