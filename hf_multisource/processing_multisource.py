@@ -26,7 +26,7 @@ from .collation import LABEL_PADDING
 from .configuration_multisource import MultiSourceConfig
 from .foreign import DOWNLOAD_OPTIONS, check_sources, load_auto, named_checkpoint, options_of_sources
 from .foreign_settings import forget_references
-from .messages import first_line
+from .messages import first_line, shown
 from .model_card import replace_empty_card
 from .processor_files import check_kinds, check_names, check_processor_files
 from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, read_text, source_key
@@ -257,7 +257,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
     def __call__(
         self,
-        *,
+        *unnamed: Any,
         text_target: str | Sequence[str] | None = None,
         add_special_tokens: bool = True,
         padding: bool | str | None = None,
@@ -271,6 +271,7 @@ class MultiSourceProcessor(ProcessorMixin):
         """Encode one example or a batch. The options do to each text what they do in a call of its tokenizer.
 
         Args:
+            *unnamed: Refused: every source is passed by its name.
             text_target: The target text or texts; gives `labels`. Given without sources, it gives `labels` only. (A
                 tokenizer calls them `input_ids` then; here, these are the ids of source 0.)
             add_special_tokens: Whether each text gets the special tokens of its tokenizer, such as the end of sentence.
@@ -300,10 +301,16 @@ class MultiSourceProcessor(ProcessorMixin):
             nothing is padded, None in place of row and mask. And `labels`.
 
         Raises:
+            TypeError: If a value is passed without the name of its source.
             ValueError: If a name is neither a source's nor an option's, lists have different lengths, a value is not
                 what its source takes or cannot be read, speech has another sampling rate than its feature extractor, an
                 example has no source at all, or an option has a value that is not allowed or does not fit the others.
         """
+        if unnamed:
+            example = ", ".join(f"{name}=…" for name in self.source_names)
+            raise TypeError(
+                f"sources are passed by name, such as processor({example}); got {shown(unnamed[0])} without a name."
+            )
         self._check_names(sources, f", the options {', '.join(OPTIONS)}")
         if unreadable not in UNREADABLE:
             raise ValueError(f"unreadable must be one of {', '.join(map(repr, UNREADABLE))}; got {unreadable!r}.")

@@ -277,6 +277,17 @@ def test_bad_input_is_named(texts: dict[str, Any], message: str) -> None:
         processor_of()(**texts)
 
 
+@pytest.mark.parametrize("given", [("hello",), (["hello", "world"], ["hallo", "Welt"])])
+def test_a_text_without_the_name_of_its_source_is_refused_with_an_example(given: tuple[Any, ...]) -> None:
+    message = r"sources are passed by name, such as processor\(en=…, de=…, fr=…\); got .*hello.* without a name"
+    with pytest.raises(TypeError, match=message):
+        processor_of()(*given)
+    with pytest.raises(TypeError, match=message):
+        processor_of()(*given, text_target="ahoj")
+    with pytest.raises(TypeError, match=r"such as processor\(audio=…\); got 'hello' without a name"):
+        processor_of("audio")("hello")
+
+
 def test_a_processor_needs_sources_and_no_tokenizer_but_theirs() -> None:
     with pytest.raises(ValueError, match="source_names must name at least one source; got none"):
         MultiSourceProcessor(tokenizer(), [])
