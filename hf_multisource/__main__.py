@@ -14,7 +14,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "hf_multisource":
             raise
-        sys.exit(f"hf-multisource: {error}; the command needs more packages: pip install 'hf-multisource[train]'")
+        needed = 'the command needs more packages: run pip install ".[train]" in a clone of the repository'
+        sys.exit(f"hf-multisource: {error}; {needed}")
     except KeyboardInterrupt:  # the imports take seconds
         sys.exit(130)
     run()

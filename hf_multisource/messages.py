@@ -47,4 +47,16 @@ def shown_key(key: object) -> str:
     return shown(str(key))[1:-1]
 
 
-__all__ = ["first_line", "shown", "shown_key"]
+def install_hint(extra: str) -> str:
+    """Return how to install the packages of an extra, as an error message says it.
+
+    Args:
+        extra: Name of the extra in `pyproject.toml`.
+
+    Returns:
+        The command, and where to run it; no package index has this package.
+    """
+    return f'run pip install ".[{extra}]" in a clone of the repository'
+
+
+__all__ = ["first_line", "install_hint", "shown", "shown_key"]

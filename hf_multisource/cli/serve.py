@@ -15,7 +15,10 @@ from hf_multisource.cli.command import make_main
 NAME = "serve"
 SETTINGS = {"bare": options.BARE_OPTIMIZE}
 MODULES = ("fastapi", "uvicorn", "prometheus_client")
-INSTALL = "hf-multisource serve needs FastAPI, uvicorn and prometheus_client: pip install 'hf-multisource[serve]'"
+INSTALL = (
+    "hf-multisource serve needs FastAPI, uvicorn and prometheus_client: "
+    'run pip install ".[serve]" in a clone of the repository'
+)
 
 
 def serve(

@@ -23,6 +23,7 @@ from hf_multisource.data.catalogue_entries import (
     review_state,
 )
 from hf_multisource.data.plural_forms import CATEGORIES
+from hf_multisource.messages import install_hint
 
 INDENT = " " * 4
 BEGINNING = re.compile(r"^(-?[A-Za-z][\w-]*) *=", re.ASCII | re.MULTILINE)  # of a message or term
@@ -108,7 +109,7 @@ def _parse(path: str, text: str) -> Any:
         from fluent.syntax import FluentParser
     except ImportError as error:
         raise ImportError(
-            f"{path}: reading .ftl needs the package fluent.syntax: pip install 'hf-multisource[localization]'"
+            f"{path}: reading .ftl needs the package fluent.syntax: {install_hint('localization')}"
         ) from error
     try:
         return FluentParser(with_spans=True).parse(f"\n{text[1:]}" if text.startswith("\ufeff") else text)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from hf_multisource.messages import install_hint
+
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")  # in the order of CLDR
 OTHER = "other"
 NUMBERS = range(1001)  # numbers by which rules are compared; no rule of CLDR but those of a million has a longer period
@@ -66,7 +68,7 @@ def plural_rule(language: str, header: str = "") -> PluralRule | None:
         from babel import Locale, UnknownLocaleError
         from babel.localedata import load
     except ImportError as error:
-        raise ImportError("plural forms need the package babel: pip install 'hf-multisource[localization]'") from error
+        raise ImportError(f"plural forms need the package babel: {install_hint('localization')}") from error
     rule = None
     short = re.split("[-_@.]", language)[0]
     for code in (language, short):

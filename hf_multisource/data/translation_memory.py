@@ -13,6 +13,7 @@ from typing import Any
 from hf_multisource.data.catalogues import one_line
 from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.streams import stream_rows
+from hf_multisource.messages import install_hint
 
 SPLIT = "train"  # what is read of the folders of `hf-multisource catalogues`: dev and test rows stay unseen
 SIMILAR = 70  # least similarity of a hint, in per cent: below it, translators of texts rewrite rather than edit
@@ -223,7 +224,7 @@ def import_rapidfuzz() -> tuple[Any, Any]:
         from rapidfuzz import fuzz, process
     except ImportError as error:
         raise ImportError(
-            "similar texts are found by the package rapidfuzz: pip install 'hf-multisource[localization]'"
+            f"similar texts are found by the package rapidfuzz: {install_hint('localization')}"
         ) from error
     return fuzz, process
 

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from hf_multisource.data.files import check_folder, write_text
 from hf_multisource.evaluation.graph_stages import Stage
+from hf_multisource.messages import install_hint
 from hf_multisource.recipes.reading import parse_yaml
 
 PIPELINE, LOCK, BUSY = "dvc.yaml", "dvc.lock", ".graph.lock"
@@ -156,7 +157,7 @@ class Engine:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         program = shutil.which("dvc", path=path)
         if program is None:
-            raise ImportError("graphs are run by DVC, which is not installed: pip install 'hf-multisource[graph]'")
+            raise ImportError(f"graphs are run by DVC, which is not installed: {install_hint('graph')}")
         own = {
             "DVC_NO_ANALYTICS": "1",
             "DVC_SITE_CACHE_DIR": str((self.work / ".dvc" / "site").absolute()),

@@ -20,11 +20,12 @@ from hf_multisource.data.encoding import encode_rows
 from hf_multisource.data.interfaces import Model
 from hf_multisource.data.rows import Row
 from hf_multisource.json_files import JsonObject, read_json
+from hf_multisource.messages import install_hint
 
 logger = logging.getLogger(__name__)
 
 KEYS = ("title", "target", "sources", "weights", "source_weights", "combiner", "heads")  # of a file of numbers
-INSTALL = "plots need matplotlib: pip install 'hf-multisource[plots]'"
+INSTALL = f"plots need matplotlib: {install_hint('plots')}"
 # A straight line in the Oklab colour space, hue 262 degrees: equal steps of weight look like equal steps of darkness.
 BLUES = ["#fafafa", "#d8dfed", "#b6c5e0", "#96abd2", "#7692c4", "#5778b6", "#395fa7", "#1a4598", "#002888"]
 CELL = 0.21  # inches

@@ -202,5 +202,5 @@ def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("package", ["babel.dates", "num2words"])
 def test_without_babel_or_num2words_the_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r'pip install "hf-multisource\[demo\]"'):
+    with pytest.raises(ImportError, match=r'num2words: run pip install "\.\[demo\]" in a clone'):
         runpy.run_path(demo_data.__file__)

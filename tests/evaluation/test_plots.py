@@ -182,7 +182,7 @@ def test_a_character_without_a_font_is_named(caplog: pytest.LogCaptureFixture) -
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hf-multisource\[plots\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r'run pip install "\.\[plots\]" in a clone of the repository'):
         draw(CONTENT, tmp_path / "a.png")
 
 
@@ -231,6 +231,6 @@ def test_score_takes_the_first_sentences_that_lack_no_source(run: Path) -> None:
 
 def test_score_says_before_it_starts_that_matplotlib_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "find_spec", lambda name: None)
-    message = r"plots need matplotlib: pip install 'hf-multisource\[plots\]'"
+    message = r'plots need matplotlib: run pip install "\.\[plots\]" in a clone of the repository'
     with pytest.raises(SystemExit, match=message):
         score.main([str(run), "--attention-plot"])

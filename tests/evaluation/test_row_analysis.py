@@ -284,4 +284,4 @@ def test_figures_are_drawn_if_there_are_data_and_matplotlib(
     monkeypatch.setattr(experiment_figures, "find_spec", lambda name: None)
     assert draw_figures("toy", EXPERIMENT, few, tmp_path) == [] and not caplog.records
     assert draw_figures("toy", EXPERIMENT, rows, tmp_path) == []
-    assert "pip install 'hf-multisource[plots]'" in caplog.text
+    assert 'run pip install ".[plots]" in a clone' in caplog.text

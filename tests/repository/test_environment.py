@@ -141,4 +141,4 @@ except SystemExit as end:
 """
     said = run_fresh(code, tmp_path, package=True)
     assert "sacrebleu" in said
-    assert said.endswith("the command needs more packages: pip install 'hf-multisource[train]'")
+    assert said.endswith('the command needs more packages: run pip install ".[train]" in a clone of the repository')

@@ -3,6 +3,7 @@
 import email
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,22 @@ def test_the_tests_see_the_wheel_that_make_built() -> None:
     assert spec.origin is not None
     home = Path(os.environ.get("WHEEL_UNDER_TEST", ROOT))  # without make, the working tree
     assert Path(spec.origin) == home / "hf_multisource" / "__init__.py"
+
+
+def test_pages_and_messages_install_the_package_from_a_clone() -> None:
+    """No package index has it."""
+    places = [*ROOT.glob("*.md")]
+    for top in ("docs", "hf_multisource", "training", "benchmarks"):
+        places += [path for path in (ROOT / top).rglob("*") if path.suffix in (".md", ".py", ".yaml")]
+    said = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in places}
+    assert [name for name, text in said.items() if re.search(r"pip install ['\"]?hf[-_]multisource", text)] == []
+    text = "\n".join(said.values())
+    named = re.findall(r"install_hint\('(\w+)'\)", text)
+    for found in re.findall(r'pip install "\.\[([\w,]+)\]"', text):
+        named += found.split(",")
+    settings = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
+    extras = set(re.findall(r"^(\w+) = \[", settings.partition("\n\n[")[0], re.MULTILINE))
+    assert {"graph", "localization", "plots", "serve", "train"} <= set(named) <= extras
 
 
 def test_scripts_that_tests_start_see_the_same_package(tmp_path: Path) -> None:

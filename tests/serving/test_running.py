@@ -86,7 +86,8 @@ def test_options_are_checked_before_the_model_is_loaded(capsys: pytest.CaptureFi
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MODULES", ("fastapi", "not_installed"))
-    with pytest.raises(SystemExit, match=r"pip install 'hf-multisource\[serve\]' \(not_installed is missing\)"):
+    message = r'run pip install "\.\[serve\]" in a clone of the repository \(not_installed is missing\)'
+    with pytest.raises(SystemExit, match=message):
         main(["serve", "run"])
 
 

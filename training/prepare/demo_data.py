@@ -44,7 +44,7 @@ try:
     from babel.units import format_unit
     from num2words import num2words
 except ImportError as error:
-    needed = 'The demo data needs Babel and num2words: pip install "hf-multisource[demo]"'
+    needed = 'The demo data needs Babel and num2words: run pip install ".[demo]" in a clone of the repository'
     raise ImportError(f"{needed} ({error})") from error
 
 SOURCES = ("en", "de", "fr")
