@@ -26,7 +26,7 @@ def reproduce(
     rows: Annotated[list[str] | None, typer.Option("--rows", help="Run only these rows.")] = None,
     seeds: Annotated[list[int] | None, typer.Option("--seeds", help="Run only these seeds.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A first table: few rows, one seed, few epochs. Training will not be flat.")
+        bool, typer.Option("--quick", help="First table: few rows, one seed, few epochs. Training does not level off.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry_run", help="Only list the cells and their states.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of the runs.")] = Path("runs"),
@@ -56,7 +56,7 @@ def reproduce(
             print(f"{name:<40}{state}")
         return
     if quick:
-        print("quick: few rows, one seed, few epochs; training is not flat, so the figures are no results")
+        print("quick: few rows, one seed, few epochs; training has not levelled off, so the figures are no results")
     try:
         failed = run.all_cells()
     except KeyboardInterrupt as error:

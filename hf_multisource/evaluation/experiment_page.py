@@ -35,8 +35,8 @@ from hf_multisource.recipes.reading import read_yaml
 EXPERIMENT = "experiment.yaml"
 UNKNOWN = 10  # symbols of a column that are listed
 QUICK = (
-    "**This is a quick run: few rows, one seed, few epochs. Training is not flat, so the figures show that everything "
-    "works, not how good the rows are.**\n\n"
+    "**This is a quick run: few rows, one seed, few epochs. Training has not levelled off, so the figures show that "
+    "everything works, not how good the rows are.**\n\n"
 )
 
 
@@ -121,7 +121,7 @@ def render(
         for row in rows
     ]
     labels = [METRICS[metric].label for metric in metrics]
-    header = ["row", "seeds", *labels, *masked, "flat", "updates", "minutes", "parameters"]
+    header = ["row", "seeds", *labels, *masked, "levelled off", "updates", "minutes", "parameters"]
     for other in published:
         known = [f"*{other['label']}*", "", *(str(other["scores"].get(metric, "")) for metric in metrics)]
         lines.append([*known, *[""] * (len(header) - len(known))])
@@ -173,8 +173,8 @@ def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], met
     lines = [
         f"Test set: {size} `{rows[0]['split']}`, with target {rows[0]['target']} and sources "
         f"{', '.join(experiment['sources'])}. {spread} {' '.join(better)}",
-        f"*flat*: number of seeds whose training has levelled off. It has not while {unfinished_rule(head, 'the')}; "
-        "more updates may then raise the scores of the row.",
+        "*levelled off*: number of seeds whose training no longer improved at the end. A training has not levelled off "
+        f"while {unfinished_rule(head, 'the')}; more updates may then raise the scores of the row.",
         "*minutes*: training time of one seed. For a row made of several models, minutes and parameters are sums.",
     ]
     if any("placeholders" in row for row in rows):
@@ -231,7 +231,7 @@ def _training(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> list[str
     if _is_looked_up(experiment, row):
         return [""] * 4
     parameters = f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M"
-    return [_flat(experiment, row), f"{row['updates']:,}", f"{row['minutes']:.1f}", parameters]
+    return [_levelled_off(experiment, row), f"{row['updates']:,}", f"{row['minutes']:.1f}", parameters]
 
 
 def _placeholders(row: Mapping[str, Any]) -> list[str]:
@@ -255,8 +255,8 @@ def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
     return f"{show(entry['score'])} ± {show(entry['seeds_sd'])}" if "seeds" in entry else show(entry["score"])
 
 
-def _flat(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """How many of the seeds have flat learning curves; nothing for an ensemble, which is not trained itself."""
+def _levelled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Of how many seeds the training has levelled off; nothing for an ensemble, which is not trained itself."""
     if "ensemble" in experiment["rows"][row["name"]]:
         return ""
     seeds = row.get("runs", [row])

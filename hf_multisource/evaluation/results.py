@@ -45,7 +45,7 @@ SPREAD = "±: standard deviation of the score over bootstrap resamples of the te
 SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
 
 
-def flattened(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
+def levelled_off(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
     """Whether training has run long enough to be compared.
 
     Args:
@@ -255,7 +255,7 @@ def training_facts(run: Path, metric: str) -> JsonObject:
         "seed": summary["seed"],
         "curve": curve,
         "dev_loss": best.get("eval_loss"),
-        "finished": flattened(curve, METRICS[metric]),
+        "finished": levelled_off(curve, METRICS[metric]),
         "command": summary["command"],
     }
 
@@ -499,7 +499,7 @@ def split_notes(notes: str) -> tuple[str, str]:
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """A row's name, marked if its training had not flattened."""
+    """A row's name, marked if its training had not levelled off."""
     return str(row["name"]) if row["finished"] else f"{row['name']} (unfinished)"
 
 
@@ -601,7 +601,7 @@ def how_made(rows: Sequence[JsonObject]) -> str:
 
 
 def unfinished_rule(metric: Metric, whose: str = "its") -> str:
-    """When training counts as unfinished, as `flattened` decides it, in words."""
+    """When training counts as unfinished, as `levelled_off` decides it, in words."""
     improved = "raised" if metric.higher_is_better else "lowered"
     return (
         f"the last fifth of {whose} updates still {improved} the best dev {metric.label} by {metric.flat_gain} or more"

@@ -148,7 +148,7 @@ class DataRecipe:
             they are.
         limit: Number of training lines to read, of each corpus; null reads all lines.
         metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
-            first one is compared in tables, and tells when training is flat.
+            first one is compared in tables, and tells when training has levelled off.
         unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
             encoder's: "error" stops before anything is trained, "absent" trains without that source.
         origin: Where the text is from and under what terms, for the model card; its first address is the place where

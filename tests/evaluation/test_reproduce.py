@@ -302,7 +302,7 @@ def test_the_quick_form_of_an_experiment_on_other_data_needs_the_names_alone(
     write_words(Path("far"), ("east", "west", "proto"), seed=1)
     main([str(toy), "--data", "far", "--sources", "east", "west", "--target", "proto", "--quick"])
     said = capsys.readouterr().out
-    assert "training is not flat" in said and started(said) == ["serial/seed-1"]
+    assert "training has not levelled off" in said and started(said) == ["serial/seed-1"]
     run = Path("runs/toy-quick-far/serial/seed-1")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
     assert (recipe["data"]["sources"], recipe["data"]["target"]) == (["east", "west"], "proto")
@@ -548,7 +548,7 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     row, serial = (read_json(Path(f"docs/results/toy/{name}.json")) for name in ("all", "serial"))
     assert row["run"] == "seeds-1-2" and row["parameters"] == 2 * serial["parameters"]
     line = next(cells for cells in cells_of_page(Path("docs/results/toy.md").read_text("utf-8")) if cells[0] == "all")
-    assert line[1] == "2 together" and line[4] == ""  # `flat` is that of the row `serial`
+    assert line[1] == "2 together" and line[4] == ""  # `levelled off` is that of the row `serial`
     report = read_json(Path("runs/toy/all/seeds-1-2/scores/test.json"))
     assert report["ensemble"] == ["seed-2"]
     assert row["scores"]["all"]["exact_match"]["score"] == report["conditions"]["all"]["exact_match"]["score"]
@@ -773,11 +773,12 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(300 / 7)
     assert all(row["made_of"] == [] for row in rows.values())  # so that they have no cards
     tables = cells_of_page(Path("docs/results/toy.md").read_text("utf-8"))
-    header = ["row", "seeds", "exact match", "placeholders", "empty", "flat", "updates", "minutes", "parameters"]
-    assert header in tables
+    labels = ["exact match", "placeholders", "empty", "levelled off", "updates", "minutes", "parameters"]
+    assert ["row", "seeds", *labels] in tables
     assert ["copy of north", "", "0.0", "100.0 %", "1", "", "", "", ""] in tables
     assert ["memory, similar", "", "71.4", "83.3 %", "1", "", "", "", ""] in tables
     page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
+    assert "*levelled off*: number of seeds whose training no longer improved at the end" in page
     first, _, second = page.partition("## Differences to memory ")
     assert "## Differences to copy of north " in first and "| memory, similar | +" in second
     assert "A row without seeds needs no model and is not trained." in page and "Learning curves" not in page

@@ -34,7 +34,7 @@ from hf_multisource.evaluation import scoring, translating
 from hf_multisource.evaluation.decoding import Search, decode, load_model
 from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import derangement, make_absent, make_wrong
-from hf_multisource.evaluation.results import flattened, make_row, render
+from hf_multisource.evaluation.results import levelled_off, make_row, render
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS
@@ -196,7 +196,7 @@ def test_an_absent_source_is_none_in_every_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("curve", "flat"),
+    ("curve", "expected"),
     [
         ([(200, 10.0), (400, 20.0), (600, 24.0), (800, 25.0), (1000, 25.2)], True),
         ([(200, 10.0), (400, 20.0), (600, 24.0), (800, 25.0), (1000, 25.3)], False),
@@ -207,15 +207,17 @@ def test_an_absent_source_is_none_in_every_row() -> None:
         ([], False),
     ],
 )
-def test_a_curve_is_flat_if_the_last_fifth_brought_under_0_3_bleu(curve: list[tuple[int, float]], flat: bool) -> None:
-    assert flattened(curve, METRICS["bleu"]) is flat
+def test_a_curve_has_levelled_off_if_the_last_fifth_brought_under_0_3_bleu(
+    curve: list[tuple[int, float]], expected: bool
+) -> None:
+    assert levelled_off(curve, METRICS["bleu"]) is expected
     turned = [(step, -score) for step, score in curve]
-    assert flattened(turned, METRICS["ter"]) is flat
+    assert levelled_off(turned, METRICS["ter"]) is expected
 
 
-def test_a_curve_that_stays_at_0_is_not_flat() -> None:
+def test_a_curve_that_stays_at_0_has_not_levelled_off() -> None:
     curve = [(200, 0.0), (400, 0.0), (1000, 0.0)]
-    assert not flattened(curve, METRICS["exact_match"]) and flattened(curve, METRICS["edit_distance"])
+    assert not levelled_off(curve, METRICS["exact_match"]) and levelled_off(curve, METRICS["edit_distance"])
 
 
 def test_a_bar_in_a_cell_of_a_table_is_escaped() -> None:

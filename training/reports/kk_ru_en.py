@@ -227,9 +227,9 @@ no sentence keeps its own.
 
 ## Trainings
 
-A model is flat unless {unfinished_rule(head)}.
+A training has not levelled off while {unfinished_rule(head)}.
 
-{format_table(["model", "updates", "minutes", "parameters", "flat"], facts)}
+{format_table(["model", "updates", "minutes", "parameters", "levelled off"], facts)}
 
 {head.label} of greedy search on the dev set, by updates:
 

@@ -374,7 +374,7 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
         "limits were fixed before the first training."
     )
     needed = ("row4", "row5", "cs-de", "de-en")
-    open_ = [f"{name} (seed {seed['seed']})" for seed in seeds for name in needed if not _is_flat(seed, name)]
+    open_ = [f"{name} (seed {seed['seed']})" for seed in seeds for name in needed if not _has_levelled_off(seed, name)]
     if open_:
         text += (
             f" Still improving at the end of the training: {', '.join(open_)}. Longer training may change the answer."
@@ -382,7 +382,7 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
     return fill(text, LINE_WIDTH, break_on_hyphens=False)
 
 
-def _is_flat(seed: JsonObject, name: str) -> bool:
+def _has_levelled_off(seed: JsonObject, name: str) -> bool:
     """Whether a model had stopped to improve; True for a model that is not there."""
     return bool(seed["trainings"].get(name, {}).get("finished", True))
 
@@ -479,15 +479,15 @@ def render_models(seeds: Sequence[JsonObject], graph: Mapping[str, Any]) -> str:
         shown.append({"name": name, "curve": mean_curve(seeds, name)})
     if not lines:
         return "## Learning curves\n\nNo finished training has been kept yet.\n"
-    header = ["model", "languages", "sources are combined by", "updates", "minutes", "parameters", "flat"]
+    header = ["model", "languages", "sources are combined by", "updates", "minutes", "parameters", "levelled off"]
     scored = [row for row in shown if row["name"].startswith("row")]
     writers = [row for row in shown if row not in scored]
     curves = "\n\n".join(learning_curves(rows, HEAD) for rows in (scored, writers) if rows)
     return f"""\
 ## Learning curves
 
-*updates* and *minutes*: means over the seeds. *flat*: how many seeds no longer improved; the others are unfinished:
-{unfinished_rule(HEAD)}.
+*updates* and *minutes*: means over the seeds. *levelled off*: how many seeds no longer improved; the others are
+unfinished: {unfinished_rule(HEAD)}.
 
 {format_table(header, lines)}
 
