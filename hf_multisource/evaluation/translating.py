@@ -161,6 +161,27 @@ class Translation:
             raise ValueError(f"give one file per source (--{named}) or a table (--input, --jsonl), not both")
 
 
+def announce_standard_input(job: Translation, sources: Sequence[str]) -> None:
+    """Say on standard error that standard input is read, if it is a terminal, where the command would wait in silence.
+
+    Args:
+        job: What to translate.
+        sources: The sources that may be given.
+    """
+    if job.files:
+        expected = next((f"the lines of {name}" for name, file in job.files.items() if file == "-"), None)
+    elif job.table not in (None, "-"):
+        expected = None
+    elif job.jsonl:
+        expected = "lines with one JSON object each"
+    elif len(sources) == 1:
+        expected = f"the lines of {sources[0]}"
+    else:
+        expected = f"lines with the texts of {', '.join(sources)} between tabs"
+    if expected and sys.stdin.isatty():
+        print(f"reading {expected} from standard input; end with Ctrl-D", file=sys.stderr)
+
+
 def read_rows(
     job: Translation, sources: Sequence[str], forms: Mapping[str, str], parts: Mapping[str, Any]
 ) -> list[Row]:
@@ -179,6 +200,7 @@ def read_rows(
         ValueError: If the text is bad, or a file that is named in it.
     """
     files = dict(job.files)
+    announce_standard_input(job, sources)
     if files:
         rows = rows_from_files(files, forms)
     else:

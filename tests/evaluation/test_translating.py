@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from hf_multisource.cli import translate
 from hf_multisource.evaluation import translating
+from hf_multisource.evaluation.decoding import Search
 from scored import make_run
 
 
@@ -50,3 +53,46 @@ def test_sentences_may_come_out_of_pipes(tmp_path: Path) -> None:
     assert rows == [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]
     with pytest.raises(OSError, match="/dev/zero is not a regular file"):
         translating.rows_from_files({"en": "/dev/zero"})
+
+
+class Input(io.TextIOWrapper):
+    """Standard input with a text, in a terminal or not."""
+
+    def __init__(self, text: str, terminal: bool) -> None:
+        super().__init__(io.BytesIO(text.encode()))
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("job", "text", "said"),
+    [
+        ({}, "one\teins\n", "lines with the texts of en, de between tabs"),
+        ({"table": "-"}, "one\teins\n", "lines with the texts of en, de between tabs"),
+        ({"jsonl": True}, '{"en": "one"}\n', "lines with one JSON object each"),
+        ({"files": {"de": "file", "en": "-"}}, "one\n", "the lines of en"),
+        ({"files": {"en": "file"}}, "", ""),
+        ({"table": "file.tsv"}, "", ""),
+    ],
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_in_a_terminal_it_says_that_it_waits_for_standard_input(
+    job: dict[str, Any],
+    text: str,
+    said: str,
+    terminal: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("one\n", "utf-8")
+    Path("file.tsv").write_text("en\tde\none\teins\n", "utf-8")
+    monkeypatch.setattr(sys, "stdin", Input(text, terminal))
+    given: dict[str, Any] = {"files": {}, "search": Search(), **job}
+    assert len(translating.read_rows(translating.Translation("run", **given), ["en", "de"], {}, {})) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (f"reading {said} from standard input; end with Ctrl-D\n" if said and terminal else "")
