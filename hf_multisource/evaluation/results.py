@@ -346,7 +346,7 @@ def make_row(
     }
     if presence := scores.get("presence"):  # not in older reports
         row["presence"] = {kind: groups for kind, groups in presence.items() if kind != "exactly"}
-    row |= {key: scores[key] for key in ("placeholders", "memory") if key in scores}
+    row |= {key: scores[key] for key in ("limit", "placeholders", "memory") if key in scores}
     if reranked := scores["conditions"].get("reranked"):
         row["reranking"] = {key: reranked["reranking"][key] for key in ("run", "n", "weight")}
     if encoders := wrapped_encoders(config):
@@ -391,9 +391,10 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
         ValueError: If the seeds were trained on different sources, or scored on different splits.
     """
     first = rows[0]
-    for key in ("sources", "target", "split", "combiner", "parameters"):
-        if different := [row[key] for row in rows if row[key] != first[key]]:
-            raise ValueError(f"{name}: the runs are no seeds of one recipe: {key} is {first[key]} and {different[0]}")
+    for key in ("sources", "target", "split", "limit", "combiner", "parameters"):
+        if different := [row.get(key) for row in rows if row.get(key) != first.get(key)]:
+            known = first.get(key)
+            raise ValueError(f"{name}: the runs are no seeds of one recipe: {key} is {known} and {different[0]}")
     if len(rows) == 1:
         return {**first, "run": name}
     steps = [dict(row["curve"]) for row in rows]
@@ -507,6 +508,11 @@ def length_rule(search: JsonObject) -> str:
     """Which rule of length a search used, with its value."""
     name = "length_penalty" if "length_penalty" in search else "length_normalization"
     return f"{name.replace('_', ' ')} {search[name]} ({search[f'{name}_formula']})"
+
+
+def _first_examples(row: Mapping[str, Any]) -> str:
+    """How many examples of the split were scored, in words; empty if all were."""
+    return f", first {row['limit']:,} examples" if "limit" in row else ""
 
 
 def _against_baseline(row: JsonObject) -> str:
@@ -659,7 +665,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
         )
     spread = f"{SPREAD} {SEEDS}" if any("runs" in row for row in rows) else SPREAD
     explained = "\n*perplexity*: perplexity of the test set's references, per token." if has_perplexity else ""
-    splits = ", ".join(sorted({f"{row['split']} ({row['target']})" for row in rows}))
+    splits = ", ".join(sorted({f"{row['split']}{_first_examples(row)} ({row['target']})" for row in rows}))
     signatures = signatures_of(rows, metrics)
     sections = [
         f"""\

@@ -495,6 +495,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         "run": Path(args.run).name,
         **({"ensemble": [Path(name).name for name in args.ensemble]} if args.ensemble else {}),
         "split": data.test,
+        **({"limit": args.limit} if args.limit is not None and split.report["lines"] >= args.limit else {}),
         "sources": data.sources,
         "target": data.target,
         "data": split.report,

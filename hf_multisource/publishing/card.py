@@ -301,12 +301,13 @@ def metadata(subject: Subject) -> ModelCardData:
     data = subject.recipe.data
     named = data.kind if data.kind == CATALOGUES else Path(data.path).name or "data"
     dataset = origin.split(",")[0].strip() if origin else named
+    split = f"{row['split']}[:{row['limit']}]" if "limit" in row else row["split"]  # the slices of `datasets`
     results = [
         EvalResult(
             task_type="translation",
             dataset_type=hub[0] if hub else dataset,
             dataset_name=dataset,
-            dataset_split=row["split"],
+            dataset_split=split,
             metric_type=metric,
             metric_name=METRICS[metric].label,
             metric_value=round(row["scores"]["all"][metric]["score"], 2),
@@ -416,6 +417,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
         snippet=example,
         published=subject.published,
         ships_code=subject.ships_code,
+        limit=row.get("limit"),
         metrics={name: METRICS[name] for name in metrics_of((row["scores"] or {}).get("all", {}))},
         spread=SPREAD,
         head=METRICS[head_metric(row)],

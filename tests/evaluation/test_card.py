@@ -21,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, ViTConfig
 
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration
 from hf_multisource.cli import card, results, score, train
-from hf_multisource.evaluation.results import RESULTS, make_row, pool_seeds
+from hf_multisource.evaluation.results import RESULTS, make_row, pool_seeds, render
 from hf_multisource.publishing.card import (
     CARDS,
     card_of_row,
@@ -138,6 +138,34 @@ def test_a_scored_run_gives_a_card_that_the_hub_reads(run: Path) -> None:
         assert f"({numbers[2] - row['scores']['all']['chrf']['score']:+.1f})" in cells[2]
     assert "Unfinished" not in text
     assert "None" not in text
+
+
+@pytest.mark.parametrize(("limit", "examples"), [(5, "the first 5 examples of"), (100, "")])
+def test_a_card_of_the_first_examples_says_so(limit: int, examples: str, run: Path) -> None:
+    score.main([str(run), *OPTIONS, "--limit", str(limit)])  # the split has 12
+    found, row = written(run), make_row(run, "texts", "run")
+    assert f"\nOn {examples} `test`, with every".replace("  ", " ") in found.text
+    (result,) = found.data.to_dict()["model-index"][0]["results"]
+    assert result["dataset"]["split"] == ("test[:5]" if examples else "test")
+    table = " ".join(render("texts", [row]).split())
+    assert f"Test set: test{', first 5 examples' if examples else ''} (cs)." in table
+    pooled = pool_seeds([row, {**row, "seed": 8}], "run")
+    assert pooled.get("limit") == (5 if examples else None)
+
+
+def test_a_card_of_several_seeds_says_how_many_examples_were_scored(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    rows = [
+        made_up_row("serial", "en de", table="texts", seed=seed, commands=COMMANDS, perplexity=2.0, limit=1200)
+        for seed in (1, 2)
+    ]
+    row = {**pool_seeds(rows, "serial"), "table": "texts", "name": "serial"}
+    (tmp_path / "texts" / "serial.json").write_text(json.dumps(row), "utf-8")
+    _, text = card_of_row(tmp_path / "texts" / "serial.json")
+    assert "\nOn the first 1,200 examples of `test`, with every" in text
+    rows[1]["limit"] = 7
+    with pytest.raises(ValueError, match="the runs are no seeds of one recipe: limit is 1200 and 7"):
+        pool_seeds(rows, "serial")
 
 
 @feature
