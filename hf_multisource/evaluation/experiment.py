@@ -397,7 +397,7 @@ class Run:
             lock.release()
 
     def all_cells(self) -> dict[str, str]:
-        """Run all cells that no other process works on.
+        """Run all cells that no other process works on, and write the page.
 
         Returns:
             By name of the cells that failed: the reason.
@@ -420,6 +420,7 @@ class Run:
                 self.write_row(row)
         while self.next_cell(failed):
             pass
+        self.write_page()
         for name, state in self.states().items():
             if state != "done" and name not in failed:
                 self.say(f"{name}: {state}")
@@ -661,6 +662,12 @@ class Run:
                     compared = self.comparison(own, other, row.name) if own is not None and scored else None
                     write_json(path, {**other, "baseline": compared})
             write_page(self.experiment.name, self.results)
+
+    def write_page(self) -> None:
+        """Write the page of the experiment from its rows and notes, if there is a row."""
+        with FileLock(self.root / "locks" / "results.lock"):
+            if any(row.shown and (self.table / f"{name}.json").exists() for name, row in self.experiment.rows.items()):
+                write_page(self.experiment.name, self.results)
 
     def unknown(self, folder: Path, split: str) -> JsonObject:
         """Return the symbols of the test split that the models of a row do not know, by name of the column."""

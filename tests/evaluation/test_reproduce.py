@@ -236,6 +236,26 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
         main([str(toy)])
 
 
+def test_the_page_is_written_again_where_no_cell_is_left_to_run(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("toy", ONE_ROW)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="1 cell failed: joined/seed-1"):
+        patch.setattr(experiment, "train", lambda *_, **__: [][0])
+        main([str(toy)])
+    page = Path("docs/results/toy.md")
+    assert not page.exists()  # without a row there is nothing to show
+    main([str(toy)])
+    before = page.read_text("utf-8")
+    Path("docs/results/toy/notes.md").write_text("Joined words are easy.\n", "utf-8")
+    capsys.readouterr()
+    main([str(toy)])
+    said = capsys.readouterr().out
+    assert started(said) == [] and said.splitlines()[-1] == str(page)
+    assert page.read_text("utf-8").replace("Joined words are easy.\n\n", "") == before != page.read_text("utf-8")
+    page.unlink()
+    main([str(toy)])
+    assert "Joined words are easy." in page.read_text("utf-8")
+
+
 def test_a_row_whose_runs_and_archives_are_gone_keeps_its_scores_but_no_comparison(toy: Path) -> None:
     write("toy", {**TOY, "seeds": [1]})
     main([str(toy)])
