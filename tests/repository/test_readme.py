@@ -108,6 +108,12 @@ def demo(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_readme_shows_what_its_blocks_print() -> None:
+    """A score of a few rows of example data would look like a result."""
+    for code, shown in examples("README.md"):
+        assert ("print(" in code) == bool(shown)
+
+
 def test_the_readme_is_short() -> None:
     assert len(TEXT["README.md"].splitlines()) <= MOST_LINES
 
@@ -133,6 +139,8 @@ def test_python_examples_run(page: str, demo: Path, monkeypatch: pytest.MonkeyPa
             assert printed.getvalue().endswith(shown), "the output that the page shows"
     if "loss" in names:
         assert names["loss"].isfinite()
+    if "scores" in names:
+        assert names["scores"]["eval_bleu"] >= 0
 
 
 @pytest.mark.feature("Hub", "The README's examples with the code of the checkpoint")
