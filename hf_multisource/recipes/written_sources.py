@@ -28,7 +28,7 @@ def add_written_sources(rows: Sequence[Row], data: DataRecipe) -> list[Row]:
 
 
 def plain_rows(rows: Sequence[Row], data: DataRecipe) -> Sequence[Row]:
-    """Return the rows without those that `add_written_sources` has added.
+    """Return only the rows whose target is text of the target language, without those of `add_written_sources`.
 
     Args:
         rows: Rows of the model's sources.

@@ -1,4 +1,4 @@
-"""The page of the Kazakh demonstration: what is kept of an invented run, and what the page says of it."""
+"""The report of the Kazakh demonstration: the files that it keeps of an invented run, and the page."""
 
 from __future__ import annotations
 

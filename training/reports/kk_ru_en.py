@@ -67,7 +67,7 @@ CHANGED = {
 
 
 def keep(run: Path, place: Path) -> list[Path]:
-    """Write what is kept of a run of the graph.
+    """Copy the scores, learning curves and hypotheses of a run of the graph into the results folder.
 
     Args:
         run: `work` of the graph.
@@ -249,7 +249,7 @@ python training/reports/{PAGE}.py
 
 
 def write_page(results: Path) -> Path:
-    """Write the page from what was kept.
+    """Write the page from the files that `keep` has written.
 
     Args:
         results: Folder of all tables.

@@ -621,7 +621,7 @@ has no figure of the paper, none was at hand when this page was written.
 The texts are short captions of photographs, and German is closer to English than Russian is. Absolute scores and sizes
 of gains cannot be compared with those of the paper, only the order of the rows.
 
-The languages of the paper, with the little text that is at hand, are on [a page of their own](kk_ru_en.md).
+[Another page](kk_ru_en.md) has models of the paper's languages, Kazakh, Russian and English, on a small amount of text.
 
 The paper lacks these controls: all rows read the same filtered corpora, the second source is absent or wrong, and two
 other strategies stand in the place of *projection*, which is the paper's.
