@@ -66,7 +66,8 @@ class Cell:
 
     Args:
         row: The row.
-        seed: The seed; of an ensemble, the first of its seeds; of a row that needs no model, the experiment's first.
+        seed: The seed; of an ensemble of several seeds, the first of them; of a row that needs no model, the
+            experiment's first.
         folder: Its folder.
         source: The only source of the model; None: all.
         of: Folders of the runs that write the hypotheses, if they are not its own.
@@ -130,7 +131,7 @@ def cells_of(
         sources: Sources on each of which a row of the kind `best_source` is trained; None: all.
 
     Returns:
-        The cells; an ensemble needs two seeds or more.
+        The cells; an ensemble of the seeds of one row needs two seeds or more.
     """
     cells = []
     rows = {name: row for name, row in experiment.rows.items() if name in (experiment.chosen or experiment.rows)}
@@ -151,20 +152,20 @@ def cells_of(
                     cells += candidates
                 else:  # of a source that is not chosen yet
                     cells.append(Cell(row, seed, own, of=tuple(cell.folder for cell in candidates)))
-            elif row.kind in ("rerank", MEMORY_FIRST):
+            elif row.made_of and not row.is_pooled:
                 cells.append(_reading_cell(row, root, [seed], own))
             elif row.kind in LOOKED_UP and seed == experiment.seeds[0]:
                 cells.append(Cell(row, seed, root / name / ONCE))
     for name, row in rows.items():
-        if row.kind == "ensemble" and len(experiment.seeds) > 1:
+        if row.is_pooled and len(experiment.seeds) > 1:
             folder = root / name / f"seeds-{'-'.join(map(str, experiment.seeds))}"
             cells.append(_reading_cell(row, root, experiment.seeds, folder))
     return cells
 
 
 def _reading_cell(row: ExperimentRow, root: Path, seeds: Sequence[int], folder: Path) -> Cell:
-    """The cell of a row that reads these seeds of another row, and the first seed of its reverse row."""
-    of = tuple(seed_folder(root / row.settings["of"], seed) for seed in seeds)
+    """The cell of a row that reads these seeds of other rows, and the first of these seeds of its reverse row."""
+    of = tuple(seed_folder(root / name, seed) for name in row.members for seed in seeds)
     reverse = seed_folder(root / row.settings["reverse"], seeds[0]) if "reverse" in row.settings else None
     return Cell(row, seeds[0], folder, of=of, reverse=reverse)
 
@@ -704,7 +705,7 @@ class Run:
         """
         if row is None:
             return None
-        if row.kind == "ensemble":
+        if row.is_pooled:
             scored = [folder for folder in (self.root / row.name).glob("seeds-*") if scored_splits(folder)]
             return max(scored, key=lambda folder: folder.name.count("-"), default=None)
         if row.kind in LOOKED_UP:

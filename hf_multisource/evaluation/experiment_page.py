@@ -264,11 +264,12 @@ def _levelled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The number of seeds, each of which has a score; of an ensemble, the number of those that decode together."""
+    """The number of seeds, each of which has a score; of an ensemble, the number of models in it."""
     if _is_looked_up(experiment, row):
         return ""
     if "ensemble" in experiment["rows"][row["name"]]:
-        return f"{len(row.get('made_of', [row]))} together"
+        models = f"{len(row.get('made_of', [row]))} together"
+        return f"{len(row['runs'])} × {models}" if "runs" in row else models
     return str(len(row.get("runs", [row])))
 
 

@@ -316,14 +316,12 @@ def make_row(
     training = all_training_facts(run, metrics[0])
     runs, _ = trained_runs(run)
     config = read_result(runs[0] / "config.json") if runs else {"sources": []}
-    joined = "concatenated" if runs and len(scores["sources"]) > 1 else ""  # where the model itself has a single source
-    family = FAMILIES[config.get("model_type", MultiSourceConfig.model_type)]
-    combiner = family.from_dict(config).strategy if len(config["sources"]) > 1 else joined
+    combiners = {_combiner_of(read_result(one / "config.json"), scores["sources"]): None for one in runs}
     row: JsonObject = {
         "table": table,
         "name": name,
         "run": run.name,
-        "combiner": combiner,
+        "combiner": ", ".join(combiners),
         "sources": scores["sources"],
         "target": scores["target"],
         **{key: value for key, value in training.items() if key != "commands"},
@@ -352,6 +350,13 @@ def make_row(
     if encoders := wrapped_encoders(config):
         row["encoders"] = publishable(encoders)
     return {**row, **comparisons(run, row, baseline, dedicated)}
+
+
+def _combiner_of(config: dict[str, Any], sources: Sequence[str]) -> str:
+    """The combiner of a model with this configuration that was scored on these sources; empty where it has none."""
+    if len(config["sources"]) > 1:
+        return FAMILIES[config.get("model_type", MultiSourceConfig.model_type)].from_dict(config).strategy
+    return "concatenated" if len(sources) > 1 else ""
 
 
 def comparisons(run: Path, row: Mapping[str, Any], baseline: Path | None, dedicated: Sequence[Path]) -> JsonObject:

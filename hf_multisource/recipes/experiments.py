@@ -22,6 +22,8 @@ rows:       name -> label; `shown: false` if the row is only a part of another o
     rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
     ensemble: {of: ROW}               all seeds of a row decode together; with `reverse: ROW` their hypotheses are
                                       reranked by the first seed of that row
+    ensemble: {of: [ROW, …]}          for each seed, the models of these rows decode together; with `reverse: ROW` their
+                                      hypotheses are reranked by the same seed of that row
     copy: {source: SOURCE}            the text of a source is the hypothesis; nothing is trained
     memory: {sources: […]}            the hypothesis is the translation, in the training split, of a row that has the
                                       same texts in these sources, and empty if there is none; with `similar: true`
@@ -96,8 +98,21 @@ class ExperimentRow:
     @property
     def made_of(self) -> list[str]:
         """Names of the rows whose hypotheses or models it reads."""
-        keys = ("of", "reverse") if self.kind in ("rerank", "ensemble", MEMORY_FIRST) else ()
-        return [self.settings[key] for key in keys if key in self.settings]
+        reverse = self.settings.get("reverse") if self.kind in ("rerank", "ensemble") else None
+        return [*self.members, *([reverse] if reverse else [])]
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the rows that write its hypotheses; none if it writes them itself."""
+        if self.kind not in ("rerank", "ensemble", MEMORY_FIRST):
+            return []
+        of = self.settings["of"]
+        return of if isinstance(of, list) else [of]
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether all seeds together make one cell: an ensemble of the seeds of one row."""
+        return self.kind == "ensemble" and not isinstance(self.settings["of"], list)
 
     @property
     def needs(self) -> list[str]:
@@ -173,8 +188,8 @@ class Experiment:
         """
         if row.kind == "copy":
             return [row.settings["source"]]
-        if row.made_of:
-            return self.sources_of(self.rows[row.settings["of"]])
+        if row.members:
+            return self.sources_of(self.rows[row.members[0]])
         settings = merge(self.train, row.settings)
         return next((list(settings[key]) for key in SOURCE_KEYS if key in settings), self.sources)
 
@@ -395,6 +410,13 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
         raise ValueError(f"rows.{name}.{kind} must {needed}{allowed}; got {show(settings)}")
     if not isinstance(similar := settings.get("similar", False), bool) and kind == "memory":
         raise ValueError(f"rows.{name}.memory.similar must be true or false; got {show(similar)}")
+    if keys is not None and isinstance(of := settings.get("of"), list):
+        if kind != "ensemble":
+            raise ValueError(f"rows.{name}.{kind}.of must be the name of a row; got {show(of)}")
+        if not 1 < len(of) == len({*map(str, of)}):
+            raise ValueError(
+                f"rows.{name}.ensemble.of must be the name of a row, or several that differ; got {show(of)}"
+            )
     matched = entry.get("parameters_as") if not {"d_model", "model.d_model"} & set(settings) else None
     label, shown = str(entry.get("label", name)), bool(entry.get("shown", True))
     return ExperimentRow(name, label, kind, settings, shown, matched, entry.get("against"), entry.get("begins_with"))
@@ -455,12 +477,13 @@ def _check_sources(experiment: Experiment) -> None:
             check_choice(tuple(experiment.sources), **{place: source})
     for name in experiment.chosen or experiment.rows:
         row = experiment.rows[name]
-        if row.kind in ("rerank", "ensemble") and "reverse" in row.settings:
-            own, other = (experiment.sources_of(experiment.rows[row.settings[key]]) for key in ("of", "reverse"))
-            if own != other:
+        first, *others = row.made_of or [name]
+        for other in others:
+            own, different = (experiment.sources_of(experiment.rows[one]) for one in (first, other))
+            if own != different:
                 raise ValueError(
-                    f"rows.{name}.{row.kind}: the rows must have the same sources; {row.settings['of']} has "
-                    f"{', '.join(own)}, {row.settings['reverse']} has {', '.join(other)}"
+                    f"rows.{name}.{row.kind}: the rows must have the same sources; {first} has {', '.join(own)}, "
+                    f"{other} has {', '.join(different)}"
                 )
 
 

@@ -15,6 +15,7 @@ from hf_multisource.cli.reproduce import main
 from hf_multisource.evaluation import experiment, experiment_page
 from hf_multisource.evaluation.experiment import Run, cells_of
 from hf_multisource.evaluation.results import compare
+from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.experiments import load_experiment, merge, shipped_experiments
 from hf_multisource.recipes.reading import parse_overrides
@@ -585,6 +586,34 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     )
 
 
+def test_an_ensemble_of_several_rows_has_a_score_for_each_seed(toy: Path) -> None:
+    rows = {
+        "serial": TOY["rows"]["serial"],
+        "flat": {"train": {"combiner": "flat"}},
+        "back": {"shown": False, "train": {"reverse": True}},
+        "mixed": {"label": "serial and flat", "ensemble": {"of": ["serial", "flat"]}},
+        "both": {"ensemble": {"of": ["serial", "flat"], "reverse": "back"}},
+    }
+    write("toy", {**TOY, "baseline": "serial", "rows": rows})
+    loaded = load_experiment(toy, rows=["both"])
+    assert loaded.chosen == ["serial", "flat", "back", "both"]
+    cells = {cell.name: cell for cell in cells_of(loaded, Path("runs/toy"))}
+    needed = [Path(f"runs/toy/{name}/seed-2") for name in ("serial", "flat", "back")]
+    assert cells["both/seed-2"].needs == tuple(needed)
+    main([str(toy)])
+    row = read_json(Path("docs/results/toy/mixed.json"))
+    parts = [read_json(Path(f"docs/results/toy/{name}.json")) for name in ("serial", "flat")]
+    assert row["combiner"] == "serial, flat" and row["parameters"] == sum(part["parameters"] for part in parts)
+    assert [one["seed"] for one in row["runs"]] == [1, 2]
+    report = read_json(Path("runs/toy/mixed/seed-2/scores/test.json"))
+    members: dict[str, Any] = {"run": "runs/toy/serial/seed-2", "ensemble": ["runs/toy/flat/seed-2"]}
+    direct = score(Scoring(**members, **TOY["score"], out=Path("direct")), "")
+    assert report["conditions"]["all"]["exact_match"] == direct["conditions"]["all"]["exact_match"]
+    page = cells_of_page(Path("docs/results/toy.md").read_text("utf-8"))
+    assert next(line for line in page if line[0] == "serial and flat")[1] == "2 × 2 together"
+    assert read_json(Path("runs/toy/both/seed-2/made_of.json"))["with"] == ["../../back/seed-2"]
+
+
 @pytest.mark.parametrize("name", ["localization-dsb", "protoform-romance", "protoform-wikihan"])
 def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
     loaded = load_experiment(name, seeds=[1])
@@ -617,6 +646,27 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"rows": {"a": {"copy": {"source": "north"}, "begins_with": "b"}}}, "key is 'begins_with'; allowed are label"),
         ({"rows": {"a": {"ensemble": {"of": "b"}}}}, "rows.a.ensemble is 'b'; allowed are "),
         ({"rows": {"a": {"rerank": {"of": "b"}}}}, "rows.a.rerank must have of and reverse"),
+        ({"rows": {"a": {"ensemble": {"of": ["b"]}}}}, r"rows.a.ensemble.of must be the name of a row, or several th"),
+        ({"rows": {"a": {"ensemble": {"of": ["b", "b"]}}}}, r"several that differ; got \['b', 'b'\]"),
+        (
+            {**EAST, "rows": {"a": {"ensemble": {"of": ["b", "c"]}}, "b": {"train": {}}}},
+            "rows.a.ensemble is 'c'; allow",
+        ),
+        (
+            {"rows": {"a": {"rerank": {"of": ["b", "c"], "reverse": "d"}}}},
+            "rows.a.rerank.of must be the name of a row; got",
+        ),
+        (
+            {
+                **EAST,
+                "rows": {
+                    "a": {"ensemble": {"of": ["b", "c"]}},
+                    "b": {"train": {"sources": ["north"]}},
+                    "c": {"train": {}},
+                },
+            },
+            "rows.a.ensemble: the rows must have the same sources; b has north, c has north, south",
+        ),
         ({**EAST, "rows": {"a": {"train": {}, "against": "a"}, "b": {"train": {}}}}, "a.against is 'a'; allowed are b"),
         ({"rows": {"a": {"copy": {}}}}, "rows.a.copy must have source; got {}"),
         ({"rows": {"a": {"memory": {"similar": True}}}}, "memory must have sources, and may have similar; got"),
