@@ -21,6 +21,9 @@ def calibrate(
     run: Annotated[str, typer.Argument(help="Run folder; or a model folder with --data, --target, --split.")],
     data: Annotated[str | None, typer.Option("--data", help="Folder or Hub id of the data; default: recipe's.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Name of the split; default: recipe's dev.")] = None,
+    evaluate: Annotated[
+        str | None, typer.Option("--evaluate", help="Name of another split on which the confidence is also measured.")
+    ] = None,
     target: Annotated[str | None, typer.Option("--target", help="Name of the target; default: recipe's.")] = None,
     num_beams: Annotated[
         int, typer.Option("--num_beams", help="Beam width, at least 2, with which the confidence will be used.")
@@ -41,12 +44,14 @@ def calibrate(
     \b
         hf-multisource calibrate runs/mine
         hf-multisource calibrate runs/mine --split dev --num_beams 5
+        hf-multisource calibrate runs/mine --evaluate test
         hf-multisource calibrate model_folder --data my_folder --target dsb --split dev
 
     The development set is translated, and a logistic regression learns from the scores of its n-best lists which best
     candidates equal their references. RUN/confidence.json receives the model, which `localize` and `serve` use. Printed
     are the expected calibration error and the Brier score by cross-validation, and how many translations have at least
-    a certain confidence, and how many of these are right. The same command continues an interrupted run.
+    a certain confidence, and how many of these are right. With --evaluate, another split is translated, too, and the
+    same figures are printed for it. The same command continues an interrupted run.
     """
     given = {name: value for name, value in locals().items() if name != "ctx"}
     print(describe_confidence(calibrate_run(Calibration(**given), command_line(ctx, NAME))))

@@ -1,4 +1,4 @@
-"""Fit the confidence of a run on its development set.
+"""Fit the confidence of a run on its development set, and measure it on another split.
 
 The n-best lists lie in `calibration/<split>-<digest>.jsonl` in the run's folder, one row a line, written as they are
 decoded: a later call continues an interrupted one and decodes nothing twice. The digest is that of weights, rows and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +42,7 @@ class Calibration:
         run: Run folder.
         data: Folder or Hub id of the data; None: the recipe's.
         split: Name of the split; None: the recipe's `dev`.
+        evaluate: Name of another split on which the confidence is measured, such as "test"; None: on none.
         target: Name of the target column; None: the recipe's.
         num_beams: Beam width, with which the confidence will be used.
         max_new_tokens: Longest translation, in tokens; None: as [`TextTranslator`] has it.
@@ -57,6 +58,7 @@ class Calibration:
     run: str
     data: str | None = None
     split: str | None = None
+    evaluate: str | None = None
     target: str | None = None
     num_beams: int = 5
     max_new_tokens: int | None = None
@@ -125,22 +127,31 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
     digest = digest_weight_files(folder)
     translator = translator or TextTranslator.from_run(job.run, device=job.device, optimize=job.optimize)
     data = job.which_data(translator.sources)
-    split = read_split(data.path, data.dev, list(translator.sources), data.target, limit=job.limit)
-    rows = [{name: row[name] for name in translator.sources} for row in split.rows]
-    references = [row[data.target] or "" for row in split.rows]
-    settings = {
-        **job.search,
-        "optimize": job.optimize,
-        "rows": len(rows),
-        "rows_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
-        "weights_sha256": digest,
+    if job.evaluate == data.dev:
+        raise ValueError(f"evaluate is {data.dev!r}, the split on which the confidence is fitted; name another one")
+    splits = {
+        name: read_split(data.path, name, list(translator.sources), data.target, limit=job.limit)
+        for name in (data.dev, job.evaluate)
+        if name is not None
     }
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    out = folder / FOLDER / f"{data.dev}-{name}.jsonl"
+
+    def translated(name: str) -> tuple[list[Row], list[Translation], list[str]]:
+        split = splits[name]
+        rows = [{name: row[name] for name in translator.sources} for row in split.rows]
+        settings = {
+            **job.search,
+            "optimize": job.optimize,
+            "rows": len(rows),
+            "rows_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
+            "weights_sha256": digest,
+        }
+        own = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+        out = folder / FOLDER / f"{name}-{own}.jsonl"
+        references = [row[data.target] or "" for row in split.rows]
+        return rows, decode(translator, rows, out, settings, job.search), references
+
     found = Confidence.fit(
-        rows,
-        decode(translator, rows, out, settings, job.search),
-        references,
+        *translated(data.dev),
         sources=translator.sources,
         num_beams=job.num_beams,
         search=translator.search_settings(job.max_new_tokens),
@@ -153,6 +164,9 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
             "versions": {name: version(name) for name in ("hf-multisource", "torch", "transformers")},
         },
     )
+    if job.evaluate is not None:
+        quality = asdict(found.measure_on(*translated(job.evaluate)))
+        found = replace(found, facts={**found.facts, "evaluated": {"split": job.evaluate, **quality}})
     found.save(folder)
     return found
 
@@ -219,9 +233,19 @@ def describe_confidence(confidence: Confidence) -> str:
         confidence: What [`calibrate`] returns.
 
     Returns:
-        Several lines: the errors by cross-validation, and the table of coverage against correctness.
+        Several lines: the errors by cross-validation, and the table of coverage against correctness; then the same of
+        the split on which the confidence was measured, if there is one.
     """
-    quality = confidence.facts["cross_validation"]
+    facts = confidence.facts
+    parts = [_describe_quality(facts["split"], facts["cross_validation"], "by cross-validation")]
+    if evaluated := facts.get("evaluated"):
+        how = f"by the confidence that was fitted on split {facts['split']!r}"
+        parts.append(_describe_quality(evaluated["split"], evaluated, how))
+    return "\n\n".join(parts)
+
+
+def _describe_quality(split: str, quality: JsonObject, how: str) -> str:
+    """The fields of `Quality` as text."""
     rows, refused = quality["rows"], quality["refused"]
     lines = [
         [
@@ -234,10 +258,10 @@ def describe_confidence(confidence: Confidence) -> str:
     ]
     return "\n".join(
         [
-            f"{rows} rows of split {confidence.facts['split']!r}: {quality['correct']} best candidates equal the "
+            f"{rows} rows of split {split!r}: {quality['correct']} best candidates equal the "
             f"reference, {refused} translations were refused",
             f"expected calibration error {100 * quality['calibration_error']:.1f} %, Brier score "
-            f"{quality['brier']:.3f} (a constant probability: {quality['brier_of_constant']:.3f}), by cross-validation",
+            f"{quality['brier']:.3f} (a constant probability: {quality['brier_of_constant']:.3f}), {how}",
             "",
             format_table(["confidence at least", "rows", "of all rows", "of these correct"], lines),
         ]

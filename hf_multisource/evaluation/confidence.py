@@ -76,7 +76,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good the probabilities are, by cross-validation.
+    """How good the probabilities are on a set of rows.
 
     Args:
         rows: Number of rows with a reference.
@@ -245,6 +245,35 @@ class Confidence:
                 run,
                 "; ".join(changes),
             )
+
+    def measure_on(
+        self,
+        rows: Sequence[Mapping[str, str | None]],
+        translations: Sequence[Translation],
+        references: Sequence[str],
+    ) -> Quality:
+        """Measure the probabilities on rows that the model was not fitted on.
+
+        Args:
+            rows: As [`Confidence.fit`] has it.
+            translations: As [`Confidence.fit`] has it.
+            references: As [`Confidence.fit`] has it.
+
+        Shape:
+            rows, translations and references N.
+
+        Returns:
+            The figures.
+
+        Raises:
+            ValueError: If all translations were refused, or have no score.
+        """
+        kept = [i for i, translation in enumerate(translations) if has_score(translation)]
+        if not kept:
+            raise ValueError(f"all {len(rows)} translations were refused, so there is no probability to measure")
+        probabilities = np.array([self.probability(rows[i], translations[i]) for i in kept])
+        outcomes = np.array([is_right(translations[i], references[i]) for i in kept], dtype=np.float64)
+        return measure(probabilities, outcomes, refused=len(rows) - len(kept))
 
     def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
         """Return the probability that the best candidate equals what a person would write.

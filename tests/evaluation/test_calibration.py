@@ -90,6 +90,38 @@ def test_the_confidence_lies_beside_the_weights_and_says_how_good_it_is(run: Pat
     assert quality["brier"] < quality["brier_of_constant"]
 
 
+def test_the_confidence_is_also_measured_on_another_split(run: Path) -> None:
+    for name, word in (("en", "text"), ("de", "Text"), ("dsb", "wort")):
+        write_lines(run.parent / f"test.{name}", [f"{word} {ROWS + i}" for i in range(50)])
+    alone = calibrate(job_of(run), "x", Learned())
+    found = calibrate(job_of(run, evaluate="test"), "x", learned := Learned())
+    assert learned.calls == [50]
+    assert (found.weights, found.bias) == (alone.weights, alone.bias)
+    rows = [{"en": f"text {ROWS + i}", "de": f"Text {ROWS + i}"} for i in range(50)]
+    translations = [translated(row) for row in rows]
+    kept = [i for i in range(50) if translations[i].candidates]
+    right = [translations[i].candidates[0].text == f"wort {ROWS + i}" for i in kept]
+    covered = [found.probability(rows[i], translations[i]) >= 0.5 for i in kept]
+    measured = found.facts["evaluated"]
+    assert (measured["split"], measured["rows"], measured["refused"]) == ("test", 50, 50 - len(kept))
+    assert 0 < measured["correct"] == sum(right) < len(kept)
+    half = next(one for one in measured["coverage"] if one["threshold"] == 0.5)
+    assert 0 < half["rows"] == sum(covered) < len(kept)
+    assert half["covered"] == sum(covered) / 50
+    assert half["correct"] == sum(a and b for a, b in zip(right, covered, strict=True)) / sum(covered)
+    said = describe_confidence(found)
+    assert "200 rows of split 'dev'" in said and "50 rows of split 'test'" in said
+    assert Confidence.load(run) == found
+    with pytest.raises(ValueError, match="evaluate is 'dev', the split on which the confidence is fitted"):
+        calibrate(job_of(run, evaluate="dev"), "x", Learned())
+
+
+def test_a_split_whose_translations_are_all_refused_cannot_be_measured(run: Path) -> None:
+    found = calibrate(job_of(run), "x", Learned())
+    with pytest.raises(ValueError, match="all 2 translations were refused"):
+        found.measure_on([{"en": "a"}] * 2, [Translation(refused="it has no end")] * 2, ["b"] * 2)
+
+
 def test_an_interrupted_calibration_goes_on_and_a_finished_one_decodes_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
