@@ -5,12 +5,15 @@ WEBLATE_MACHINERY; docs/serving.md shows how. It needs nothing but Weblate.
 
 Weblate gives a machinery the string in one source language. The other languages are read from the units of the other
 translations of the same component. Strings with plural forms are translated from the one source language alone, since
-the forms of two languages have no common number.
+the forms of two languages have no common number. For the same reason, automatic translation leaves them out if the
+target language has more or fewer forms than the source language.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -18,6 +21,7 @@ from weblate.machinery.base import BatchMachineTranslation, MachineTranslationEr
 from weblate.machinery.forms import KeyURLMachineryForm
 from weblate.utils.state import STATE_TRANSLATED
 
+LOWEST = 10  # quality below which the editor shows no suggestion, in per cent
 LONGEST = 5000  # characters of a text; the service refuses longer ones, by its option --max_characters
 PAIR = ">"  # between source and target in a supported pair of languages
 
@@ -39,6 +43,7 @@ class MultiSourceTranslation(BatchMachineTranslation):  # type: ignore[misc]  # 
 
     def validate_settings(self) -> None:
         """Check address and token. Weblate's own check would translate from English to German."""
+        self.delete_cache()  # Weblate keeps the languages of the service for two days
         try:
             self.download_languages()
         except Exception as error:
@@ -50,14 +55,43 @@ class MultiSourceTranslation(BatchMachineTranslation):  # type: ignore[misc]  # 
 
     def download_languages(self) -> list[str]:
         """Return the pairs of source and target that the service knows."""
-        known = self.request("get", self.get_api_url("languages")).json()
-        if not known["target"]:
+        response = self.request("get", self.get_api_url("languages"))
+        try:
+            known = response.json()
+            sources, target = list(known["sources"]), known["target"]
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"{self.settings['url']} does not answer like `hf-multisource serve`"
+            raise MachineTranslationError(message) from error
+        if not target:
             raise MachineTranslationError("the service does not know its target language: start it with --target")
-        return [f"{source}{PAIR}{known['target']}" for source in known["sources"]]
+        return [f"{source}{PAIR}{target}" for source in sources]
 
     def is_supported(self, source: str, language: str) -> bool:
         """Return whether the service translates from one language to another."""
         return f"{source}{PAIR}{language}" in self.supported_languages
+
+    def translate(self, unit: Any, user: Any = None, threshold: int = LOWEST, **options: Any) -> Any:
+        """Return the suggestions for the editor. Weblate's default threshold would hide those with less than 80 %."""
+        return super().translate(unit, user, threshold, **options)
+
+    async def atranslate(self, unit: Any, user: Any = None, threshold: int = LOWEST, **options: Any) -> Any:
+        """Return the suggestions for the editor, in newer versions of Weblate."""
+        return await super().atranslate(unit, user, threshold, **options)
+
+    def batch_translate(self, units: Iterable[Any], *arguments: Any, **options: Any) -> None:
+        """Translate strings automatically, those with the same source text in separate batches.
+
+        Weblate gives one translation to all strings of a batch with the same source text, although their texts in other
+        languages may differ. If the languages have different numbers of plural forms, Weblate would fill several forms
+        with one text and leave others empty.
+        """
+        same: dict[str, list[Any]] = defaultdict(list)
+        for unit in units:
+            forms = len(unit.get_source_plurals())
+            if forms == 1 or forms == unit.translation.plural.number:
+                same[unit.source].append(unit)
+        for batch in zip_longest(*same.values()):
+            super().batch_translate([unit for unit in batch if unit is not None], *arguments, **options)
 
     def download_multiple_translations(
         self,
@@ -85,7 +119,8 @@ class MultiSourceTranslation(BatchMachineTranslation):  # type: ignore[misc]  # 
             return row
         names = {pair.partition(PAIR)[0] for pair in self.supported_languages}
         units = unit.source_unit.unit_set.filter(state__gte=STATE_TRANSLATED)
-        for other in units.select_related("translation__language"):
+        # Sorted by code, since the text in "de" has to come before that in "de_AT".
+        for other in units.select_related("translation__language").order_by("translation__language__code"):
             codes = self.get_language_possibilities(other.translation.language)
             name = next((code for code in codes if code in names), None)
             if name is not None and 0 < len(other.target) <= LONGEST:
