@@ -1,9 +1,9 @@
-"""Keep what the rows of an experiment are made of beside the rows: the finished cells, without their weights.
+"""Archive the finished cells of an experiment beside its rows, without model weights.
 
-An experiment of many cells outlives the machine on which it began. RESULTS/<experiment>/cells holds a small archive of
-every finished cell: its recipe, summary, learning curve, scores and hypotheses. From these all rows, comparisons and
-pages can be made again, other seeds and rows can be added, and other systems can be compared with each hypothesis. The
-references are not kept: they are a part of the data, and are read from there.
+The archives allow an experiment to continue on another machine. RESULTS/<experiment>/cells holds a small archive of
+every finished cell with its recipe, summary, learning curve, scores and hypotheses. All rows, comparisons and pages can
+be made again from the archives, further seeds and rows can be added, and other systems can be compared with each
+hypothesis. The references are not archived, because they are read from the data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hf_multisource.data.archives import BROKEN
 from hf_multisource.data.files import write_text
 
 FILES = (
@@ -29,8 +30,8 @@ FILES = (
     "words.json",
 )
 SCORES = "scores"
-REFERENCE = ".reference.txt"  # behind the name of the split
-EPOCH = (1980, 1, 1, 0, 0, 0)  # of all entries: the same cell gives the same archive
+REFERENCE = ".reference.txt"  # suffix, after the name of the split, of the file of references
+EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed time stamp of all ZIP entries, so that equal cells give identical archives
 
 
 def keep_cell(folder: Path, archive: Path) -> None:
@@ -38,7 +39,7 @@ def keep_cell(folder: Path, archive: Path) -> None:
 
     Args:
         folder: The folder of the cell.
-        archive: The archive, which is replaced in one step.
+        archive: Path of the archive, which is replaced atomically.
     """
     chosen = [folder / name for name in FILES if (folder / name).is_file()]
     if (folder / SCORES).is_dir():
@@ -47,10 +48,10 @@ def keep_cell(folder: Path, archive: Path) -> None:
 
 
 def write_archive(archive: Path, files: Mapping[str, bytes]) -> None:
-    """Write a ZIP archive; the same files give the same archive.
+    """Write a ZIP archive reproducibly: equal files give an identical archive.
 
     Args:
-        archive: The archive, which is replaced in one step.
+        archive: Path of the archive, which is replaced atomically.
         files: Content of each file by its name in the archive.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -71,27 +72,24 @@ def restore_cell(archive: Path, folder: Path, references: Sequence[str], fits: C
 
     Args:
         archive: The archive.
-        folder: The folder, which must not exist yet; it appears in one step.
+        folder: The folder, which must not exist yet; it is created atomically.
         references: The references of the test split, one for each line that was scored.
-        fits: Tells whether the cell that lies in a temporary folder is the one that is wanted.
+        fits: Predicate that receives a temporary folder with the restored cell and returns whether to accept the cell.
 
     Returns:
-        Whether it was restored.
+        True if the cell was restored, False if `fits` rejected it.
 
     Raises:
-        ValueError: If the archive is damaged, holds other files than `keep_cell` writes, or hypotheses for another
-            number of references; the message names it.
+        ValueError: If the archive is damaged, holds files that `keep_cell` does not write, or its hypotheses and the
+            references differ in number; the message names the archive.
     """
+    files = _read_archive(archive)
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        with zipfile.ZipFile(archive) as entries:
-            for entry in entries.infolist():
-                path = Path(entry.filename)
-                if not (entry.filename in FILES or (len(path.parts) == 2 and path.parts[0] == SCORES)):
-                    raise ValueError(f"{archive} holds {entry.filename!r}, which is no file of a cell")
-                (place / path).parent.mkdir(exist_ok=True)
-                (place / path).write_bytes(entries.read(entry))
+        for name, content in files.items():
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_bytes(content)
         if not fits(place):
             return False
         for path in sorted((place / SCORES).glob("*.all.txt")):
@@ -102,10 +100,24 @@ def restore_cell(archive: Path, folder: Path, references: Sequence[str], fits: C
         place.chmod(0o755)
         place.rename(folder)
         return True
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{archive} is damaged ({error}): remove it, and the cell is trained again") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _read_archive(archive: Path) -> dict[str, bytes]:
+    """Return the content of each file of an archive by its name."""
+    try:
+        with zipfile.ZipFile(archive) as entries:
+            files = {entry.filename: entries.read(entry) for entry in entries.infolist()}
+    except FileNotFoundError:
+        raise
+    except BROKEN as error:
+        raise ValueError(f"{archive} is damaged ({error}): remove it, and the cell is trained again") from error
+    for name in files:
+        parts = Path(name).parts
+        if not (name in FILES or (len(parts) == 2 and parts[0] == SCORES and parts[1] != "..")):
+            raise ValueError(f"{archive} holds {name!r}, which is no file of a cell")
+    return files
 
 
 def _is_kept(path: Path) -> bool:

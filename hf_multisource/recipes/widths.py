@@ -1,4 +1,4 @@
-"""Choose the width of a model by the number of its parameters, so that two models of equal size can be compared."""
+"""Choose the width of a model by its number of parameters, so that models of equal size can be compared."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hf_multisource.recipes.processor import make_processor, wrapped_parts
 from hf_multisource.recipes.recipe import Recipe
 
 WIDTH = "d_model"
-FEED_FORWARD = ("encoder_ffn_dim", "decoder_ffn_dim")  # their ratio to the width stays
+FEED_FORWARD = ("encoder_ffn_dim", "decoder_ffn_dim")  # configuration fields whose ratio to the width is kept
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
-MAX_WIDTH = 16_384  # no search goes beyond
+MAX_WIDTH = 16_384  # upper bound of the search for `d_model`
 
 
 def match_parameters(recipe: Recipe, other: Recipe, rows: Sequence[Row]) -> dict[str, int]:
-    """Find the smallest width with which the model of a recipe has at least as many parameters as that of another one.
+    """Find the smallest width at which a recipe's model has at least as many parameters as the model of another recipe.
 
     Args:
         recipe: The recipe whose width is changed.
-        other: The recipe whose number of parameters is to be reached.
+        other: The recipe whose number of parameters must be reached.
         rows: The rows of the training split, from which the vocabularies are made.
 
     Returns:
@@ -33,7 +33,7 @@ def match_parameters(recipe: Recipe, other: Recipe, rows: Sequence[Row]) -> dict
         in the same ratio to it as in the recipe.
 
     Raises:
-        ValueError: If the models of the recipe have no `d_model`, or no allowed width is large enough.
+        ValueError: If the model type of the recipe has no `d_model`, or no allowed width is large enough.
     """
     config = recipe.draft_config()
     if not hasattr(config, WIDTH):
@@ -50,11 +50,11 @@ def match_parameters(recipe: Recipe, other: Recipe, rows: Sequence[Row]) -> dict
     def is_enough(steps: int) -> bool:
         return _count(replace(recipe, model={**recipe.model, **widths(steps)}), processor) >= wanted
 
-    low, high = 0, 1  # `low` is too narrow
+    low, high, most = 0, 1, MAX_WIDTH // step  # invariant of the bisection: `low` is too narrow
     while not is_enough(high):
-        low, high = high, 2 * high
-        if high * step > MAX_WIDTH:
+        if high >= most:
             raise ValueError(f"model.{WIDTH}: no width up to {MAX_WIDTH} gives {wanted:,} parameters")
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
@@ -62,12 +62,12 @@ def match_parameters(recipe: Recipe, other: Recipe, rows: Sequence[Row]) -> dict
 
 
 def _processor(recipe: Recipe, rows: Sequence[Row]) -> MultiSourceProcessor:
-    """The processor that a run of a recipe makes from these rows."""
+    """Return the processor that a run of a recipe would make from these rows."""
     return make_processor(recipe, recipe.data.model_rows(rows), wrapped_parts(recipe))
 
 
 def _count(recipe: Recipe, processor: MultiSourceProcessor) -> int:
-    """The number of parameters of the model of a recipe; no weight is allocated."""
+    """Return the number of parameters of a recipe's model, without allocating weights."""
     sizes = {name: len(own) for name, own in processor.source_tokenizers.items() if name in recipe.own_texts()}
     with torch.device("meta"):
         model = build_auto("AutoModelForSeq2SeqLM", recipe.model_config(len(processor.tokenizer), sizes))

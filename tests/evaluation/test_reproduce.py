@@ -17,6 +17,7 @@ from hf_multisource.evaluation.experiment import Run, cells_of
 from hf_multisource.evaluation.results import compare
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.metrics.table import METRICS
+from hf_multisource.recipes import widths
 from hf_multisource.recipes.experiments import load_experiment, merge, shipped_experiments
 from hf_multisource.recipes.reading import parse_overrides
 from hf_multisource.recipes.recipe import load_recipe
@@ -584,6 +585,19 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
         both["parameters"]
         == row["parameters"] + read_json(Path("runs/toy/back/seed-1/train_summary.json"))["parameters"]
     )
+
+
+def test_the_widest_width_that_is_allowed_is_tried(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("toy", merge(TOY, {"rows": {"wide": {"train": {"data.concatenate": True}, "parameters_as": "serial"}}}))
+    run = Run(load_experiment(toy), Path("runs"), Path("results"))
+    found = run.widths(run.experiment.rows["wide"])
+    monkeypatch.setattr(widths, "MAX_WIDTH", found["d_model"])
+    again = Run(load_experiment(toy), Path("runs"), Path("results"))
+    assert again.widths(again.experiment.rows["wide"]) == found
+    monkeypatch.setattr(widths, "MAX_WIDTH", found["d_model"] - 1)
+    narrow = Run(load_experiment(toy), Path("runs"), Path("results"))
+    with pytest.raises(ValueError, match="no width up to"):
+        narrow.widths(narrow.experiment.rows["wide"])
 
 
 def test_an_ensemble_of_several_rows_has_a_score_for_each_seed(toy: Path) -> None:
