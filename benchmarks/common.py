@@ -1,6 +1,6 @@
-"""What the benchmarks share: the two sizes of the paper, our models and Marian at them, clocks, memory, results.
+"""Shared code of the benchmarks: models in the paper's two sizes, timing, memory measurement and results.
 
-Weights and tokens are random, made from a seed. A *record* is what one measurement leaves: a JSON file in
+Weights and tokens are random with a fixed seed. A *record* is the result of one measurement: a JSON file in
 docs/results/performance/<device>/<hardware>/, from which `page.py` makes docs/results/performance.md.
 """
 
@@ -32,14 +32,16 @@ from page import RESULTS, write_page
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "ctranslate2", "onnxruntime")
 PAPER = ("serial", "parallel", "flat", "hierarchical")  # combiners of Libovický et al. 2018
-FEATURE_SIZE = 2048  # of the vectors of pictures, as a ResNet-50 gives them
-BARRED = -1e9  # added to the logits of tokens that must not come
-EOS, FIRST = 0, 2  # Marian's end of a text; the first token of a text. 1 is the unknown token, the last one the padding
+FEATURE_SIZE = 2048  # size of a picture's feature vectors, as in ResNet-50
+BARRED = -1e9  # bias that is added to the logits of tokens that must not be generated
+# Token ids as in Marian: end-of-sequence token, and the smallest id of the random tokens. Id 1 is the unknown token,
+# and the last id is the padding token.
+EOS, FIRST = 0, 2
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model and its input; as it stands, that of Libovický et al. 2018 for several texts (§4.2)."""
+    """Size of a model and its input; the defaults are those of Libovický et al. 2018 for several texts (§4.2)."""
 
     d_model: int = 256
     ffn_dim: int = 2048
@@ -47,18 +49,18 @@ class Size:
     encoder_layers: int = 4
     decoder_layers: int = 6
     vocab_size: int = 48000
-    texts: int = 4  # sources that are texts
-    features: int = 0  # vectors of one more source, without encoder layers; 0: there is none
-    length: int = 25  # of every text, tokens
-    steps: int = 25  # of the target, tokens
+    texts: int = 4  # number of text sources
+    features: int = 0  # number of feature vectors of a further source without encoder layers; 0 without this source
+    length: int = 25  # tokens of every text
+    steps: int = 25  # tokens of the target
 
     @property
     def positions(self) -> int:
-        """Positions of all sources joined."""
+        """The number of positions of all sources together."""
         return self.texts * self.length + self.features
 
     def fields(self) -> dict[str, Any]:
-        """What Marian's configuration and ours call it."""
+        """Return the size as fields of Marian's configuration and ours."""
         ends = {"pad_token_id": self.vocab_size - 1, "decoder_start_token_id": self.vocab_size - 1, "eos_token_id": EOS}
         sizes = {key: getattr(self, key) for key in ("d_model", "encoder_layers", "decoder_layers", "vocab_size")}
         parts = {f"{part}_attention_heads": self.heads for part in ("encoder", "decoder")}
@@ -69,7 +71,7 @@ SIZES = {"msmt": Size(), "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, featur
 
 
 def our_model(size: Size, combiner: str, **fields: Any) -> Any:
-    """One of our models in evaluation mode, as in the paper, which never ends a text by itself."""
+    """Return one of our models with the paper's settings in evaluation mode; it never generates the end token."""
     torch.manual_seed(0)
     sources: list[Any] = [f"text{i}" for i in range(size.texts)]
     if size.features:
@@ -80,7 +82,7 @@ def our_model(size: Size, combiner: str, **fields: Any) -> Any:
 
 
 def marian(size: Size) -> Any:
-    """Stock Marian of the same size, with one encoder, in evaluation mode, which never ends a text by itself."""
+    """Return Transformers' Marian with one encoder of the same size in evaluation mode, without the end token."""
     torch.manual_seed(0)
     longest = max(1024, size.positions)
     config = MarianConfig(
@@ -90,13 +92,13 @@ def marian(size: Size) -> Any:
 
 
 def _without_end(model: Any) -> Any:
-    # A stored bias costs nothing; a logits processor would.
+    # A stored bias costs no time, in contrast to a logits processor.
     model.final_logits_bias[:, [EOS, model.config.pad_token_id]] = BARRED
     return model
 
 
 def sources_of(size: Size, rows: int, device: str, joined: bool = False) -> dict[str, Tensor]:
-    """Random sources; joined in one text, vectors are random tokens in it, as CTranslate2 reads nothing else."""
+    """Return random sources, or with `joined` one text of equal length; its tokens also replace feature vectors."""
     generator = torch.Generator().manual_seed(1)
     lengths = [size.length] * size.texts + [size.features] * bool(size.features)
     texts = [torch.randint(FIRST, size.vocab_size - 1, (rows, length), generator=generator) for length in lengths]
@@ -110,10 +112,10 @@ def sources_of(size: Size, rows: int, device: str, joined: bool = False) -> dict
 
 
 def work(size: Size, combiner: str, beams: int) -> dict[str, float]:
-    """Arithmetic that cannot be avoided: 10^9 operations for a sentence, 10^9 parameters that a step reads.
+    """Return the minimal work of decoding: GFLOP per sentence, and 10^9 weights that each step reads.
 
-    The combiner is one of the paper's, or "concat": one encoder for all sources joined. With one beam it is also the
-    work of a forward pass in training.
+    The combiner is one of the paper's, or "concat", which is one encoder for the joined sources. With one beam, the
+    result is also the work of a forward pass in training.
     """
     d, f, n = size.d_model, size.ffn_dim, size.texts + bool(size.features)
     square, feed_forward = 2 * d * d, 4 * d * f
@@ -125,14 +127,14 @@ def work(size: Size, combiner: str, beams: int) -> dict[str, float]:
     encoder += size.decoder_layers * size.positions * 2 * square  # keys and values
     maps = 4 + {"concat": 2, "flat": 2, "hierarchical": 2 * n + 4}.get(combiner, 2 * n)
     linear = size.decoder_layers * (maps * square + feed_forward) + 2 * d * size.vocab_size
-    again = (n - 1) * 2 * square if combiner == "hierarchical" else 0  # keys and values of the other context vectors
+    again = (n - 1) * 2 * square if combiner == "hierarchical" else 0  # keys and values of further context vectors
     attended = size.decoder_layers * (4 * d * (size.positions + (size.steps + 1) / 2) + again)
     flop = encoder + size.steps * beams * (linear + attended)
     return {"gflop": flop / 1e9, "weights": linear / 2 / 1e9}
 
 
 def clocks(device: str) -> dict[str, float]:
-    """CPU seconds of this process and seconds on the wall, once the device has done all it was given."""
+    """Return the CPU time of this process and the wall-clock time after the device has finished its work."""
     if device != "cpu":
         torch.cuda.synchronize()
     return {"cpu": time.process_time(), "wall": time.perf_counter()}
@@ -141,11 +143,10 @@ def clocks(device: str) -> dict[str, float]:
 def interleave(
     runs: Mapping[str, Callable[[], Any]], rounds: int, device: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Time runs in one process: in every round once in the order given, and once in the reverse order.
+    """Time runs in one process, in every round once in the given order and once in reverse order.
 
     Returns:
-        What each returned in a first run that is not counted; and by name and clock ("cpu", "wall"), the mean seconds
-        of each round.
+        Name -> result of a first, untimed run; and name -> clock ("cpu", "wall") -> mean seconds of each round.
     """
     results = {name: run() for name, run in runs.items()}
     seconds: dict[str, Any] = {name: {"cpu": [], "wall": []} for name in runs}
@@ -163,13 +164,13 @@ def interleave(
 
 
 def peak_memory(run: Callable[[], Any], device: str) -> float:
-    """Most memory that a run holds beyond what is there before it, MiB: of a CPU's process, resident memory (Linux)."""
+    """Return the peak memory of a run beyond the memory in use before, in MiB; on a CPU, resident memory (Linux)."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     run()
     return (_status("VmHWM") - before) / 2**10
@@ -181,13 +182,13 @@ def _status(key: str) -> int:
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a new process, which holds nothing else."""
+    """Call a function in a new process without other data."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def parse(description: str | None, parts: Sequence[str], argv: Sequence[str] | None, **more: Any) -> Any:
-    """Read the command line, the options that all benchmarks have and more, and let torch use the threads it names."""
+    """Parse the command line with the common options and further options, and set the number of PyTorch's threads."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; default: all")
     options.add_argument("--size", nargs="+", choices=SIZES, default=["msmt"], help="default: msmt")
@@ -202,14 +203,14 @@ def parse(description: str | None, parts: Sequence[str], argv: Sequence[str] | N
         options.error(f"unknown PART {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     args.parts = args.parts or list(parts)
     args.argv = list(sys.argv[1:] if argv is None else argv)
-    # One thread's CPU time is what other processes disturb least.
+    # The CPU time of a single thread depends least on other processes.
     args.clock = "cpu" if args.device == "cpu" and args.threads == 1 else "wall"
     torch.set_num_threads(args.threads)
     return args
 
 
 def save(args: Any, script: str, part: str, name: str, **measured: Any) -> None:
-    """Write a record, and the page anew; `name` tells it from others of its part."""
+    """Write a record, and rewrite the page; `name` distinguishes the record from others of its part."""
     installed = [package for package in PACKAGES if find_spec(package.replace("-", "_"))]
     record = {
         "part": part,

@@ -1,11 +1,11 @@
-"""Memory and start-up time of encoded training data, in memory and in a file that processes share.
+"""Measure memory and start-up time of encoded training data, in memory and in a file that processes share.
 
     python benchmarks/encoded_data.py DATA [--copies 4] [--processes 1 4]
 
 DATA is a folder of Multi30k's text files (train.en, train.de, train.fr, train.cs). The lines are repeated `--copies`
-times, made different by a number. The page prints, for each number of processes, the memory that one process holds in
-addition to its imports (private, so that what processes share counts once, in the column `shared`), the time until
-the examples are there and the CPU time of that: in memory, stored at the first start, and stored at a later one.
+times, with a number that makes them different. For each number of processes and each way (in memory, stored at the
+first start, stored at a later start), the script prints the private and the shared memory of one process in addition
+to its imports, the time until the examples are available, and the CPU time of this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAYS = ("in memory", "stored, first start", "stored, later start")
 
 
 def kilobytes() -> dict[str, int]:
-    """Private and shared memory of this process, in kB."""
+    """Return the private and the shared memory of this process in kB."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     sizes = {name.rstrip(":"): int(size) for name, size, *_ in map(str.split, lines)}
     return {
@@ -34,14 +34,14 @@ def kilobytes() -> dict[str, int]:
 
 
 def worker(way: str, first: bool, folder: Path) -> None:
-    """Hold the examples in one process, and print what that takes.
+    """Load the examples in one process, and print the time and memory.
 
     Args:
         way: One of `WAYS`.
-        first: Whether this process reads the rows, where they are stored.
-        folder: Holds the data and the processor.
+        first: Whether this process encodes and stores the rows, if the way uses a file.
+        folder: Folder of the data and the processor.
     """
-    from datasets import Dataset  # noqa: F401  # imports are not counted
+    from datasets import Dataset  # noqa: F401  # imported before the measurement
 
     from hf_multisource import MultiSourceProcessor
     from hf_multisource.data.encoding import encode_rows
@@ -62,23 +62,23 @@ def worker(way: str, first: bool, folder: Path) -> None:
     seconds, cpu = time.perf_counter() - start, time.process_time() - worked
     touched = sum(len(examples[i]["labels"]) for i in range(0, len(examples), 7))
     print(json.dumps([seconds, cpu, touched]), flush=True)
-    sys.stdin.readline()  # all are there
+    sys.stdin.readline()  # wait until all processes have loaded the examples
     after = kilobytes()
     print(json.dumps({key: after[key] - before[key] for key in after}), flush=True)
     sys.stdin.readline()
 
 
 def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float, float]:
-    """Start processes that hold the examples at the same time.
+    """Start processes that load the examples, and measure their time and memory.
 
     Args:
         way: One of `WAYS`.
-        processes: How many.
-        folder: Holds the data and the processor.
+        processes: Number of processes.
+        folder: Folder of the data and the processor.
 
     Returns:
-        Of the process that took longest: seconds until it has its examples, and its CPU seconds. Of the last one,
-        which did not read the rows if there are several: private and shared memory, in MB.
+        Seconds until the slowest process has loaded the examples, and its CPU seconds; private and shared memory, in
+        MB, of the last process, which did not encode the rows if there are several processes.
     """
     environment = {**os.environ, "HF_HOME": str(folder / "cache"), "TOKENIZERS_PARALLELISM": "false"}
     running, times = [], []
@@ -87,7 +87,7 @@ def measure(way: str, processes: int, folder: Path) -> tuple[float, float, float
         running.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
-        if way != WAYS[0] and number == 0:  # the others wait for it
+        if way != WAYS[0] and number == 0:  # the other processes wait for the first
             times.append(json.loads(running[0].stdout.readline())[:2])  # type: ignore[union-attr]
     for process in running[len(times) :]:
         times.append(json.loads(process.stdout.readline())[:2])  # type: ignore[union-attr]

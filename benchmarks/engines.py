@@ -1,4 +1,4 @@
-"""Decoding whose steps run in ONNX Runtime, compared with our own steps, on a CPU.
+"""Compare decoding steps in ONNX Runtime with our own decoding steps on a CPU.
 
     python benchmarks/engines.py [--size msmt] [--beams 10] [--batch 1 16] [--rounds 3]
 
@@ -51,7 +51,7 @@ class DecodingStep(nn.Module):
 
     @staticmethod
     def _join(attention: Any) -> nn.Linear:
-        """Return the layers of queries, keys and values as one."""
+        """Join the linear layers of queries, keys and values into one layer."""
         layers = [attention.q_proj, attention.k_proj, attention.v_proj]
         has_bias = layers[0].bias is not None
         joined = nn.Linear(layers[0].in_features, 3 * layers[0].out_features, bias=has_bias)
@@ -76,10 +76,11 @@ class DecodingStep(nn.Module):
 
         Args:
             states: The embedded tokens.
-            mask: Added to the scores of self-attention: each beam sees its own earlier positions, as `BeamCache` says.
+            mask: Added to the self-attention scores, so that each beam attends to its own earlier positions (see
+                `BeamCache`).
             source_mask: Added to the scores of the attention to the sources.
-            cache: Keys and values of the earlier positions of all beams, of each layer in turn.
-            sources: Keys and values of the sources, of each layer in turn.
+            cache: Keys and values of the earlier positions of all beams, for each layer in turn.
+            sources: Keys and values of the sources, for each layer in turn.
 
         Shape:
             states (B * K, D), mask (B, 1, K, (S + 1) * K), source_mask (B, 1, 1, S'), cache (B, H, S * K, d),
@@ -112,18 +113,19 @@ class DecodingStep(nn.Module):
         return (linear(states, self.head.weight, self.bias), *new)
 
 
-#: Of the states, both masks, the cache and the keys and values of the sources: logits and the new cache.
+#: Function of a decoding step. Arguments: states, both masks, cache, keys and values of the sources. Returns logits and
+#: the new cache.
 Engine = Callable[[Tensor, Tensor, Tensor, list[Any], list[Tensor]], tuple[Tensor, list[Any]]]
 
 
 def names_of(layers: int) -> tuple[list[str], list[str], list[str]]:
-    """What the graph calls the keys and values: of the cache, of the sources, of the new cache."""
+    """Return the names in the graph of the keys and values of the cache, of the sources and of the new cache."""
     cache, sources, new = ([f"{kind}{i}" for i in range(2 * layers)] for kind in ("cache", "source", "new"))
     return cache, sources, new
 
 
 def export(step: DecodingStep, size: Size, path: Path) -> None:
-    """Write a step as a graph of ONNX, for any numbers of examples, beams and positions."""
+    """Export a step as an ONNX graph for any number of examples, beams and positions."""
     cache, sources, new = names_of(size.decoder_layers)
     width = size.d_model // size.heads
     held, seen = (
@@ -149,7 +151,7 @@ def export(step: DecodingStep, size: Size, path: Path) -> None:
 
 
 def quantise(path: Path) -> Path:
-    """Write a copy of a graph whose matrix products are in 8 bits, with one scale for each output of a layer."""
+    """Write a copy of a graph with 8-bit matrix products, with one scale for each output feature of a layer."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     made = path.with_stem(f"{path.stem}_int8")
@@ -159,12 +161,12 @@ def quantise(path: Path) -> Path:
 
 
 class OnnxRuntime:
-    """ONNX Runtime session of an exported step; it reads PyTorch's tensors without copying them.
+    """ONNX Runtime session of an exported step, which reads PyTorch's tensors without copying them.
 
     Args:
-        path: The graph.
-        layers: Layers of the decoder.
-        threads: Threads that it may use.
+        path: File of the graph.
+        layers: Number of decoder layers.
+        threads: Number of threads.
     """
 
     def __init__(self, path: Path, layers: int, threads: int) -> None:
@@ -184,7 +186,7 @@ class OnnxRuntime:
     ) -> tuple[Tensor, list[Any]]:
         cache_names, source_names, new_names = self.names
         given = {"states": states.contiguous(), "mask": mask.contiguous()}
-        if sources is not self.sources:  # of another batch
+        if sources is not self.sources:  # the sources of a new batch
             self.sources, self.source_mask = sources, source_mask.contiguous()
             given |= {"source_mask": self.source_mask, **dict(zip(source_names, sources, strict=True))}
         values = {name: self.wrap(tensor.numpy()) for name, tensor in given.items()}
@@ -200,7 +202,7 @@ class OnnxRuntime:
 
 
 def in_torch(step: Callable[..., tuple[Tensor, ...]]) -> Engine:
-    """Return a step that PyTorch computes, as an engine."""
+    """Return an engine that runs a step in PyTorch."""
 
     def run(
         states: Tensor, mask: Tensor, source_mask: Tensor, cache: list[Any], sources: list[Tensor]
@@ -212,20 +214,20 @@ def in_torch(step: Callable[..., tuple[Tensor, ...]]) -> Engine:
 
 
 class Decoding:
-    """`generate` of a model, in which an engine computes the decoder's steps from the second one on.
+    """Decoding with `generate`, in which an engine computes the decoder's steps from the second step on.
 
     Args:
         model: The model.
-        engine: The engine; None: the model's own step.
+        engine: The engine. With None, the model computes all steps.
     """
 
     def __init__(self, model: Any, engine: Engine | None) -> None:
         self.model = model
         self.engine = engine
-        self.cache: Any = None  # of the model, for the present batch
+        self.cache: Any = None  # key/value cache of the model for the current batch
         self.held: list[Any] = []  # keys and values of the decoder, as the engine returned them
         self.logits: Tensor | None = None
-        #: CPU seconds in the steps, of each call: the decoder's layers, the output layer, and its best tokens.
+        #: CPU seconds of each call in the steps (decoder layers, output layer and choice of the best tokens).
         self.spent: list[float] = []
 
     def __call__(self, batch: dict[str, Tensor], beams: int, steps: int) -> list[list[int]]:
@@ -263,14 +265,14 @@ class Decoding:
         return states  # the output layer reads the logits instead
 
     def _best_tokens(self, head: Any, bias: Any, states: Tensor, count: int, vocab_size: int) -> tuple[Tensor, Tensor]:
-        if self.logits is None:  # the first step
+        if self.logits is None:  # first step, which the model computes
             return vocabulary.best_tokens(head, bias, states, count, vocab_size)
         logits, self.logits = self.logits, None
         return vocabulary._best(logits, None, min(count, vocab_size))
 
 
 def contestants(size: Size, threads: int, folder: Path) -> tuple[dict[str, Decoding], dict[str, Any]]:
-    """All that are compared, and what `optimize_for_inference` chose for our own."""
+    """Return the compared ways of decoding, and the kernels that `optimize_for_inference` chose for our steps."""
     models = {name: our_model(size, "flat") for name in ("flat optimised", "flat int8")}
     step, path = DecodingStep(our_model(size, "flat")).eval(), folder / "step.onnx"
     export(step, size, path)
@@ -283,7 +285,7 @@ def contestants(size: Size, threads: int, folder: Path) -> tuple[dict[str, Decod
 
 
 def measure(size: Size, beams: int, batch: int, runs: dict[str, Decoding], rounds: int) -> dict[str, Any]:
-    """Time all contestants on one batch; by name, seconds, CPU seconds in the steps, number of equal texts."""
+    """Time all ways on one batch; return seconds, CPU seconds in the steps and number of equal texts by name."""
     inputs = sources_of(size, batch, "cpu")
     for run in runs.values():
         run.spent.clear()

@@ -1,4 +1,4 @@
-"""The drawing that opens docs/results/performance.md: sentences a second, of ours and of what one would use instead.
+"""Draw the figure of docs/results/performance.md: sentences per second of our models and of alternatives.
 
 Needs matplotlib (the extra `plots`).
 """
@@ -13,8 +13,8 @@ from typing import Any
 from hf_multisource.evaluation.plots import save_figure
 
 Record = Mapping[str, Any]
-SIZE, BEAMS = "msmt", 10  # of the records that are drawn, on one thread of a CPU
-# Who is drawn, from top to bottom: what the axis calls them, and a colour (Okabe & Ito 2008) for those that are alike.
+SIZE, BEAMS = "msmt", 10  # model size and beams of the drawn records, which were measured on one thread of a CPU
+# Name in the records -> label and color of the bars, from top to bottom. Similar bars share a color (Okabe & Ito 2008).
 OTHERS, EXACT, EIGHT_BITS = "#999999", "#0072B2", "#56B4E9"
 BARS = {
     "HF": ("Marian", OTHERS),
@@ -27,18 +27,18 @@ BARS = {
     "serial optimised": ("serial, optimised", EXACT),
     "serial int8": ("serial, 8 bits", EIGHT_BITS),
 }
-WIDTH, HEIGHT, POINTS, DPI = 9.0, 3.2, 9, 200  # inches, inches, size of letters, pixels an inch
+WIDTH, HEIGHT, POINTS, DPI = 9.0, 3.2, 9, 200  # width and height in inches, font size in points, pixels per inch
 
 
 def records_of_figure(records: Sequence[Record]) -> list[Record]:
     """Choose the records that are drawn.
 
     Args:
-        records: As `common.save` writes them.
+        records: Records of `common.save`.
 
     Returns:
-        Those of decoding at `SIZE` and `BEAMS` on one thread of a CPU, of one machine, by batch; none if several
-        machines have such records.
+        The records of decoding at `SIZE` and `BEAMS` on one thread of a CPU, sorted by batch size. The list is empty if
+        several machines have such records.
     """
     wanted = {"part": "speed", "size": SIZE, "beams": BEAMS, "threads": 1, "device": "cpu"}
     chosen = [one for one in records if all(one.get(key) == value for key, value in wanted.items())]
@@ -51,10 +51,10 @@ def speeds(record: Record) -> dict[str, float]:
     """Compute the speed that each bar of the figure shows.
 
     Args:
-        record: One of `records_of_figure`.
+        record: A record of `records_of_figure`.
 
     Returns:
-        Sentences per second of CPU time by name, in the order of the bars; those that were not measured are left out.
+        Name -> sentences per second of CPU time, in the order of the bars. Bars that were not measured are left out.
     """
     runs, clock = record["runs"], record["clock"]
     return {name: record["batch"] / statistics.median(runs[name]["seconds"][clock]) for name in BARS if name in runs}
@@ -64,7 +64,7 @@ def draw_speed(records: Sequence[Record], path: Path) -> Path:
     """Draw one panel of bars for each batch size.
 
     Args:
-        records: Any records; those that the figure does not show are ignored.
+        records: Records, of which the figure shows some.
         path: The PNG file to write.
 
     Returns:
@@ -76,10 +76,10 @@ def draw_speed(records: Sequence[Record], path: Path) -> Path:
 
 
 def make_figure(records: Sequence[Record]) -> Any:
-    """Draw the panels side by side. The scale of each starts at 0 and depends on its own values only.
+    """Draw the panels side by side, each with its own scale that starts at 0.
 
     Args:
-        records: Those of the figure.
+        records: The records of the figure.
 
     Returns:
         A matplotlib figure.
@@ -98,5 +98,5 @@ def make_figure(records: Sequence[Record]) -> Any:
         panel.set_xticks([])
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(axis="y", length=0)
-    panels[0].invert_yaxis()  # of all: they share it
+    panels[0].invert_yaxis()  # inverts all panels, which share the axis
     return figure

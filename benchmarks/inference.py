@@ -1,21 +1,22 @@
-"""Decoding, ours and what one would use instead: time, memory, the distance from what the machine can do.
+"""Compare decoding with our models and with alternatives: time, memory, and distance from the limits of the machine.
 
     python benchmarks/inference.py [floor] [speed] [memory] [scaling] [trained] [--size msmt mmt] [--beams 10]
                                    [--batch 1 16 32] [--combiners serial flat] [--device cuda] [--threads 2]
                                    [--rounds 3] [--full] [--checkpoint RUN ...] [--data FOLDER] [--limit 256]
 
-    floor      the fastest product of matrices, and the bandwidth of the memory
-    speed      all models on the same random sources, in one process; whether they find the same
-    memory     the peak beyond the weights, each in a process of its own, at the largest batch
-    scaling    cost against sources, their length, beams and batch; --full: more points, for a GPU or a long night
-    trained    checkpoints on the sentences of their recipe's test set (or DATA's), with their real stops
+    floor      limits of the machine: the fastest matrix product, and the memory bandwidth
+    speed      all models on the same random sources, in one process; also compares the hypotheses
+    memory     peak memory beyond the weights at the largest batch, for each model in a separate process
+    scaling    time for several numbers of sources, lengths, beams and batch sizes; --full: more points, which takes
+               hours on a CPU
+    trained    checkpoints on the sentences of their recipe's test set (or DATA's), with the real ends of sentences
 
-The opponents read the sources joined into one text: "HF", stock Marian; "HF tuned", the same with
+The alternatives read the sources joined into one text. "HF" is Marian of Transformers; "HF tuned" is the same with
 `torch.backends.mkldnn.matmul.fp32_precision = "bf16"` (on CPUs without AMX it computes in float32, by oneDNN); and
-CTranslate2 with Marian's very weights, if it is installed (`pip install ctranslate2`). "concat" is Marian's weights in
-our code. Of ours, NAME is plain `generate`; "NAME unfolded" has `fold_beams=False`, the slow path; "NAME optimised" and
-"NAME int8" ran `optimize_for_inference`. On a CPU, the command ends with an error if one that is exact finds other
-tokens than the slow path, near-ties aside.
+CTranslate2 has the same weights as Marian, if it is installed (`pip install ctranslate2`). "concat" has Marian's
+weights in our code. For our models, NAME is plain `generate`; "NAME unfolded" has `fold_beams=False`, the slow path;
+"NAME optimised" and "NAME int8" use `optimize_for_inference`. On a CPU, the command ends with an error if an exact
+variant finds other tokens than the slow path, except for near-ties.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ Rows = list[list[int]]
 Scales = dict[str, tuple[int, ...]]
 PARTS = ("floor", "speed", "memory", "scaling", "trained")
 OURS = ("concat", *PAPER)
-NEAR = 1e-4  # difference of scores, nats a token, of hypotheses that count as equally good
+NEAR = 1e-4  # nats per token; hypotheses whose scores differ by less count as equally good
 COMPUTE_TYPES = {"cpu": ("float32", "int8"), "cuda": ("bfloat16", "int8_bfloat16")}
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 VARIANTS = {"cpu": ("unfolded", "", "optimised", "int8"), "cuda": ("unfolded", "", "optimised")}
-FLOOR = {"cpu": 2048, "cuda": 8192}  # rows of the matrices
-# Values that one quantity takes while the others stay.
+FLOOR = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices for measuring the fastest product
+# Values of each quantity, which is varied while the others are fixed.
 FEW: Scales = {"texts": (1, 4, 8), "length": (25, 100, 400), "beams": (1, 10, 20), "batch": (1, 4, 16)}
 FULL: Scales = {"texts": tuple(range(1, 9)), "length": (25, 50, 100, 200, 400, 800)}
 FULL |= {"beams": (1, 2, 5, 10, 20), "batch": (1, 4, 16, 64, 256)}
@@ -70,7 +71,7 @@ FULL |= {"beams": (1, 2, 5, 10, 20), "batch": (1, 4, 16, 64, 256)}
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting in which all are compared: the size, the search, the batch, the machine."""
+    """Setting of a comparison: model size, beams, batch size, device and threads."""
 
     size: Size
     beams: int
@@ -80,7 +81,7 @@ class Cell:
 
 
 def competitors(combiners: Sequence[str], device: str) -> list[str]:
-    """Names of all that are compared; says so where CTranslate2 is not among them."""
+    """Return the names of all compared variants; print a message if CTranslate2 is not installed."""
     names = ["HF", "HF tuned"] if device == "cpu" else ["HF"]
     if find_spec("ctranslate2"):
         names += [f"CTranslate2 {kind}" for kind in COMPUTE_TYPES[device]]
@@ -90,7 +91,7 @@ def competitors(combiners: Sequence[str], device: str) -> list[str]:
 
 
 def convert(size: Size, folder: Path) -> None:
-    """Write Marian of this size as CTranslate2 reads it; a token's text is its number."""
+    """Convert Marian of this size to CTranslate2; the text of a token is its id."""
     from ctranslate2.converters import TransformersConverter
 
     class Words:
@@ -109,7 +110,7 @@ def convert(size: Size, folder: Path) -> None:
 
 @cache
 def load_translator(folder: Path, compute_type: str, device: str, threads: int) -> Any:
-    """CTranslate2's model."""
+    """Load the model in CTranslate2."""
     import ctranslate2
 
     return ctranslate2.Translator(
@@ -119,7 +120,7 @@ def load_translator(folder: Path, compute_type: str, device: str, threads: int) 
 
 @cache
 def load(name: str, size: Size, device: str) -> tuple[Any, list[str]]:
-    """A model, and what `optimize_for_inference` chose for it."""
+    """Return a model, and the kernels that `optimize_for_inference` chose for it."""
     kind, _, variant = name.partition(" ")
     if kind == "HF":
         model = marian(size)
@@ -133,7 +134,7 @@ def load(name: str, size: Size, device: str) -> tuple[Any, list[str]]:
 
 @contextmanager
 def tuned() -> Iterator[None]:
-    """Products of float32 matrices by oneDNN, as a user of Transformers can ask for."""
+    """Compute products of float32 matrices by oneDNN, with a setting that is available to users of Transformers."""
     backend: Any = torch.backends.mkldnn
     matmul = backend.matmul
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
@@ -144,13 +145,13 @@ def tuned() -> Iterator[None]:
 
 
 def batch_for(name: str, cell: Cell) -> dict[str, Tensor]:
-    """The sources, as a model reads them."""
+    """Return the sources in the form that a model reads."""
     batch = sources_of(cell.size, cell.batch, cell.device, joined=not name.startswith(PAPER))
     return {key: tensor.to(DTYPES[cell.device]) if "features" in key else tensor for key, tensor in batch.items()}
 
 
 def search(name: str, cell: Cell, folder: Path) -> Callable[[], Rows]:
-    """A function that decodes the batch of a cell, and gives the token ids of the best hypotheses."""
+    """Return a function that decodes the batch of a cell and returns the token ids of the best hypotheses."""
     batch = batch_for(name, cell)
     kind, _, variant = name.partition(" ")
     if kind == "CTranslate2":
@@ -177,7 +178,7 @@ def search(name: str, cell: Cell, folder: Path) -> Callable[[], Rows]:
 
 @torch.inference_mode()
 def scores(model: Any, batch: Mapping[str, Tensor], rows: Rows) -> Tensor:
-    """Mean log-probability of the tokens of each hypothesis, nats."""
+    """Return the mean log-probability per token of each hypothesis, in nats."""
     ids = torch.tensor(rows, device=model.device)
     start = torch.full_like(ids[:, :1], model.config.decoder_start_token_id)
     logits = model(**batch, decoder_input_ids=torch.cat([start, ids[:, :-1]], dim=1)).logits
@@ -185,7 +186,7 @@ def scores(model: Any, batch: Mapping[str, Tensor], rows: Rows) -> Tensor:
 
 
 def compare(name: str, found: Mapping[str, Rows], cell: Cell) -> dict[str, int]:
-    """Compare hypotheses with those of the slow path; an exact competitor that finds others is an error."""
+    """Compare hypotheses with those of the slow path; exit with an error if an exact variant finds others."""
     kind, _, variant = name.partition(" ")
     reference = f"{kind} unfolded" if kind in PAPER else "HF"
     pairs = list(zip(found[name], found[reference], strict=True))
@@ -202,7 +203,7 @@ def compare(name: str, found: Mapping[str, Rows], cell: Cell) -> dict[str, int]:
 
 
 def measure_floor(device: str, clock: str) -> dict[str, Any]:
-    """The fastest product of square matrices, GFLOP/s by kind, and of a copy in memory, GB/s."""
+    """Measure the speed of matrix products by data type, in GFLOP/s, and the memory bandwidth, in GB/s."""
     n = FLOOR[device]
     matrix, source = torch.rand(n, n, device=device), torch.rand(16 * n * n, device=device)
     half, target = matrix.bfloat16(), torch.empty_like(source)
@@ -218,7 +219,7 @@ def measure_floor(device: str, clock: str) -> dict[str, Any]:
 
 
 def measure_speed(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
-    """Time all competitors and compare what they find; by name, everything about them."""
+    """Time all variants and compare their hypotheses; return the measurements by name."""
     found, seconds = interleave({name: search(name, cell, folder) for name in names}, rounds, cell.device)
     runs = {}
     for name in names:
@@ -230,14 +231,14 @@ def measure_speed(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -
 
 
 def measure_memory(name: str, cell: Cell, folder: Path) -> float:
-    """Peak beyond the weights, MiB; to be called in a process of its own."""
+    """Return the peak memory beyond the weights in MiB; must be called in a new process."""
     torch.set_num_threads(cell.threads)
-    search(name, replace(cell, batch=1), folder)()  # whatever is loaded once
+    search(name, replace(cell, batch=1), folder)()  # warm-up, so that one-time allocations are not counted
     return peak_memory(search(name, cell, folder), cell.device)
 
 
 def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
-    """Time some of the competitors, once forwards and once backwards, with one quantity varied at a time."""
+    """Time some of the variants in one round, varying one quantity at a time."""
     names = ("HF", "flat", "serial", "serial optimised")
     points: list[Any] = []
     known: dict[Cell, Any] = {}
@@ -254,7 +255,7 @@ def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
 
 
 def measure_trained(run: str, args: Any) -> dict[str, Any]:
-    """Decode real sentences with one checkpoint, in all our ways; by name, seconds and how many texts are the same."""
+    """Decode real sentences with all variants of a checkpoint; return seconds and number of equal texts by name."""
     data = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
     rows = data.model_rows(split.rows)
@@ -280,7 +281,7 @@ def measure_trained(run: str, args: Any) -> dict[str, Any]:
 
 
 def measure_size(name: str, folder: Path, args: Any) -> None:
-    """Everything that is measured at one size."""
+    """Run all measurements for one model size."""
     size, names = SIZES[name], competitors(args.combiners, args.device)
     if find_spec("ctranslate2"):
         convert(size, folder)
@@ -292,7 +293,8 @@ def measure_size(name: str, folder: Path, args: Any) -> None:
             save(args, "inference", "speed", label, **facts, runs=measure_speed(cell, names, args.rounds, folder))
         if "memory" in args.parts and batch == max(args.batch):
             load.cache_clear()
-            seen = [one for one in names if args.device == "cpu" or not one.startswith("CTranslate2")]  # by torch
+            # PyTorch cannot measure the GPU memory of CTranslate2.
+            seen = [one for one in names if args.device == "cpu" or not one.startswith("CTranslate2")]
             found = {one: in_child(measure_memory, one, cell, folder) for one in seen if one != "HF tuned"}
             save(args, "inference", "memory", label, **facts, mebibytes=found)
     load.cache_clear()

@@ -1,8 +1,8 @@
-"""docs/results/performance.md, made from the records in docs/results/performance/ and the notes.md there.
+"""Write docs/results/performance.md from the records and the notes.md in docs/results/performance/.
 
-No figure of a table is typed by hand. The first paragraph of the notes opens the page; the drawing of `figure.py`
-follows, where there are records for it. Records of other machines with older code are in the folder `archive`, with
-notes of their own, from which docs/results/performance_archive.md is made.
+All numbers in the tables come from the records. The first paragraph of the notes opens the page; the figure of
+`figure.py` follows if there are records for it. Records of other machines with older code are in the folder `archive`,
+with separate notes, from which docs/results/performance_archive.md is made.
 
     python benchmarks/page.py
 """
@@ -23,11 +23,11 @@ from hf_multisource.evaluation.tables import format_table
 Record = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
 RESULTS = Path("docs/results/performance")
-ORDER = ("size", "threads", "beams", "batch")  # of the records of one part
+ORDER = ("size", "threads", "beams", "batch")  # keys by which the records of a part are sorted
 MAKERS = "`python benchmarks/inference.py` and `python benchmarks/train_step.py` make them"
-OWN_ENGINES = ("flat optimised", "flat int8")  # which other engines are compared with
+OWN_ENGINES = ("flat optimised", "flat int8")  # our variants, with which other engines are compared
 DEVICES = {"cpu": ("On a CPU", MAKERS), "cuda": ("On a GPU", "`benchmarks/gpu.md` has the commands")}
-ARCHIVE = "archive"  # in the folder of the records
+ARCHIVE = "archive"  # name of the subfolder for records of other machines
 TITLE = """\
 <!-- Made by `python benchmarks/page.py` from what lies in {folder}/. Do not edit. -->
 # {title}
@@ -61,12 +61,12 @@ column "CPU ms a step" is the time of the decoder's layers, the output layer, an
 
 
 def middle(run: Record, clock: str) -> float:
-    """Median seconds."""
+    """Return the median of the measured seconds."""
     return statistics.median(run["seconds"][clock])
 
 
 def over(runs: Record, reference: str, name: str, clock: str) -> str:
-    """How long the reference takes in times of a run: median, least and most of the rounds; "" if it is not there."""
+    """Return the speed-up over a reference: median, minimum and maximum of the rounds; "" without the reference."""
     if reference not in runs:
         return ""
     pairs = zip(runs[reference]["seconds"][clock], runs[name]["seconds"][clock], strict=True)
@@ -75,24 +75,24 @@ def over(runs: Record, reference: str, name: str, clock: str) -> str:
 
 
 def fastest(floor: Record, kind: str) -> float:
-    """GFLOP/s of the fastest product of matrices of a kind of numbers; without a measurement, no limit."""
+    """Return the GFLOP/s of the fastest matrix product of a data type; infinity without a measurement."""
     return max((value for name, value in floor.get("gflops", {}).items() if name.startswith(kind)), default=math.inf)
 
 
 def of_floor(record: Record, floor: Record) -> Table:
-    """What the machine can do."""
+    """Return the table of the machine's limits."""
     lines = [[f"product of matrices, {name}", f"{value:,.0f} GFLOP/s"] for name, value in record["gflops"].items()]
     return ["at most", plural(record["threads"])], [*lines, ["copy in memory", f"{record['bandwidth']:.0f} GB/s"]]
 
 
 def of_speed(record: Record, floor: Record) -> Table:
-    """All competitors in one setting."""
+    """Return the table of the speed of all variants in one setting."""
     runs, clock, lines = record["runs"], record["clock"], []
     opponents = [name for name in runs if name == "HF" or name.startswith("CTranslate2")]
     kind, width = ("float32", 4) if record["device"] == "cpu" else ("bfloat16", 2)
     for name, run in runs.items():
         seconds, same, far = middle(run, clock), run["same"], ""
-        if floor and "int8" not in name:  # whose products are faster than those that were measured
+        if floor and "int8" not in name:  # int8 products are faster than the measured limit
             reading = record["steps"] * run["weights"] * width / floor["bandwidth"]
             far = f"{seconds / max(run['gflop'] * record['batch'] / fastest(floor, kind), reading):.1f}×"
         compared = [over(runs, opponent, name, clock) for opponent in opponents]
@@ -101,7 +101,7 @@ def of_speed(record: Record, floor: Record) -> Table:
 
 
 def of_engines(record: Record, floor: Record) -> Table:
-    """Other engines for the steps of the decoder."""
+    """Return the table of other engines for the decoder's steps."""
     runs, clock, lines = record["runs"], record["clock"], []
     for name, run in runs.items():
         compared = [over(runs, own, name, clock) for own in OWN_ENGINES]
@@ -111,14 +111,14 @@ def of_engines(record: Record, floor: Record) -> Table:
 
 
 def of_memory(record: Record, floor: Record) -> Table:
-    """Memory beyond the weights."""
+    """Return the table of peak memory beyond the weights."""
     found = record["mebibytes"]
     lines = [[name, f"{value:,.0f}", f"{value / found['HF']:.2f}×"] for name, value in found.items()]
     return ["", "peak beyond the weights, MiB", "of HF's"], lines
 
 
 def of_scaling(record: Record, floor: Record) -> Table:
-    """Cost as one quantity grows."""
+    """Return the table of time per sentence as one quantity grows."""
     lines = []
     for point in record["points"]:
         costs = (1000 * middle(run, record["clock"]) / point["batch"] for run in point["runs"].values())
@@ -127,7 +127,7 @@ def of_scaling(record: Record, floor: Record) -> Table:
 
 
 def of_trained(record: Record, floor: Record) -> Table:
-    """A trained checkpoint on real sentences."""
+    """Return the table of a trained checkpoint on real sentences."""
     runs, clock, lines = record["runs"], record["clock"], []
     for name, run in runs.items():
         speed = run["same"]["of"] / middle(run, clock)
@@ -136,7 +136,7 @@ def of_trained(record: Record, floor: Record) -> Table:
 
 
 def of_step(record: Record, floor: Record) -> Table:
-    """A step of training."""
+    """Return the table of a training step."""
     runs, clock, lines = record["runs"], record["clock"], []
     for name, run in runs.items():
         kind, _, half = name.partition(" ")
@@ -148,19 +148,19 @@ def of_step(record: Record, floor: Record) -> Table:
 
 
 def of_update(record: Record, floor: Record) -> Table:
-    """An update of a recipe for CPUs."""
+    """Return the table of an update of a recipe for CPUs."""
     runs, clock = record["runs"], record["clock"]
-    peak, lines = fastest(floor, "bfloat16"), []  # which computes products in float32, too, as `fast_products` asks
+    peak, lines = fastest(floor, "bfloat16"), []  # `fast_products` also computes float32 products in bfloat16
     for name, run in runs.items():
         seconds, ratio = middle(run, clock), over(runs, "everything computed", name, clock)
-        work = run.get("gflop")  # records of 2026-11-23 and before lack it
+        work = run.get("gflop")  # missing in records up to 2026-11-23
         used = [f"{work:.1f}", f"{work / seconds / peak:.0%}"] if work else ["", ""]
         lines.append([name, f"{seconds:.3f}", ratio, *used])
     return ["", "seconds", "over everything computed", "GFLOP", "of the bfloat16 peak"], lines
 
 
 def of_loss(record: Record, floor: Record) -> Table:
-    """The two ways to compute the loss."""
+    """Return the table of the two ways to compute the loss."""
     runs, lines = record["runs"], []
     for name, run in runs.items():
         share = run["mebibytes"] / runs["full logits"]["mebibytes"]
@@ -171,22 +171,22 @@ def of_loss(record: Record, floor: Record) -> Table:
 
 
 def of_padding(record: Record, floor: Record) -> Table:
-    """Padding of batches."""
+    """Return the table of the share of padding in batches."""
     lines = [[names, *(f"{share:.1%}" for share in shares.values())] for names, shares in record["shares"].items()]
     return ["sources", "at random", "`LengthBucketSampler`"], lines
 
 
 def sameness(same: Record) -> str:
-    """How many hypotheses are those of the slow path."""
+    """Return in words how many hypotheses are equal to those of the slow path."""
     return f"{same['identical']} of {same['of']}" + (f" + {same['near']} as good" if same.get("near") else "")
 
 
 def plural(threads: int) -> str:
-    """A number of threads."""
+    """Return a number of threads in words."""
     return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
-# By part: what the section is called, what one of its records is called, and how it is shown.
+# Part -> title of its section, title of a record, and function that makes the table.
 PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
     "floor": ("What the machine can do", "", of_floor),
     "speed": ("Decoding", "{size}, beam {beams}, batch {batch}, {threads}", of_speed),
@@ -202,7 +202,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
 
 
 def sections(records: Sequence[Record]) -> list[str]:
-    """What was measured on one machine, part by part."""
+    """Return the sections with the measurements on one machine, part by part."""
     page: list[str] = []
     floors = {record["threads"]: record for record in records if record["part"] == "floor"}
     for part, (section, label, tabulate) in PARTS.items():
@@ -225,11 +225,11 @@ def render(
     """Return a page.
 
     Args:
-        records: As `common.save` writes them.
-        notes: Their first paragraph opens the page.
+        records: Records of `common.save`.
+        notes: Notes in Markdown; the first paragraph opens the page.
         title: The page's title.
         folder: The folder of the records, relative to the page.
-        figure: Name of the drawing, which is of the records; "" if there is none.
+        figure: File name of the figure; "" if there is no figure.
 
     Returns:
         The page.
@@ -255,10 +255,10 @@ def render(
 
 
 def write_page(folder: Path) -> Path:
-    """Make the page anew from all records in a folder, and the drawing where matplotlib is installed.
+    """Rewrite the page from all records in a folder, and the figure if matplotlib is installed.
 
     Args:
-        folder: The folder. The page and the drawing stand beside it.
+        folder: The folder. The page and the figure are written next to it.
 
     Returns:
         The page.
@@ -272,10 +272,10 @@ def write_page(folder: Path) -> Path:
 
 
 def write_archive(folder: Path) -> Path:
-    """Make the page of the records of other machines, with older code, anew.
+    """Rewrite the page of the records of other machines with older code.
 
     Args:
-        folder: The folder of all records, beside which the page stands.
+        folder: The folder of all records. The page is written next to it.
 
     Returns:
         The page.
@@ -287,12 +287,12 @@ def write_archive(folder: Path) -> Path:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of a folder, in the order of their names."""
+    """Read all records of a folder in the order of their names."""
     return [read_result(path) for path in sorted(folder.glob("*/*/*.json"))]
 
 
 def read_notes(folder: Path) -> str:
-    """The notes in a folder; "" if there are none."""
+    """Read the notes in a folder; "" if there are no notes."""
     notes = folder / "notes.md"
     return notes.read_text("utf-8") if notes.exists() else ""
 

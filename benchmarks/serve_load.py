@@ -1,14 +1,14 @@
-"""Put load on a running `hf-multisource serve`: is every request answered with its own translations, is memory flat?
+"""Load test of a running `hf-multisource serve`: check that all translations are correct and memory does not grow.
 
     hf-multisource serve runs/mine --port 8000 &
     python benchmarks/serve_load.py http://127.0.0.1:8000 --clients 64 --minutes 10
 
-First, one client has some rows translated alone. Then all clients ask for random ones of these rows at once, one to
-four in a request. Some requests are bad, which must be answered by status 422 and the name of the field, and some
-clients disconnect before the answer. After status 503, a client waits as it is told and asks again. Printed is one JSON
-object: how many of the rows are translated, how many requests were sent, answered, refused for a while, lost, and
-answered with other translations than alone, the seconds until the answer, and the memory of the service after a quarter
-of the time and at the end.
+First, one client translates some rows, one per request. Then all clients request random rows of these concurrently,
+one to four per request. Some requests are invalid and must be answered with status 422 and the name of the field, and
+some clients disconnect before the response. After status 503, a client waits for the time in Retry-After and sends the
+request again. The script prints a JSON object with the number of translated rows; the numbers of requests that were
+sent, answered, temporarily refused, lost, and answered with other translations than the first time; the seconds until
+the response; and the memory of the service after a quarter of the time and at the end.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 WORDS = "open close file window settings the of all new old not a in page print save".split()  # noqa: SIM905
-ROWS = 48  # different rows
+ROWS = 48  # number of different rows
 BAD = {"sources": {"no such source": "a"}}
-BAD_SHARE, RUDE_SHARE = 0.05, 0.05  # of the requests
-TOLERANCE = 1e-3  # of a score: sums over padded batches differ in their last digits
-SECONDS = 120.0  # after which a request counts as lost
+BAD_SHARE, RUDE_SHARE = 0.05, 0.05  # shares of invalid requests, and of requests whose client disconnects
+TOLERANCE = 1e-3  # largest difference of equal scores; rounding depends on the padding of the batch
+SECONDS = 120.0  # seconds after which a request counts as lost
 RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
 
 
 @dataclass
 class Load:
-    """Clients of one service, and what they have seen.
+    """Clients of a service, with their counts and measurements.
 
     Args:
         address: Address of the service, such as "http://127.0.0.1:8000".
-        token: Token of the requests; "": none.
+        token: Token of the requests; "" sends no token.
         counts: Number of requests by outcome.
         seconds: Seconds until the answer of each request that was answered by status 200.
         problems: The first unexpected answers.
@@ -59,17 +59,17 @@ class Load:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection to the service."""
+        """Open a connection to the service."""
         parts = urlsplit(self.address)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=SECONDS)
 
     def headers(self) -> dict[str, str]:
-        """The headers of a request."""
+        """Return the headers of a request."""
         token = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return {"Content-Type": "application/json", **token}
 
     def get(self, path: str) -> str:
-        """The body of a page."""
+        """Return the body of the response to a GET request."""
         connection = self.connect()
         connection.request("GET", path, headers=self.headers())
         body = connection.getresponse().read().decode()
@@ -77,12 +77,12 @@ class Load:
         return body
 
     def memory(self) -> float:
-        """Resident memory of the service, in MiB."""
+        """Return the resident memory of the service in MiB."""
         found = RESIDENT.search(self.get("/metrics"))
         return round(float(found[1]) / 2**20, 1) if found else 0.0
 
     def post(self, connection: http.client.HTTPConnection, body: Any) -> tuple[int, Any, str]:
-        """Status, content and Retry-After of the answer to a request for translations."""
+        """Send a translation request; return status, content and Retry-After of the response."""
         connection.request("POST", "/translate", json.dumps(body), self.headers())
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read()), answer.headers.get("Retry-After", "1")
@@ -95,7 +95,7 @@ class Load:
                 self.problems.append(problem)
 
     def client(self, seed: int, rows: Sequence[Any], alone: Sequence[Any], end: float, requests: int) -> None:
-        """Send requests one after the other until the time or the number of requests is reached."""
+        """Send requests one after the other until the end time or the number of requests is reached."""
         rng = random.Random(seed)
         connection = self.connect()
         for _ in range(requests):
@@ -119,7 +119,7 @@ class Load:
         connection.close()
 
     def ask(self, connection: http.client.HTTPConnection, rows: Sequence[Any], alone: Sequence[Any]) -> None:
-        """Ask for translations, again after status 503, and compare them with those of the rows alone."""
+        """Request translations, retrying after status 503, and compare them with the first translations of the rows."""
         began = time.monotonic()
         while (answer := self.post(connection, {"sources": rows}))[0] == 503:
             self.count("again")
@@ -135,7 +135,7 @@ class Load:
             self.count("different", f"{content['translations']} in place of {alone}")
 
     def leave(self, rows: Sequence[Any]) -> None:
-        """Send a request and disconnect before the answer."""
+        """Send a request, and disconnect before the response."""
         connection = self.connect()
         connection.request("POST", "/translate", json.dumps({"sources": rows}), self.headers())
         if connection.sock is not None:
@@ -145,7 +145,7 @@ class Load:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two translations of a row are equal but for rounding."""
+    """Return whether two translations of a row are equal except for rounding."""
     if len(one["candidates"]) != len(other["candidates"]) or one["refused"] != other["refused"]:
         return False
     pairs = zip(one["candidates"], other["candidates"], strict=True)
@@ -156,14 +156,14 @@ def run(address: str, *, token: str = "", clients: int = 64, minutes: float = 10
     """Put load on a service.
 
     Args:
-        address: Its address.
-        token: Its token; "": none.
+        address: Address of the service.
+        token: Token of the service; "" sends no token.
         clients: Number of clients.
         minutes: Minutes of load.
         requests: Largest number of requests of a client.
 
     Returns:
-        What was seen, as the script prints it.
+        The JSON object that the script prints.
     """
     load, rng = Load(address, token), random.Random(0)
     sources = json.loads(load.get("/languages"))["sources"]

@@ -1,16 +1,17 @@
-"""Training, ours and stock Marian on the joined sources: time of a step, memory of the loss, padding.
+"""Compare training of our models and of Transformers' Marian on the joined sources: step time, loss memory, padding.
 
     python benchmarks/train_step.py [step] [update] [loss] [padding] [--size msmt] [--batch 24]
                                     [--device cuda] [--threads 2] [--rounds 3] [--data data/multi30k]
 
     step       forward, label-smoothed cross-entropy, backward and AdamW; in float32 and under bfloat16 autocast
-    update     on a CPU, a whole update of two recipes for CPUs, and the same with everything computed: padding, absent
-               sources, matrix products by PyTorch's BLAS library, a random number for each state of dropout
+    update     on a CPU, a whole update of two recipes for CPUs, with and without the savings for CPUs ("everything
+               computed": padding, absent sources, matrix products by PyTorch's BLAS library, and a random number for
+               each element in dropout)
     loss       label-smoothed cross-entropy over all logits, and by `linear_cross_entropy`: time, and peak memory in a
-               process of its own; on a GPU under bfloat16 autocast
-    padding    how much of a batch of DATA's training text is padding: drawn at random, and by `LengthBucketSampler`
+               separate process; on a GPU under bfloat16 autocast
+    padding    share of padding in batches of DATA's training text, drawn at random and by `LengthBucketSampler`
 
-Marian's encoder reads as many positions as all our encoders, each with weights of its own, read together.
+Marian's encoder reads as many positions as all our encoders, which have separate weights, read together.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ PARTS = ("step", "update", "loss", "padding")
 SMOOTHING = 0.1
 COMBINERS = ("flat", "serial")
 LANGUAGES = ("en", "de", "fr", "cs")
-BATCH = 32  # sentences whose padding is counted
-LONG = 100  # tokens to predict for every sentence of a batch, where the loss is measured alone
+BATCH = 32  # sentences per batch whose padding is counted
+LONG = 100  # target tokens per sentence of a batch in the part `loss`
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "full logits": lambda states, weight, labels: cross_entropy(
         linear(states, weight).float(), labels, label_smoothing=SMOOTHING, reduction="sum"
@@ -74,16 +75,16 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Update:
-    """An update of a recipe for CPUs: its model, and texts of the lengths and the gaps of its data.
+    """Model and data statistics of a recipe for CPUs, for measuring an update.
 
     Args:
-        shares: Of each source, the share of the examples that have it.
-        lengths: Least and largest length of a text, in tokens.
-        d_model: Width; the feed-forward layers are four times as wide.
-        vocab_size: Tokens of the joint vocabulary.
-        dropout: Dropout.
-        bf16: Whether bfloat16 autocast is on.
-        bucketed: Whether texts of a batch are of about the same length.
+        shares: Share of the examples that have each source.
+        lengths: Smallest and largest length of a text, in tokens.
+        d_model: Hidden size; the feed-forward layers are four times as wide.
+        vocab_size: Number of tokens of the joint vocabulary.
+        dropout: Dropout probability.
+        bf16: Whether to use bfloat16 autocast.
+        bucketed: Whether the texts of a batch have about the same length.
     """
 
     shares: tuple[float, ...]
@@ -95,17 +96,17 @@ class Update:
     bucketed: bool
 
 
-# The first: words of five languages with the gaps of the Romance set of docs/results/protoform.md.
+# "words" has words of five languages with the absent sources of the Romance set of docs/results/protoform.md.
 UPDATES = {
     "words": Update((0.28, 0.58, 0.74, 0.7, 0.63), (4, 13), 128, 110, 0.2, bf16=False, bucketed=False),
     "multi30k_en_de_fr_cs": Update((1.0, 1.0, 1.0), (7, 26), 128, 4000, 0.1, bf16=True, bucketed=True),
 }
 WAYS = ("everything computed", "as trained")
-BATCHES = 20  # of different lengths, which the updates take in turn
+BATCHES = 20  # number of batches with different lengths, which the updates use in turn
 
 
 def text_batch(update: Update, generator: torch.Generator) -> dict[str, Tensor]:
-    """A batch of 64 examples."""
+    """Return a random batch of 64 examples."""
     low, high = update.lengths
     middle = int(torch.randint(low, high, (), generator=generator))
     ends = (max(low, middle - 2), min(high, middle + 2)) if update.bucketed else (low, high)
@@ -127,7 +128,7 @@ def text_batch(update: Update, generator: torch.Generator) -> dict[str, Tensor]:
 
 @contextmanager
 def everything_computed() -> Iterator[None]:
-    """Switch off what training on CPUs leaves out or does more cheaply."""
+    """Switch off the packing of padded batches and the faster dropout for CPUs."""
     with ExitStack() as stack:
         for module in (encoders, combiners, modeling_multisource):
             stack.enter_context(patch.object(module, "packing_pays", lambda *_: False))
@@ -138,7 +139,7 @@ def everything_computed() -> Iterator[None]:
 
 
 def whole_update(update: Update, plain: bool) -> Callable[[], None]:
-    """A function that does one update of a recipe's model, in `plain` with everything computed."""
+    """Return a function that runs `BATCHES` updates of a recipe's model, with `plain` without savings for CPUs."""
     torch.manual_seed(0)
     settings: dict[str, Any] = {key: getattr(update, key) for key in ("d_model", "vocab_size", "dropout")}
     for part in ("encoder", "decoder"):
@@ -160,7 +161,7 @@ def whole_update(update: Update, plain: bool) -> Callable[[], None]:
 
     def run() -> None:
         with everything_computed() if plain else fast_products(torch.device("cpu")):
-            keep_freed_memory()  # for both ways: what it changes lasts as long as the process
+            keep_freed_memory()  # in both ways, because the setting is global to the process
             for _ in range(BATCHES):
                 one()
 
@@ -168,7 +169,7 @@ def whole_update(update: Update, plain: bool) -> Callable[[], None]:
 
 
 def gflop(update: Update, plain: bool) -> float:
-    """GFLOP of the matrix products of an update, forward and backward."""
+    """Return the GFLOP of the matrix products of an update, forward and backward."""
     run = whole_update(update, plain)
     with FlopCounterMode(display=False) as counter:
         run()
@@ -176,12 +177,12 @@ def gflop(update: Update, plain: bool) -> float:
 
 
 def dropout_of_torch(states: Tensor, p: float, training: bool) -> Tensor:
-    """Dropout as torch draws it."""
+    """Apply PyTorch's dropout."""
     return torch.nn.functional.dropout(states, p, training) if p else states
 
 
 def training_step(name: str, size: Size, batch: int, device: str) -> Callable[[], None]:
-    """A function that does one update of a model: "HF", or one of our combiners; " bf16" behind it: with autocast."""
+    """Return a function that runs one update of "HF" or a combiner's model; with the suffix " bf16", in autocast."""
     kind, _, half = name.partition(" ")
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(FIRST, size.vocab_size - 1, (batch, size.steps), generator=generator).to(device)
@@ -210,7 +211,7 @@ def training_step(name: str, size: Size, batch: int, device: str) -> Callable[[]
 
 
 def loss_step(name: str, rows: int, width: int, tokens: int, device: str) -> Callable[[], None]:
-    """A function that computes a loss and its gradients."""
+    """Return a function that computes a loss and its gradients."""
     torch.manual_seed(0)
     states = torch.randn(rows, width, device=device, requires_grad=True)
     weight = torch.randn(tokens, width, device=device, requires_grad=True)
@@ -226,14 +227,14 @@ def loss_step(name: str, rows: int, width: int, tokens: int, device: str) -> Cal
 
 
 def loss_memory(name: str, rows: int, width: int, tokens: int, device: str, threads: int) -> float:
-    """Peak of a loss beyond its inputs, MiB; to be called in a process of its own."""
+    """Return the peak memory of a loss beyond its inputs in MiB; must be called in a new process."""
     torch.set_num_threads(threads)
-    loss_step(name, 1, width, tokens, device)()  # whatever is loaded once
+    loss_step(name, 1, width, tokens, device)()  # warm-up, so that one-time allocations are not counted
     return peak_memory(loss_step(name, rows, width, tokens, device), device)
 
 
 def padding(lengths: Sequence[tuple[int, ...]], order: Sequence[int]) -> float:
-    """Share of padding, with every source of a batch padded to its own longest."""
+    """Return the share of padding, if every source of a batch is padded to its longest text."""
     padded = real = 0
     for start in range(0, len(order), BATCH):
         batch = [lengths[i] for i in order[start : start + BATCH]]
@@ -243,7 +244,7 @@ def padding(lengths: Sequence[tuple[int, ...]], order: Sequence[int]) -> float:
 
 
 def measure_padding(data: str) -> dict[str, Any]:
-    """Padding of the training text, in words; by sources, at random and in buckets."""
+    """Measure the padding of the training text in words, for random and for bucketed batches, by sources."""
     rows = read_split(data, "train", LANGUAGES, None).rows
     every = [tuple(len((row[name] or "").split()) for name in LANGUAGES) for row in rows]
     shuffled = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
@@ -259,11 +260,11 @@ def measure_padding(data: str) -> dict[str, Any]:
 
 
 def measure_steps(size: Size, batch: int, rounds: int, device: str) -> dict[str, Any]:
-    """Time updates; by name, seconds and GFLOP of a sentence's forward and backward pass."""
+    """Time updates; return seconds, and GFLOP of a sentence's forward and backward pass, by name."""
     names = [f"{kind}{half}" for half in ("", " bf16") for kind in ("HF", *COMBINERS)]
     _, seconds = interleave({name: training_step(name, size, batch, device) for name in names}, rounds, device)
     combiners = {name: name.partition(" ")[0].replace("HF", "concat") for name in names}
-    # Backward has two products of matrices for each one of forward.
+    # The backward pass has two matrix products for each product of the forward pass.
     return {
         name: {"seconds": seconds[name], "gflop": 3 * work(size, combiner, beams=1)["gflop"]}
         for name, combiner in combiners.items()

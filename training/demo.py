@@ -1,8 +1,9 @@
-"""Train, translate and examine a small three-source model on generated phrases: what `make demo` runs.
+"""Train and score a small three-source model on generated phrases (`make demo`).
 
-English, German and French phrases each leave out part of what the Czech target says (see `prepare/demo_data.py`). A
-model of all three sources and one of English alone are trained and scored, the first also with each source absent and
-each source wrong. Everything is written to `runs/demo`; in a second run, finished steps are skipped.
+English, German and French phrases each leave out a part of the facts in the Czech target (see `prepare/demo_data.py`).
+The script trains and scores a model of all three sources and a model of English alone. It also scores the first model
+with each source absent and with each source wrong. Everything is written to `runs/demo`; a second run skips finished
+steps.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from prepare import demo_data
 RECIPE = "demo"
 FOLDER = Path("runs/demo")
 RUNS = {"all": ["en", "de", "fr"], "en_only": ["en"]}
-MINUTES = {"all": 2.0, "en_only": 1.0}  # training and scoring, as measured on two cores of an AMD EPYC
-ENOUGH = 90.0  # BLEU that the three sources reach together; what one source tells allows about 50
+MINUTES = {"all": 2.0, "en_only": 1.0}  # minutes of training and scoring on two cores of an AMD EPYC
+ENOUGH = 90.0  # BLEU that three sources must reach together; the facts of one source allow about 50
 NEXT = """\
 What to try next:
   hf-multisource translate runs/demo/all --en FILE --de FILE     translate lines of your own; French is absent here
@@ -39,21 +40,21 @@ def announce(step: int, title: str, minutes: float) -> None:
 
     Args:
         step: Number of the step, from 1.
-        title: What it does.
+        title: Title of the step.
         minutes: Expected time on two cores.
     """
     print(f"\n== Step {step} of {len(RUNS) + 1}: {title} (about {60 * minutes:.0f} seconds)", flush=True)
 
 
 def train_once(name: str, sources: list[str]) -> Path:
-    """Train one of the runs, unless that is done.
+    """Train one of the runs, unless it is finished.
 
     Args:
-        name: The run's name.
-        sources: Its sources.
+        name: Name of the run.
+        sources: Sources of the run.
 
     Returns:
-        The run's folder.
+        Folder of the run.
     """
     folder = FOLDER / name
     if (folder / "train_summary.json").exists():
@@ -68,11 +69,11 @@ def score_run(name: str, folder: Path) -> list[list[str]]:
     """Score one of the runs.
 
     Args:
-        name: The run's name.
-        folder: Its folder.
+        name: Name of the run.
+        folder: Folder of the run.
 
     Returns:
-        One line a condition: its title, BLEU and chrF.
+        One row per condition: title, BLEU and chrF.
     """
     extra = ["--absent", "--adversarial", "--draws", "1"] if name == "all" else []
     score.main([str(folder), "--num_beams", "4", "--max_new_tokens", "40", "--batch_size", "100", *extra])

@@ -1,7 +1,7 @@
 """`python training/train.py …`: the same as `hf-multisource train …`.
 
-The commands on the result pages name recipes as `training/configs/<name>.yaml`, where they were at the time. Here, such
-a path means the shipped recipe of that name.
+Commands on older result pages name recipes by their former paths, `training/configs/<name>.yaml`. This script replaces
+such a path by the shipped recipe of the same name.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""The command `hf-multisource`: one module for each subcommand, each of them thin."""
+"""The command `hf-multisource`, with one module for each subcommand."""

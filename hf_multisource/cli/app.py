@@ -33,7 +33,7 @@ from hf_multisource.cli import filter as filter_
 from hf_multisource.cli import translate as translate_
 from hf_multisource.cli.command import PROGRAM, add_command, new_app, run
 
-# Command -> its function and the settings of `add_command`, in the order in which `--help` lists them.
+# Command -> its function and the settings of `add_command`, in the order of `--help`.
 COMMANDS: dict[str, tuple[Any, dict[str, Any]]] = {
     recipes.NAME: (recipes.recipes, recipes.SETTINGS),
     tokenizer.NAME: (tokenizer.tokenizer, {}),
@@ -104,6 +104,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run `hf-multisource`.
 
     Args:
-        argv: The command line without the program; None: this process's.
+        argv: The command line without the program. Defaults to the command line of this process.
     """
     run(make_app(), PROGRAM, argv)

@@ -1,4 +1,4 @@
-"""`hf-multisource attach`: put the encoder that made a source's features into the model."""
+"""`hf-multisource attach`: add the encoder that computed a source's features to the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attach(
         typer.Option("--image_size", help="As `precompute --image_size`, if the features were made with it."),
     ] = None,
 ) -> None:
-    """Let a model that was trained on precomputed features read what their encoder reads: pictures, for instance.
+    """Add the encoder of precomputed features to a model, which then reads the encoder's inputs, such as pictures.
 
     \b
         hf-multisource attach runs/mine microsoft/resnet-50 --source image --out runs/mine_pictures

@@ -29,8 +29,8 @@ def average(
         hf-multisource average runs/mine --out runs/mine_average --last 5
         hf-multisource score runs/mine_average
 
-    The new folder has the processor and the recipe of the run, so that `score`, `translate` and `push` work on it;
-    `average.json` in it lists what was averaged.
+    The new folder contains the processor and the recipe of the run, so that `score`, `translate` and `push` accept it.
+    `average.json` in it lists the averaged checkpoints.
     """
     members = average_checkpoints(folders, out, last)
     print(f"{out}: the average of {', '.join(member.name for member in members)}")

@@ -39,7 +39,7 @@ def calibrate(
     optimize: options.Optimize = None,
     device: options.Device = None,
 ) -> None:
-    """Fit a calibrated confidence: the probability that a translation equals what a person would write.
+    """Fit a calibrated confidence: the probability that a translation equals a human translation.
 
     \b
         hf-multisource calibrate runs/mine
@@ -47,11 +47,11 @@ def calibrate(
         hf-multisource calibrate runs/mine --evaluate test
         hf-multisource calibrate model_folder --data my_folder --target dsb --split dev
 
-    The development set is translated, and a logistic regression learns from the scores of its n-best lists which best
-    candidates equal their references. RUN/confidence.json receives the model, which `localize` and `serve` use. Printed
-    are the expected calibration error and the Brier score by cross-validation, and how many translations have at least
-    a certain confidence, and how many of these are right. With --evaluate, another split is translated, too, and the
-    same figures are printed for it. The same command continues an interrupted run.
+    The development set is translated, and a logistic regression learns from the scores of the n-best lists whether the
+    best candidate equals its reference. The confidence is written to RUN/confidence.json, which `localize` and `serve`
+    read. The command prints the expected calibration error and the Brier score by cross-validation, and for several
+    thresholds the share of translations with at least this confidence and the share of these that are correct. With
+    --evaluate, the same figures are printed for another split. The same command continues an interrupted run.
     """
     given = {name: value for name, value in locals().items() if name != "ctx"}
     print(describe_confidence(calibrate_run(Calibration(**given), command_line(ctx, NAME))))

@@ -28,7 +28,7 @@ def card(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File to write; default: RUN/README.md.")] = None,
 ) -> None:
-    """Write the model card of a run, or of committed rows of results, from their own files.
+    """Write the model card of a run, or the cards of committed rows of results, from their files.
 
     \b
         hf-multisource card runs/mine --address org/name

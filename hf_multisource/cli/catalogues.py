@@ -1,4 +1,4 @@
-"""`hf-multisource catalogues`: make training data from localisation catalogues of several languages."""
+"""`hf-multisource catalogues`: make training data from localization catalogues of several languages."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def catalogues(
     ] = "en",
     target: Annotated[str | None, typer.Option("--target", help="Language that no row may lack.")] = None,
     drop_copies: Annotated[
-        bool, typer.Option("--drop_copies", help="Texts of the target equal to the source language's alone are absent.")
+        bool, typer.Option("--drop_copies", help="Drop target texts that equal only the text of the source language.")
     ] = False,
     min_languages: Annotated[int, typer.Option("--min_languages", help="Fewest languages of a row.")] = 2,
     dev: Annotated[float, typer.Option("--dev", help="Share of the files in the dev split.")] = 0.1,
     test: Annotated[float, typer.Option("--test", help="Share of the files in the test split.")] = 0.1,
 ) -> None:
-    """Make parallel text from localisation catalogues, aligned by file and key and split by file.
+    """Make parallel text from localization catalogues, aligned by file and key and split by file.
 
     \b
         hf-multisource catalogues 'l10n/{lang}' --languages en de cs hsb dsb --target dsb --out data/l10n
         hf-multisource catalogues 'firefox-esr-l10n-{lang}_*.deb' --languages en=en-GB de cs hsb dsb --out data/firefox
         hf-multisource catalogues 'res/values-{lang}' --paths en=res/values --languages en de cs --out data/app
 
-    Read are .ftl, .po, .pot, .mo, .xlf, .xliff, .properties, .ts, .dtd and Android's strings.xml, from folders, .zip,
-    .xpi and .deb. Texts that are missing, fuzzy or empty are absent. Each rule prints its count. OUT receives
-    `<split>.<language>`, `keys.json` with file, key and part of each line, and `counts.json`.
+    The command reads .ftl, .po, .pot, .mo, .xlf, .xliff, .properties, .ts, .dtd and Android's strings.xml, from
+    folders, .zip, .xpi and .deb. Missing, fuzzy and empty texts are absent. The command prints the count of each rule,
+    and writes `<split>.<language>`, `keys.json` with file, key and part of each line, and `counts.json` to OUT.
     """
     names, codes = [], {}
     for given in languages:
@@ -73,13 +73,13 @@ def catalogues(
 
 
 def parse_paths(given: Sequence[str]) -> dict[str, str]:
-    """Read `en=res/values de=other.po`.
+    """Parse values of the form `en=res/values de=other.po`.
 
     Args:
         given: The values of the option.
 
     Returns:
-        Path by language.
+        Language -> path.
 
     Raises:
         ValueError: If a value is not LANGUAGE=PATH, or a language is given twice.

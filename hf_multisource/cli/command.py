@@ -1,4 +1,4 @@
-"""Build commands: how options are written, how errors are shown, and how a command records its own command line."""
+"""Build commands: parse options, print errors in one line, and record the command line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from typer.core import TyperCommand
 from hf_multisource.data.privacy import mask_secrets, mask_words
 
 PROGRAM = "hf-multisource"
-ARGUMENTS = "hf_multisource.arguments"  # key of the command line, as it was given, in `typer.Context.meta`
+ARGUMENTS = "hf_multisource.arguments"  # key of the original command line in `typer.Context.meta`
 CONTEXT = {"help_option_names": ["-h", "--help"]}
-# For commands whose further options depend on a recipe or a model: these reach the command in `typer.Context.args`.
+# Context settings of commands whose further options depend on a recipe or a model. These options are passed to the
+# command in `typer.Context.args`.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
-# Errors that a user can do something about: shown in one line. FloatingPointError: training has diverged.
-KINDS = {"integer": "a whole number", "number": "a number"}  # word in Typer's messages -> the values that it means
+KINDS = {"integer": "a whole number", "number": "a number"}  # type in Typer's messages -> description of its values
+# Errors that the user can fix, which are printed in one line. FloatingPointError means that training has diverged.
 EXPECTED = (ValueError, OSError, ImportError, StrictDataclassError, FloatingPointError)
 
 
@@ -37,13 +38,13 @@ def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str])
     Args:
         arguments: The command line, without the program and the command.
         several: Names of the options that take several values.
-        bare: Option name -> the value of that option if it stands without one.
+        bare: Option name -> value of the option if it is given without one.
 
     Returns:
         The rewritten command line.
     """
     rewritten: list[str] = []
-    name, values = "", 0  # the option that the next values belong to, and how many it has had
+    name, values = "", 0  # the current option, and the number of its values so far
     for argument in [*arguments, "--"]:
         if argument.startswith("--"):
             if name in bare and values == 0:
@@ -60,7 +61,7 @@ def expand(arguments: Sequence[str], several: set[str], bare: Mapping[str, str])
 
 
 def describe_usage(param: Any, arguments: Sequence[str], reason: str) -> str:
-    """Return what is wrong with the value of a parameter, in one line.
+    """Return the error message for an invalid value of a parameter, in one line.
 
     Args:
         param: The parameter that Typer refused.
@@ -68,7 +69,7 @@ def describe_usage(param: Any, arguments: Sequence[str], reason: str) -> str:
         reason: Typer's message.
 
     Returns:
-        Such as "--num_beams must be a whole number; got 'two'".
+        The message, such as "--num_beams must be a whole number; got 'two'".
     """
     option = next((name for name in param.opts if name.startswith("--")), str(param.name).upper())
     values = [arguments[i + 1 : i + 2] for i, argument in enumerate(arguments) if argument == option]
@@ -83,22 +84,22 @@ def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = No
     """Return a Typer command class that applies `expand`.
 
     Args:
-        bare: As `expand` has it.
-        epilog: Returns what the help ends with, in lines that are shown as they are; None: nothing.
+        bare: See `expand`.
+        epilog: Function that returns the text at the end of the help, whose lines are printed without wrapping.
 
     Returns:
         The class.
     """
 
     class Command(TyperCommand):
-        """A command whose options may be written as `expand` says."""
+        """Command that applies `expand` to its command line."""
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             ctx.meta[ARGUMENTS] = list(args)
             several = {str(param.name) for param in self.params if getattr(param, "multiple", False)}
             arguments = expand(args, several, bare)
             try:
-                return super().parse_args(ctx, list(arguments))  # which empties its list
+                return super().parse_args(ctx, list(arguments))  # `parse_args` empties its list
             except Exception as error:
                 if (param := getattr(error, "param", None)) is None or getattr(error, "exit_code", 0) != 2:
                     raise
@@ -114,12 +115,12 @@ def command_class(bare: Mapping[str, str], epilog: Callable[[], str] | None = No
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when this process receives SIGTERM; like Ctrl-C, it passes handlers of ordinary errors."""
+    """Raised when this process receives SIGTERM; like KeyboardInterrupt, it is not an `Exception`."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` at SIGTERM, so that files and locks are closed, as at Ctrl-C.
+    """Raise `Terminated` on SIGTERM, so that files and locks are closed as after Ctrl-C.
 
     Yields:
         Nothing.
@@ -140,20 +141,20 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def one_line_errors(name: str) -> Iterator[None]:
-    """Turn errors of the user's input into one line on standard error and exit status 1.
+    """Print errors in the user's input as one line on standard error, and exit with status 1.
 
-    Ctrl-C and SIGTERM end in one line, too, with the exit statuses 130 and 143 that shells give to them. Of several
-    processes of one training, only the main process (the one whose environment variable RANK is 0) prints the line.
-    Secrets in the line are masked.
+    Ctrl-C and SIGTERM also print one line, and exit with the statuses 130 and 143, as in shells. If a training has
+    several processes, only the main process (whose environment variable RANK is 0) prints the line. Secrets in the line
+    are masked.
 
     Args:
-        name: The command.
+        name: Name of the command.
 
     Yields:
         Nothing.
 
     Raises:
-        SystemExit: In place of such an error.
+        SystemExit: Instead of the error.
     """
     silent = os.environ.get("RANK", "0") != "0"
     try:
@@ -186,12 +187,12 @@ def add_command(
 
     Args:
         app: The application.
-        name: The command's name.
-        function: The command: its parameters are the options, its docstring the help.
-        title: How errors call the command; None: its name.
-        bare: As `expand` has it.
+        name: Name of the command.
+        function: Function of the command. The parameters are the options, and the docstring is the help.
+        title: Name of the command in error messages. Defaults to `name`.
+        bare: See `expand`.
         context: Settings of Typer's context, such as `OPEN`.
-        epilog: As `command_class` has it.
+        epilog: See `command_class`.
     """
 
     @functools.wraps(function)
@@ -207,7 +208,7 @@ def new_app() -> typer.Typer:
     """Return an application without commands.
 
     Returns:
-        The application; help texts are shown as they are written.
+        The application, which prints help texts without formatting them.
     """
     return typer.Typer(
         rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, context_settings=CONTEXT
@@ -219,11 +220,11 @@ def run(app: typer.Typer, program: str, argv: Sequence[str] | None) -> None:
 
     Args:
         app: The application.
-        program: Its name in usage messages.
-        argv: The command line without the program; None: this process's.
+        program: Name of the program in usage messages.
+        argv: The command line without the program. Defaults to the command line of this process.
 
     Raises:
-        SystemExit: If the command failed; after a success this function returns.
+        SystemExit: If the command failed. After a success, this function returns.
     """
     try:
         app(args=None if argv is None else list(argv), prog_name=program)
@@ -233,22 +234,22 @@ def run(app: typer.Typer, program: str, argv: Sequence[str] | None) -> None:
 
 
 class Main(Protocol):
-    """The `main` of a command: a function of the command line without the program; None: this process's."""
+    """Type of a command's function `main`, which takes the command line without the program."""
 
     def __call__(self, argv: Sequence[str] | None = None) -> None:
         """Run the command."""
 
 
 def make_main(name: str, function: Callable[..., None], **settings: Any) -> Main:
-    """Return a `main` for one command, as `python -m hf_multisource.cli.<name>` and the scripts in training/ run it.
+    """Return the function `main` of a command for `python -m hf_multisource.cli.<name>` and the scripts in training/.
 
     Args:
-        name: The command.
-        function: Its function.
-        **settings: As `add_command` has them.
+        name: Name of the command.
+        function: Function of the command.
+        **settings: See `add_command`.
 
     Returns:
-        A function of the command line (None: this process's).
+        A function that takes the command line without the program, by default that of this process.
     """
 
     def main(argv: Sequence[str] | None = None) -> None:
@@ -261,13 +262,13 @@ def make_main(name: str, function: Callable[..., None], **settings: Any) -> Main
 
 
 def command_line(ctx: typer.Context, name: str) -> str:
-    """Return the command line as results record it: the same for all ways to start the command.
+    """Return the command line to record in results, which is the same for all ways to start the command.
 
     Args:
         ctx: The context of the running command.
-        name: The command.
+        name: Name of the command.
 
     Returns:
-        Such as "hf-multisource train recipe.yaml --seed 2"; secrets are masked.
+        The command line with masked secrets, such as "hf-multisource train recipe.yaml --seed 2".
     """
     return shlex.join([PROGRAM, name, *mask_words(ctx.meta[ARGUMENTS])])

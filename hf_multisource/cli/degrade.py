@@ -1,4 +1,4 @@
-"""`hf-multisource degrade`: mask words of one source, so that another source is needed to know them."""
+"""`hf-multisource degrade`: mask words of one source, so that a model needs another source to translate them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def degrade(
         hf-multisource degrade my_folder --out masked --source en --how colours
         hf-multisource degrade my_folder --out masked --source en --how share --share 0.3
 
-    `colours` and `people` mask words of built-in lists (and of --words), `progressive` every word after the first
-    --keep, `share` each word with a probability, `words` the words of --words alone (after Caglayan et al. 2019).
+    `colours` and `people` mask words of built-in lists (and of --words), `progressive` masks every word after the first
+    --keep words, `share` masks each word with a probability, and `words` masks only the words of --words (after
+    Caglayan et al. 2019).
     """
     report = degrade_folder(
         data, out, source, how, language=language, words=words, keep=keep, share=share, seed=seed, mask=mask

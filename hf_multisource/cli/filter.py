@@ -1,4 +1,4 @@
-"""`hf-multisource filter`: keep the rows of parallel text that two models of opposite directions find likely."""
+"""`hf-multisource filter`: keep the rows of parallel text that are likely under two models of opposite directions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def filter_(
     \b
         hf-multisource filter my_folder --forward runs/kk_en --backward runs/en_kk --keep 0.8 --out filtered
 
-    A row scores well (low) if both runs find it likely, and about equally likely. OUT receives `<split>.<language>` for
-    each language, `<split>.score` with the score of each row, and `counts.json`. Rows that lack a language which a run
-    needs are dropped and counted.
+    The score of a row is low (good) if its likelihood is high under both runs, and about equal. OUT receives
+    `<split>.<language>` for each language, `<split>.score` with the score of each row, and `counts.json`. Rows without
+    a language that a run needs are dropped and counted.
     """
     counts = filter_corpus(
         data,

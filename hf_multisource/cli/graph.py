@@ -52,9 +52,9 @@ def graph(
         hf-multisource graph my_graph.yaml
         hf-multisource graph my_graph.yaml --seed 2
 
-    Each step writes a folder in `work`. Finished steps are skipped; after a kill at any moment, the same command goes
-    on. A finished step whose settings, inputs or outputs have changed is named, and nothing is overwritten. The text of
-    the held-out sets is removed from every corpus that a training reads.
+    Each step writes a folder in `work`. The same command continues an interrupted run, and skips finished steps. If the
+    settings, inputs or outputs of a finished step have changed, the command names the step and overwrites nothing. The
+    text of the held-out sets is removed from every corpus that a training reads.
     """
     loaded = load_graph(file, seed)
     counts = count_rows(loaded)
@@ -77,7 +77,7 @@ def graph(
 
 
 def check_options(stage: Stage) -> None:
-    """Check the options of a step's command. Those of a training are keys of its recipe, which has been checked.
+    """Check the options of a step's command, except for trainings, whose recipe has already been checked.
 
     Args:
         stage: The stage.

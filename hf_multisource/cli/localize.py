@@ -1,4 +1,4 @@
-"""`hf-multisource localize`: fill the catalogues of a language from those of other languages."""
+"""`hf-multisource localize`: fill the catalogues of a language from the catalogues of other languages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hf_multisource.evaluation.translating import source_options
 
 NAME = "localize"
 SETTINGS = {"bare": options.BARE_OPTIMIZE}
-NUM_BEAMS = 5  # of runs without a confidence, which says itself with which width it was fitted
+NUM_BEAMS = 5  # default beam width of runs without a confidence; a confidence records the width of its fit
 
 
 def localize(
@@ -53,7 +53,7 @@ def localize(
         typer.Option("--memory", metavar="FOLDER ...", help="Training rows that `hf-multisource catalogues` wrote."),
     ] = None,
     drop_copies: Annotated[
-        bool, typer.Option("--drop_copies", help="Learn nothing from texts equal to the source language's alone.")
+        bool, typer.Option("--drop_copies", help="Ignore target texts that equal only the text of the source language.")
     ] = False,
     min_confidence: Annotated[
         float | None,
@@ -74,17 +74,18 @@ def localize(
     optimize: options.Optimize = None,
     device: options.Device = None,
 ) -> None:
-    """Fill what the catalogues of a language lack, from a translation memory and a model, marked for a review.
+    """Fill missing texts of a language's catalogues from a translation memory and a model, and mark them for review.
 
     \b
         hf-multisource localize runs/mine --target dsb=l10n/dsb --source en=l10n/en de=l10n/de --out filled/dsb
         hf-multisource localize runs/mine --target dsb=dsb.po --source de=de.po cs=cs.po --out new.po
         hf-multisource localize runs/mine --target dsb --source en=en.xpi hsb=hsb.xpi --out dsb --review review.html
 
-    Comments, order and translations of the target stay; only what is missing is filled. Without a PATH, the target gets
-    the files of the first source. First comes the memory: translations of the target, and of --memory, whose texts are
-    the same in all sources. The model translates the others. OUT.json says where each text is from, and why texts are
-    refused. After an interruption, the same command goes on and writes the same files.
+    Only missing texts are filled; comments, order and existing translations of the target stay unchanged. Without a
+    PATH, the target gets the files of the first source. The memory contains the translations of the target and of
+    --memory, and is used if all sources of a text are equal. The model translates the other texts. OUT.json lists the
+    origin of each text, and the reasons for refused texts. The same command continues an interrupted run and writes the
+    same files.
     """
     language, equals, path = target.partition("=")
     if not language or (equals and not path):
@@ -100,7 +101,7 @@ def localize(
     search = Options(NUM_BEAMS if num_beams is None else num_beams, max_new_tokens, min_confidence)
     check_places(places, out)
     if review is not None:
-        import_rapidfuzz()  # before the work, not after it
+        import_rapidfuzz()  # fail before the translation if rapidfuzz is missing
         check_review(review, places, out)
     spoken = source_options(run)
     plan = make_plan(places, spoken)
@@ -126,13 +127,13 @@ def localize(
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run that is ready to translate.
+    """A loaded run.
 
     Args:
-        translator: The model.
-        confidence: Its confidence; None if the run has none.
+        translator: Translator with the model.
+        confidence: Confidence of the run; None if the run has no confidence.
         num_beams: The beam width.
-        settings: What identifies model and confidence.
+        settings: Settings that identify model and confidence.
     """
 
     translator: Translator
@@ -146,16 +147,16 @@ def load_run(run: str, search: Options, num_beams: int | None, optimize: str | N
 
     Args:
         run: Run folder, model folder or Hub id.
-        search: The longest translation, and the least confidence.
-        num_beams: Beam width; None: that of the confidence, or `NUM_BEAMS`.
-        optimize: As `Search` has it.
-        device: Torch device; None: the GPU if there is one.
+        search: Options with the length limit of translations and the smallest confidence.
+        num_beams: Beam width. Defaults to the beam width of the confidence, or to `NUM_BEAMS`.
+        optimize: See `Search`.
+        device: Torch device. Defaults to the GPU if there is one.
 
     Returns:
-        The run.
+        The loaded run.
 
     Raises:
-        ValueError: If the model cannot be loaded, or the confidence is needed and missing.
+        ValueError: If the model cannot be loaded, or a required confidence is missing.
     """
     confidence = Confidence.load(run)
     if confidence is None and search.min_confidence is not None:
@@ -183,14 +184,14 @@ def load_run(run: str, search: Options, num_beams: int | None, optimize: str | N
 
 
 def check_places(places: Places, out: Path) -> None:
-    """Refuse an output inside a folder that is read.
+    """Raise ValueError for an output inside a folder that is read.
 
     Args:
         places: The catalogues.
         out: The output.
 
     Raises:
-        ValueError: If the output is in the place of a language, which it would change.
+        ValueError: If the output is in the place of a language, and writing it would change the place.
     """
     for name, place in {**places.sources, places.target: places.target_path}.items():
         if place is not None and place.is_dir() and out.resolve().is_relative_to(place.resolve()):
@@ -198,7 +199,7 @@ def check_places(places: Places, out: Path) -> None:
 
 
 def check_review(review: Path, places: Places, out: Path) -> None:
-    """Refuse a page for reviewers that would replace or disturb something else.
+    """Check that the page for reviewers does not overwrite another file.
 
     Args:
         review: The page.
@@ -206,9 +207,9 @@ def check_review(review: Path, places: Places, out: Path) -> None:
         out: The output.
 
     Raises:
-        FileExistsError: If there is a file that is no page of this command.
-        OSError: If its folder cannot be written to, or it is a folder.
-        ValueError: If it is one of the files of the output, or in the place of a language.
+        FileExistsError: If the file exists and was not written by this command.
+        OSError: If the folder of the page cannot be written to, or the page is a folder.
+        ValueError: If the page is one of the files of the output, or in the place of a language.
     """
     page = review.resolve()
     written = [out, *(out.with_name(f"{out.name}{suffix}") for suffix in (".work", ".json"))]
@@ -225,15 +226,15 @@ def check_review(review: Path, places: Places, out: Path) -> None:
 
 
 def parse_pairs(option: str, given: list[str] | tuple[()], example: str) -> dict[str, str]:
-    """Read `en=l10n/en de=l10n/de`.
+    """Parse values of the form `en=l10n/en de=l10n/de`.
 
     Args:
         option: Name of the option.
-        given: Its values.
-        example: A value, for the message.
+        given: Values of the option.
+        example: An example of a value for the error message.
 
     Returns:
-        What stands after `=` by what stands before.
+        Text before `=` -> text after `=`.
 
     Raises:
         ValueError: If a value has another form, or a name is given twice.

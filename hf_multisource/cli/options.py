@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Shortlist = Annotated[
     typer.Option(
         "--shortlist",
         metavar="FILE",
-        help="Generate only tokens that occur in this text of the target language, which a vocabulary shared by "
-        "several languages does not see to.",
+        help="Generate only tokens that occur in this text of the target language; useful if several languages share "
+        "the vocabulary.",
     ),
 ]
 Unreadable = Annotated[
@@ -46,4 +46,4 @@ Unreadable = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Torch device; default: the GPU if there is one.")]
 
-BARE_OPTIMIZE = {"optimize": "best"}  # what `--optimize` without a value means
+BARE_OPTIMIZE = {"optimize": "best"}  # value of `--optimize` if it is given without a value

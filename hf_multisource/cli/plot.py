@@ -1,4 +1,4 @@
-"""`hf-multisource plot`: draw attention plots anew from their numbers."""
+"""`hf-multisource plot`: redraw attention plots from their numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plot(
     layer: Annotated[int, typer.Option("--layer", help="Decoder layer from 0, or -1, the last one.")] = -1,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to; default: beside the numbers.")] = None,
 ) -> None:
-    """Draw attention plots anew, of the last decoder layer or another.
+    """Redraw attention plots of the last or another decoder layer.
 
     \b
         hf-multisource plot runs/mine/scores/test.attention-0.json --layer 0

@@ -1,4 +1,4 @@
-"""`hf-multisource precompute`: run a picture encoder once over a split and keep its features."""
+"""`hf-multisource precompute`: compute the features of all pictures of a split and store them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def precompute(
     ] = None,
     unreadable: options.Unreadable = "error",
 ) -> None:
-    """Run a picture encoder once over a split, and keep the features of each picture.
+    """Run a picture encoder over a split, and store the features of each picture.
 
     \b
         hf-multisource precompute microsoft/resnet-50 --data my_folder --split train --source image --out my_folder

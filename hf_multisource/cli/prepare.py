@@ -1,4 +1,4 @@
-"""`hf-multisource prepare`: normalise and filter parallel text, and remove what overlaps with held-out sets."""
+"""`hf-multisource prepare`: normalize and filter parallel text, and remove rows that overlap with held-out sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def prepare(
     ] = None,
     ngram: Annotated[int, typer.Option("--ngram", help="Words in a row that count as shared.")] = 6,
 ) -> None:
-    """Prepare parallel text for training: rules change texts or drop rows, and each prints its count.
+    """Prepare parallel text for training with rules that change texts or drop rows, and print the count of each rule.
 
     \b
         hf-multisource prepare my_folder --languages kk ru en --out clean --held_out my_folder:dev my_folder:test
@@ -82,13 +82,13 @@ def prepare(
 
 
 def parse_scripts(given: Sequence[str]) -> dict[str, str]:
-    """Read `kk=Cyrillic en=Latin`.
+    """Parse values of the form `kk=Cyrillic en=Latin`.
 
     Args:
         given: The values of the option.
 
     Returns:
-        Script by language.
+        Language -> script.
 
     Raises:
         ValueError: If a value is not LANGUAGE=SCRIPT, or a language is given twice.

@@ -21,7 +21,7 @@ def push(
     ] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
 ) -> None:
-    """Publish a finished model: weights, processor, model card, and the code that loads them anywhere.
+    """Publish a finished model with its processor, model card, and the code that loads it with Transformers.
 
     \b
         hf-multisource push runs/mine org/name            # shows what would be uploaded

@@ -1,4 +1,4 @@
-"""`hf-multisource results`: rows of results from finished runs, and the tables made of them."""
+"""`hf-multisource results`: write rows of results from finished runs, and tables from the rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(
     ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """Write the row of one run, and the table.
+    """Write the row of one run, and the table with this row.
 
     \b
         hf-multisource results row runs/serial --table multi30k --name serial --baseline runs/en

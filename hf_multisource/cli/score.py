@@ -18,7 +18,7 @@ from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.seeds import seed_folders
 
 NAME = "score"
-FIRST = "first"  # `--attention_plot` without rows
+FIRST = "first"  # value of `--attention_plot` if it is given without rows
 SETTINGS = {"bare": {**options.BARE_OPTIMIZE, "attention_plot": FIRST}}
 
 
@@ -88,7 +88,7 @@ def score(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the shuffles.")] = 0,
     device: options.Device = None,
 ) -> None:
-    """Decode a test set and score it: BLEU and chrF or the metrics that are named, and perplexity.
+    """Decode a test set and score it: BLEU and chrF or other metrics, and perplexity.
 
     \b
         hf-multisource score runs/mine
@@ -97,13 +97,13 @@ def score(
         hf-multisource score runs/mine --rerank runs/reverse
         hf-multisource score runs/seed1 --ensemble runs/seed2 runs/seed3
 
-    The conditions are `all` (every source as it is), `wrong-X` (X shuffled so that no sentence keeps its own),
+    The conditions are `all` (all sources unchanged), `wrong-X` (X shuffled so that no sentence keeps its own X),
     `absent-X` (X removed), `only-X` (all other sources removed) and `reranked` (by a run with `data.reverse`).
     RUN/scores receives `<split>.json` with every score and `<split>.<condition>.txt` with the hypotheses. The same
     command continues an interrupted run.
 
-    If some lines lack a source, a second table has the scores by the sources that are present in a line. Of a folder
-    that `hf-multisource train --seeds` has made, each seed is scored; the last line has the means over the seeds.
+    If some lines lack a source, a second table shows the scores by the sources that are present in a line. If RUN is a
+    folder of `hf-multisource train --seeds`, each seed is scored, and the last line shows the means over the seeds.
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "attention_plot", "ensemble")}
     given |= {"ensemble": ensemble or (), "attention_plot": rows_of(attention_plot)}
@@ -126,10 +126,10 @@ def score(
 
 
 def show_report(report: Mapping[str, Any]) -> str:
-    """Return the tables of a report and what is to be said about its data.
+    """Return the tables of a report and the remarks on its data as printable text.
 
     Args:
-        report: What `score` of `hf_multisource.evaluation.scoring` returns.
+        report: The report that `score` of `hf_multisource.evaluation.scoring` returns.
 
     Returns:
         Several lines.
@@ -150,10 +150,10 @@ def rows_of(given: list[str] | None) -> list[int] | None:
     """Return the rows that `--attention_plot` names.
 
     Args:
-        given: The values of the option; None: it was not given.
+        given: The values of the option; None if it was not given.
 
     Returns:
-        The rows; an empty list for the first few sentences.
+        The rows; an empty list stands for the first few sentences, None for no plots.
 
     Raises:
         ValueError: If a value is not a whole number.

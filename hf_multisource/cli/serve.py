@@ -24,7 +24,7 @@ INSTALL = (
 def serve(
     run: Annotated[str, typer.Argument(help="Run folder, model folder or Hub id.")],
     host: Annotated[
-        str, typer.Option("--host", help="Address; any but one of this machine alone needs a token.")
+        str, typer.Option("--host", help="Address; one that other machines can reach needs a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port; 0: a free one.")] = 8000,
     token_file: Annotated[
@@ -59,10 +59,10 @@ def serve(
         curl localhost:8000/translate -H 'Content-Type: application/json' \\
             -d '{"sources": {"en": "Open", "de": "Öffnen"}, "n_best": 2}'
 
-    `POST /translate` takes one row of sources or a list of rows, and answers with candidates, their scores and, if
-    RUN/confidence.json is there, the confidence of the best one; or with the reason why a row is refused. Rows of
-    concurrent requests share batches. `/languages` names sources and target, `/health`, `/ready` and `/metrics` are for
-    what watches the service.
+    `POST /translate` takes one row of sources or a list of rows. It returns candidates, their scores and, if
+    RUN/confidence.json exists, the confidence of the best candidate; or the reason why a row is refused. Rows of
+    concurrent requests share batches. `/languages` names sources and target, and `/health`, `/ready` and `/metrics`
+    are for monitoring.
     """
     if missing := [name for name in MODULES if find_spec(name) is None]:
         raise ImportError(f"{INSTALL} ({missing[0]} is missing)")

@@ -1,4 +1,4 @@
-"""`hf-multisource train`: train a model as a recipe says."""
+"""`hf-multisource train`: train a model from a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "train"
 
 
 def list_keys() -> str:
-    """Return the keys of recipes, as the help lists them.
+    """Return the keys of recipes for the help.
 
     Returns:
         A heading and the keys of all sections.
@@ -39,7 +39,7 @@ def train(
         typer.Option("--seeds", help="Train with each of these seeds, each in a folder seed-N of the output folder."),
     ] = None,
 ) -> None:
-    """Train a model as a recipe says; every key of the recipe can be changed on the command line.
+    """Train a model from a recipe; every key of the recipe can be changed on the command line.
 
     \b
         hf-multisource train text --path my_folder --sources en de --target cs --output_dir runs/mine
@@ -48,12 +48,12 @@ def train(
         hf-multisource train my_recipe.yaml --seeds 1 2 3
         accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.train my_recipe.yaml
 
-    A key is written as `--key value`, or as `--section.key value` where the section matters; a list is written as
+    A key is written as `--key value`, or as `--section.key value` if several sections have it; a list is written as
     `--sources en de`, a boolean as `--bf16 yes` or `--bf16 no`. All keys are listed below. The run's folder receives
-    the best model and its processor, the resolved recipe, the versions, what the run took, and checkpoints. After a
-    kill, the same command with --resume continues from the last complete checkpoint and arrives at the same weights.
-    With --resume and a higher --max_steps a finished run trains further, provided that its learning rate does not
-    depend on the number of updates. With --seeds, --resume skips the seeds that have finished.
+    the best model and its processor, the resolved recipe, the versions, time and memory of the run, and checkpoints. If
+    a run was interrupted, the same command with --resume continues from the last complete checkpoint and arrives at the
+    same weights. With --resume and a higher --max_steps a finished run trains further, provided that its learning rate
+    does not depend on the number of updates. With --seeds, --resume skips the seeds that have finished.
     """
     if (first := ctx.meta[ARGUMENTS][0]).startswith("-") and first != "--resume":
         raise ValueError(f"the recipe comes first, before {first}")
@@ -70,10 +70,10 @@ def without(arguments: Sequence[str], *options: str) -> list[str]:
 
     Args:
         arguments: The command line.
-        *options: The options, which are followed by their values or joined to them by "=".
+        *options: The options to remove, with their values, which follow as separate words or after "=".
 
     Returns:
-        The rest.
+        The remaining command line.
     """
     kept, left_out = [], False
     for argument in arguments:

@@ -39,9 +39,7 @@ def translate(
         bool,
         typer.Option("--do_sample", help="Sample each line, as for back-translation, with random numbers of its own."),
     ] = False,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="With --do_sample: what the logits are divided by.")
-    ] = 1.0,
+    temperature: Annotated[float, typer.Option("--temperature", help="With --do_sample: divisor of the logits.")] = 1.0,
     top_k: Annotated[
         int, typer.Option("--top_k", help="With --do_sample: number of likeliest tokens to draw from; 0: all.")
     ] = 0,
@@ -63,7 +61,7 @@ def translate(
     unreadable: options.Unreadable = "error",
     device: options.Device = None,
 ) -> None:
-    """Translate sentences; each source of the model has an option of its own, such as `--en FILE`.
+    """Translate sentences; there is one option for each source of the model, such as `--en FILE`.
 
     \b
         hf-multisource translate runs/mine --en new.en --de new.de.gz --out new.cs
@@ -72,13 +70,14 @@ def translate(
         hf-multisource translate runs/mine --en mono.en --out mono.cs --do_sample --seed 1
         accelerate launch --multi_gpu --num_processes 2 -m hf_multisource.cli.translate runs/mine --en x.en --out x.cs
 
-    Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A table that is
-    a .csv or .tsv file has a header with the names of the sources; any other one has one column per source between
-    tabs, in the model's order; with --jsonl it has one JSON object a line, source name -> text or null. Of pictures and
-    sound, a text is the path of a file; features come from an array, `--image FILE.npy`.
+    Line i of every file belongs to sentence i; a source without a file, and an empty line, are absent. A .csv or .tsv
+    table has a header with the names of the sources. Any other table has one tab-separated column per source, in the
+    model's order; with --jsonl it has one JSON object per line, source name -> text or null. For pictures and sound,
+    the text is the path of a file; features come from an array, `--image FILE.npy`.
     With --n_best K, each sentence has K lines: sentence number (from 0), score and text between tabs.
-    With --out, the same command continues an interrupted run and writes the same file; FILE.json beside the output
-    says what made it, and FILE.parts holds what is done until then. Several processes share the sentences.
+    With --out, the same command continues an interrupted run and writes the same file. FILE.json next to the output
+    records the model and the options, and FILE.parts contains the finished part of an incomplete run. Several processes
+    share the sentences.
     """
     search = Search(
         num_beams=num_beams if num_beams is not None else 1 if do_sample else 10,
@@ -115,17 +114,17 @@ def translate(
 
 
 def parse_files(arguments: Sequence[str], sources: Sequence[str]) -> dict[str, str]:
-    """Read `--en FILE --de=FILE`.
+    """Parse options of the form `--en FILE --de=FILE`.
 
     Args:
-        arguments: What the command's own options leave of the command line.
-        sources: Names that are allowed.
+        arguments: The command line without the options that every model has.
+        sources: Names of the sources.
 
     Returns:
         Source name -> file.
 
     Raises:
-        ValueError: If an option is no source, stands without a file, or is given twice.
+        ValueError: If an option is not a source, has no file, or is given twice.
     """
     files: dict[str, str] = {}
     rest = list(arguments)

@@ -1,4 +1,4 @@
-"""Access keys of labels, which catalogues keep in entries of their own: find the label, and choose a letter of it."""
+"""Access keys (keyboard shortcuts of labels): find the label that an access key belongs to, and choose its letter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import regex
 from hf_multisource.data.catalogue_entries import Identity
 from hf_multisource.data.placeholders import ANY, find_placeholders
 
-# Letters that an input method writes: no single key of a keyboard does, so that they are no access keys.
+# Letters that are typed with an input method. They cannot be access keys, because no single key produces them.
 WITHOUT_KEY = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u30fc\uff70]")
 ACCESS_KEY = re.compile("access[-_.]?key", re.IGNORECASE)
 LABELS = (
@@ -24,14 +24,14 @@ LABELS = (
 
 
 def is_access_key(key: str, part: str) -> bool:
-    """Return whether an entry is an access key, by its name.
+    """Return whether the name of an entry says that it is an access key.
 
     Args:
         key: Key of the entry.
         part: Part of the entry.
 
     Returns:
-        The answer.
+        Whether the key, or the part if it is not empty, contains `accesskey`.
     """
     return ACCESS_KEY.search(part.partition("[")[0] or key) is not None
 
@@ -44,7 +44,7 @@ def labels_of(key: str, part: str) -> tuple[Identity, ...]:
         part: Part of the access key.
 
     Returns:
-        Keys and parts, likeliest first; the parts have no variants.
+        Key and part of each candidate, the likeliest first; the parts contain no variants.
     """
     if part:
         same = [ACCESS_KEY.sub(label, part.partition("[")[0]) for label in ("label", "Label")]
@@ -63,9 +63,9 @@ def choose_access_key(labels: Sequence[str], sources: Mapping[str, str], syntax:
         syntax: Syntax of the placeholders of the label, which hold no access key.
 
     Returns:
-        The first source's access key that occurs in all variants of the label, in its letter case if the first variant
-        has it, or else the first letter that they share. If they share none, the first source's access key. Chinese,
-        Japanese and Korean letters are never chosen.
+        The access key of the first source whose access key occurs in all variants of the label, with its letter case
+        if the first variant contains it. Otherwise, the first letter that all variants share. If the variants share no
+        letter, the access key of the first source. Chinese, Japanese and Korean letters are never chosen.
     """
     first, *others = [_letters(label, syntax) for label in labels]
     shared = [letter for letter in first if all(letter.casefold() in map(str.casefold, other) for other in others)]
@@ -77,7 +77,7 @@ def choose_access_key(labels: Sequence[str], sources: Mapping[str, str], syntax:
 
 
 def _letters(label: str, syntax: str) -> list[str]:
-    """The letters and digits of a label outside its placeholders that a keyboard has."""
+    """Return the letters and digits of a label that have a key and are not part of a placeholder."""
     hidden = {i for one in find_placeholders(label, syntax) for i in range(one.start, one.end)}
     found = [letter for i, letter in enumerate(label) if i not in hidden and letter.isalnum()]
     return [letter for letter in found if not WITHOUT_KEY.match(letter)]

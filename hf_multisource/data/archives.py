@@ -1,4 +1,4 @@
-"""Read files from a folder, a zip archive (.zip, .xpi, .jar) or a Debian package (.deb), without unpacking to the disk.
+"""Read files from a folder, a zip archive (.zip, .xpi, .jar) or a Debian package (.deb) without unpacking it to disk.
 
 Archives may be hostile: their sizes and numbers of members are bounded, names that lead out of the archive are refused,
 and links are not followed.
@@ -24,17 +24,18 @@ from hf_multisource.regular_files import read_regular
 ZIP = (".zip", ".xpi", ".jar")
 DEB = ".deb"
 MAX_ARCHIVE = 256 << 20  # bytes of an archive; packages with the languages of a desktop have about 50 MB
-MAX_MEMBER = 64 << 20  # bytes of a member: a zip archive in a package, or a catalogue
-MAX_UNPACKED = 1 << 30  # bytes of all that is unpacked from one place
-MAX_MEMBERS = 200_000  # of one archive or folder
-MAX_DEPTH = 2  # archives in archives: a .deb holds .xpi files
+MAX_MEMBER = 64 << 20  # bytes of one unpacked member, which is a catalogue or a zip archive in a package
+MAX_UNPACKED = 1 << 30  # bytes that are unpacked in total from one folder or archive
+MAX_MEMBERS = 200_000  # members of one folder or archive, including the archives in it
+MAX_DEPTH = 2  # levels of nested archives; a .deb contains .xpi files
 MAX_XZ_MEMORY = 256 << 20  # bytes; the strongest preset of xz needs 65 MB
-MAX_NAME = 64 << 10  # bytes of a name in a tar archive, which tarfile reads whole; Linux allows 4 kB
-# Compression methods whose output `zipfile` bounds. With bzip2 and LZMA, a short read may unpack gigabytes.
+MAX_NAME = 64 << 10  # bytes of a long name in a tar archive, which tarfile reads at once; Linux allows paths of 4 kB
+# Compression methods for which `zipfile` limits the output of a read. With bzip2 and LZMA, one short read may unpack
+# gigabytes.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Headers of tar that tarfile reads into lists without a bound. dpkg refuses such packages, too.
+# Types of tar headers that tarfile reads into lists of unlimited length. dpkg refuses packages with them, too.
 UNBOUNDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_SPARSE)
-HEADER = 60  # bytes before each member of an ar archive
+HEADER = 60  # bytes of the header before each member of an ar archive
 CHUNK = 1 << 16
 BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
@@ -43,11 +44,11 @@ BROKEN = (
 
 
 class ArchiveError(ValueError):
-    """Raised for an archive that is damaged or passes a bound; the message names it."""
+    """Raised for an archive that is damaged or exceeds a limit; the message names the archive."""
 
 
 class Budget:
-    """Counts what is unpacked from one place, archives in archives included.
+    """Counter of the bytes and members that are unpacked from one folder or archive, including nested archives.
 
     Args:
         place: The file or folder, for messages.
@@ -63,7 +64,7 @@ class Budget:
             size: Number of bytes that were unpacked.
 
         Raises:
-            ArchiveError: If they are too many.
+            ArchiveError: If more than `MAX_UNPACKED` bytes have been unpacked.
         """
         self.bytes += size
         if self.bytes > MAX_UNPACKED:
@@ -73,7 +74,7 @@ class Budget:
         """Count a member.
 
         Raises:
-            ArchiveError: If there are too many.
+            ArchiveError: If there are more than `MAX_MEMBERS` members.
         """
         self.members += 1
         if self.members > MAX_MEMBERS:
@@ -81,13 +82,13 @@ class Budget:
 
 
 def is_archive(name: str) -> bool:
-    """Return whether a file is an archive, by its name.
+    """Return whether the name of a file is that of an archive.
 
     Args:
         name: Name of the file.
 
     Returns:
-        The answer.
+        Whether the suffix is one of the supported archive formats.
     """
     return PurePosixPath(name).suffix.lower() in (*ZIP, DEB)
 
@@ -95,22 +96,23 @@ def is_archive(name: str) -> bool:
 def read_files(
     place: Path, wanted: Callable[[str], bool], skipped: Callable[[str], None] | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Read the wanted files of a folder, an archive, archives in them, or one file.
+    """Read selected files of a folder or an archive, including nested archives, or a single file.
 
     Args:
         place: Folder, archive or file.
-        wanted: Whether a file is wanted, by its path in the place.
-        skipped: Called with the path in the place of each symbolic link of a folder that is not followed though it is
-            named like a wanted file, or leads to a folder; the path of the latter ends with `/`.
+        wanted: Function that returns whether to read a file. Its argument is the path in the place.
+        skipped: Function that is called for each symbolic link of a folder that has the name of a wanted file or leads
+            to a folder. Links are not followed. The argument is the path in the place, which ends with `/` for a
+            folder.
 
     Yields:
-        Path in the place, with `/`, and the bytes. A folder is read in the order of its names. The members of an
-        archive in the place are in a folder of its name.
+        The path in the place, with `/` as separator, and the content. Files of a folder are sorted by name. Members of
+        a nested archive have the path of the archive as a prefix.
 
     Raises:
         FileNotFoundError: If there is no such place.
         OSError: If a file cannot be read.
-        ArchiveError: If an archive is damaged, passes a bound, or holds a name that leads out of it.
+        ArchiveError: If an archive is damaged, exceeds a limit, or contains a name that leads out of the archive.
     """
     budget = Budget(str(place))
     if not place.exists():
@@ -147,7 +149,7 @@ def read_files(
 def _unpack(
     name: str, shown: str, content: bytes, wanted: Callable[[str], bool], budget: Budget, depth: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Read the wanted members of an archive."""
+    """Read the wanted members of an archive and of the archives in it."""
     if depth > MAX_DEPTH:
         raise ArchiveError(f"{shown}: archives in archives are read {MAX_DEPTH} deep, not deeper")
     read = _unzip if PurePosixPath(name).suffix.lower() in ZIP else _undeb
@@ -169,7 +171,7 @@ def _unpack(
 
 
 def _checked(shown: str, name: str) -> str:
-    """A member's name without `./`; refused if it leads out of the archive."""
+    """Return a member's name without `./`; raise ArchiveError if the name leads out of the archive."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ArchiveError(f"{shown}: the member {shown_key(name)} leads out of the archive")
@@ -177,7 +179,7 @@ def _checked(shown: str, name: str) -> str:
 
 
 def _unzip(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Budget) -> Iterator[tuple[str, bytes]]:
-    if content.count(b"PK\x01\x02") > MAX_MEMBERS:  # the mark of each member in the directory of the archive
+    if content.count(b"PK\x01\x02") > MAX_MEMBERS:  # the signature that precedes each member in the central directory
         raise ArchiveError(f"{shown}: more than {MAX_MEMBERS:,} members; that many are allowed")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():
@@ -195,7 +197,7 @@ def _unzip(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Bu
 
 
 class _BoundedInfo(tarfile.TarInfo):
-    """A header of a member of a tar archive; refused if tarfile would read more than `MAX_NAME` bytes for it."""
+    """Header of a tar member that raises `ReadError` if tarfile would read more than `MAX_NAME` bytes for it."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _BoundedInfo:
@@ -217,7 +219,7 @@ def _undeb(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Bu
     ) as archive:
         for info in archive:
             budget.member()
-            archive.members = []  # which tarfile would collect  # type: ignore[attr-defined]
+            archive.members = []  # tarfile collects all members otherwise  # type: ignore[attr-defined]
             member = _checked(shown, info.name)
             if info.isreg() and wanted(member):
                 if info.size > MAX_MEMBER:
@@ -228,7 +230,7 @@ def _undeb(shown: str, content: bytes, wanted: Callable[[str], bool], budget: Bu
 
 
 def _deb_data(shown: str, content: bytes) -> tuple[str, bytes]:
-    """Name and content of the member with the files of a package, which is an ar archive."""
+    """Return name and content of the member `data.tar*` of a package, which is an ar archive."""
     place = len(b"!<arch>\n")
     if content[:place] != b"!<arch>\n":
         raise ArchiveError(f"{shown}: not a Debian package: it does not begin with !<arch>")
@@ -247,7 +249,7 @@ def _deb_data(shown: str, content: bytes) -> tuple[str, bytes]:
 
 
 class _Decompressor(Protocol):
-    """What bz2 and lzma have."""
+    """Interface of the incremental decompressors of bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -259,7 +261,7 @@ class _Decompressor(Protocol):
 
 
 class _Gunzip:
-    """zlib's decompressor with the methods of those of bz2 and lzma."""
+    """Incremental gzip decompressor with the interface of the decompressors of bz2 and lzma."""
 
     def __init__(self) -> None:
         self.inner = zlib.decompressobj(wbits=31)
@@ -277,7 +279,7 @@ class _Gunzip:
 
 
 class _Unpacked:
-    """A stream of the unpacked bytes of a member, which unpacks as much as is read and counts it."""
+    """Stream that decompresses a member as it is read, and counts the decompressed bytes."""
 
     def __init__(self, name: str, data: bytes, shown: str, budget: Budget) -> None:
         self.data, self.place, self.budget = data, 0, budget
@@ -298,7 +300,7 @@ class _Unpacked:
             )
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; fewer only at the end."""
+        """Return `size` bytes, or fewer at the end of the stream."""
         found = bytearray()
         while len(found) < size:
             if self.decompressor is None:

@@ -24,8 +24,8 @@ ROOT = "resources"
 QUANTITIES = [f"[{category}]" for category in CATEGORIES]
 KINDS = ("string", "plurals", "string-array")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|([ \t\r\n]+)|(\")", re.DOTALL)
-# The same in texts with elements: tags, comments and CDATA sections are left as they are, and quotation marks may be
-# references, which Android reads like the characters themselves.
+# `XML_ESCAPE` is `ESCAPE` for texts with XML elements. Tags, comments and CDATA sections stay unchanged, and quotation
+# marks may be character references, which Android reads like the characters.
 TAG = r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>"
 XML_ESCAPE = re.compile(
     rf"(?P<tag>{TAG})|\\(?:u([0-9a-fA-F]{{4}})|(&(?:quot|apos|#34|#39);|.))|([ \t\r\n]+)|(\"|&quot;|&#34;)", re.DOTALL
@@ -34,25 +34,24 @@ XML_SPECIAL = re.compile(rf"(?P<tag>{TAG})|&(?:quot|apos|#34|#39);|[\\\"'\n\t]",
 SPECIAL = re.compile(r"[\\\"'\n\t]")
 QUOTED, DECLARATION = re.compile(r"\"[^\"]*\"|'[^']*'"), re.compile(r"\sxmlns:([\w.-]+)\s*=")
 PREFIX = re.compile(r"(?:</?|\s)([A-Za-z_][\w.-]*):[\w.-]+")
-KEPT = ("formatted", "product")  # attributes of a string that the compiler of resources reads
+KEPT = ("formatted", "product")  # attributes of a string that are copied, because the resource compiler reads them
 QUOTE = {'"': "&quot;"}
 LETTERS = {"n": "\n", "t": "\t"}
 INDENT = " " * 4
 
 
 def read_android(path: str, content: bytes) -> Catalogue:
-    """Read strings, plurals and string arrays that are for translation.
+    """Read the translatable strings, plurals and string arrays of a strings.xml file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
-        The catalogue. Texts with elements in them, such as `<b>`, stay XML; the escapes of Android are read in them,
-        too.
+        The catalogue. Android's escapes are decoded in all texts; texts with elements, such as `<b>`, stay XML.
 
     Raises:
-        ValueError: If the file is no XML that `parse_xml` reads, or its root is not `resources`.
+        ValueError: If `parse_xml` cannot read the file, or its root is not `resources`.
     """
     root, text = parse_xml(path, content, ROOT)
     entries, unhandled = [], []
@@ -76,12 +75,13 @@ def read_android(path: str, content: bytes) -> Catalogue:
 def fill_android(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Add strings, plurals and arrays, each whole and under a comment that asks for a review.
+    """Add complete strings, plurals and arrays, each with a comment that asks for a review.
 
     Args:
         catalogue: The file.
-        texts: The new texts; those that have elements in the reference are XML.
-        reference: The same file in a source language, which gives order, kinds and which texts are XML.
+        texts: The new texts. A text is XML if the reference has elements in the same text.
+        reference: The same file in a source language. It determines the order, the element names and which texts are
+            XML.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -91,7 +91,7 @@ def fill_android(
     present = {element.get("name"): element for element in root.children}
     entries = {entry.identity: entry for entry in reference.entries} if reference else {}
     parts_of = by_key(entries)
-    models: dict[str, list[Element]] = {}  # name -> the elements of the reference
+    models: dict[str, list[Element]] = {}  # name -> elements of the reference with this name
     declared = _declared(root)
     if reference:
         other = parse_xml(reference.path, reference.content, ROOT)[0]
@@ -150,7 +150,7 @@ def fill_android(
 
 
 def _texts(element: Element) -> dict[str, Element]:
-    """Part -> the element with the text."""
+    """Return a map from part to the element with the text."""
     if element.name == "string":
         return {"": element}
     items = [child for child in element.children if child.name == "item"]
@@ -160,20 +160,20 @@ def _texts(element: Element) -> dict[str, Element]:
 
 
 def _declared(root: Element) -> dict[str, str]:
-    """Prefix -> namespace, of the prefixes that are known in the whole file."""
+    """Return the namespaces by prefix that are declared for the whole file."""
     found = {name.removeprefix("xmlns:"): uri for name, uri in root.attributes.items() if name.startswith("xmlns:")}
     return {**found, "xml": "", "xmlns": ""}
 
 
 def _prefixes(texts: Iterable[str]) -> set[str]:
-    """The namespace prefixes that texts use and do not declare themselves."""
+    """Return the namespace prefixes that texts use without declaring them."""
     tags = [match[0] for text in texts for match in re.finditer(TAG, text, re.DOTALL) if match[0][1] != "!"]
     found = {prefix for tag in tags for prefix in PREFIX.findall(QUOTED.sub("", tag))}
     return found - {name for tag in tags for name in DECLARATION.findall(tag)}
 
 
 def _unescaped(text: str, markup: bool) -> str | None:
-    """A text without the escapes of Android: outside quotation marks, white space is one blank; None: not Unicode."""
+    """Decode Android's escapes, and collapse white space outside quotation marks; None if the result is not Unicode."""
     quoted = False
     pieces = []
     end = 0
@@ -201,18 +201,18 @@ def _unescaped(text: str, markup: bool) -> str | None:
 
 
 def _written(text: str, markup: bool) -> str:
-    """A text with the escapes of Android and XML."""
+    """Return a text with the escapes of Android and XML."""
     found = (XML_SPECIAL if markup else SPECIAL).sub(_escaped, text)
     if found[:1] in ("@", "?"):
         found = f"\\{found}"
-    pieces = re.sub(TAG, "<>", found, flags=re.DOTALL) if markup else found  # without the blanks in tags
+    pieces = re.sub(TAG, "<>", found, flags=re.DOTALL) if markup else found  # ignore the blanks in tags
     if pieces.strip() != pieces or "  " in pieces:
         found = f'"{found}"'
     return found if markup else escape(found)
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """What stands for a special character; a tag stays."""
+    """Return the escape of a special character; a tag is returned unchanged."""
     if match.lastgroup:
         return match[0]
     return {"\n": "\\n", "\t": "\\t"}.get(match[0], f"\\{match[0]}")

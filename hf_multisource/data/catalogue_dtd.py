@@ -1,4 +1,4 @@
-"""Read and fill the .dtd files in which Mozilla products kept their texts: `<!ENTITY key "text">`."""
+"""Read and fill .dtd files, a former format of Mozilla's localizations: `<!ENTITY key "text">`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def read_dtd(path: str, content: bytes) -> Catalogue:
     """Read the entities of a .dtd file. References such as `&brandShortName;` stay as they are; nothing is expanded.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
-        The catalogue. Declarations of other kinds are not handled.
+        The catalogue. Declarations that are not internal entities are listed as unhandled.
     """
     text = decode(path, content)
     entries, unhandled = [], []
@@ -51,12 +51,12 @@ def read_dtd(path: str, content: bytes) -> Catalogue:
 def fill_dtd(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Add entities to a .dtd file, each under a comment that asks for a review.
+    """Add entities to a .dtd file, each with a comment that asks for a review.
 
     Args:
         catalogue: The file.
         texts: The new texts, with references in the syntax of XML.
-        reference: The same file in a source language, which gives the order.
+        reference: The same file in a source language, which determines the order.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -86,7 +86,7 @@ def fill_dtd(
 
 
 def _ill_formed(key: str, value: str, quote: str) -> str:
-    """Why a page that uses the entity could not be parsed; "" if it could, or if `key` is no name of an entity."""
+    """Return the parser's error for a page that uses the entity; "" if there is no error or `key` is not a name."""
     if not NAME.fullmatch(key):
         return ""
     names = dict.fromkeys(name for name in REFERENCE.findall(value) if name not in (*PREDEFINED, key))
@@ -100,7 +100,7 @@ def _ill_formed(key: str, value: str, quote: str) -> str:
 
 
 def _entities(text: str) -> Iterator[tuple[str | None, str, str, Span]]:
-    """Yield key, value, comment and span of each declaration; the key of one that declares no text is None."""
+    """Yield key, value, comment and span of each declaration; the key is None if the declaration has no text."""
     place, comment, start = 0, "", 0
     while (first := text.find("<!", place)) >= 0:
         if text.startswith("<!--", first):

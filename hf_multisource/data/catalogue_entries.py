@@ -1,4 +1,4 @@
-"""What a localisation catalogue holds: entries with their states; and edits of its text that keep everything else."""
+"""Entries of localization catalogues with their states, and edits that change only the edited part of a catalogue."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 Identity = tuple[str, str]  # key and part of an entry; unique in a file
-Span = tuple[int, int]  # first character and the one after the last
+Span = tuple[int, int]  # indices of the first character and of the character after the last
 Edit = tuple[int, int, str]  # the span to replace, and the new text
 
 TRANSLATED, UNTRANSLATED, FUZZY, OBSOLETE = "translated", "untranslated", "fuzzy", "obsolete"
 REVIEW = "Needs review (machine translation)"  # comment on filled entries, in formats without states
 DONE = "has a translation already"
-# What joins the parts of a language's code in paths and files: en-GB, en_GB, en-rGB (Android).
+# Separator of language and territory of a language code in paths and files: en-GB, en_GB, en-rGB (Android).
 JOINT = re.compile(r"[-_]r?")
 DAMAGED = "the file has a message with this key that cannot be read: correct it first"
 
 
 class ForeignFileError(ValueError):
-    """Raised for a file that is named like a catalogue, and is something else.
+    """Raised for a file that has the name of a catalogue but another content.
 
     Args:
-        path: Its name in messages.
-        reason: Why it is none.
+        path: Path of the file, used in error messages.
+        reason: Why the file is not a catalogue.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -35,18 +35,18 @@ class ForeignFileError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One text of a catalogue.
+    """A text of a catalogue with its key and state.
 
     Args:
-        key: Identifies the message in its file. Parts of a key, such as context and message of gettext, are joined by
-            U+0004.
-        part: Which text of the message: an attribute (`.label`), a variant or plural form (`[few]`), both
-            (`.label[few]`), or empty for the only text.
+        key: Identifier of the message in its file. The parts of a key, such as context and message of gettext, are
+            joined by U+0004.
+        part: Identifier of the text in its message: an attribute (`.label`), a variant or plural form (`[few]`), both
+            (`.label[few]`), or an empty string for the value of the message.
         text: The text, without the escapes of the format. Placeables of Fluent and inline elements of XML stay as they
             are written.
         state: `TRANSLATED`, `UNTRANSLATED`, `FUZZY` (needs review) or `OBSOLETE`.
         comment: Comments on the entry.
-        source: The text in the source language, in formats whose files hold it.
+        source: The text in the source language, in formats whose files contain it.
         markup: Whether the text contains XML elements, and is therefore XML itself: `&amp;` stands for `&`.
         flags: Flags of gettext, such as `c-format`, without `fuzzy`.
     """
@@ -62,23 +62,23 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """Key and part."""
+        """Key and part, which identify the entry in its file."""
         return self.key, self.part
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A catalogue file that has been read.
+    """Content and entries of a catalogue file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
         entries: The entries in the order of the file.
-        unhandled: What could not be read as an entry, each with its line or key and the reason.
+        unhandled: Line or key of each piece of the file that could not be read as an entry, with the reason.
         source_language: Language of the `source` of entries, if the file names it.
         encoding: Encoding of the text.
-        header: The settings of a gettext file, such as its plural forms.
-        damaged: Keys of messages that are in the file, and could not be read as a whole.
+        header: The header of a gettext file, such as its plural forms.
+        damaged: Keys of messages that are in the file but could not be read completely.
     """
 
     path: str
@@ -92,17 +92,17 @@ class Catalogue:
 
     @property
     def text(self) -> str:
-        """The content as text, with its byte order mark and line ends."""
+        """The decoded content, with its byte order mark and line ends."""
         return self.content.decode(self.encoding)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Edits that fill entries of a catalogue.
+    """Edits that fill entries of a catalogue, and the reasons for entries that cannot be filled.
 
     Args:
-        edits: The edits. Of edits at the same place, the first comes first.
-        refused: Why entries cannot be filled.
+        edits: The edits. Insertions at the same place are written in this order.
+        refused: Reason for each entry that cannot be filled.
     """
 
     edits: tuple[Edit, ...]
@@ -110,11 +110,11 @@ class Changes:
 
 
 def decode(path: str, content: bytes, encoding: str = "utf-8") -> str:
-    """Decode the content of a catalogue; line ends and a byte order mark stay.
+    """Decode the content of a catalogue, keeping line ends and a byte order mark.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
         encoding: The encoding.
 
     Returns:
@@ -131,20 +131,20 @@ def decode(path: str, content: bytes, encoding: str = "utf-8") -> str:
 
 
 def line_numbers(text: str) -> Callable[[int], int]:
-    """Return a function that gives the line number of a place in a text.
+    """Return a function that maps a character index of a text to a line number.
 
     Args:
         text: The text.
 
     Returns:
-        A function of the number of characters before the place.
+        A function that takes the index of a character and returns the number of its line.
     """
     ends = [match.start() for match in re.finditer("\n", text)]
     return lambda place: bisect_left(ends, place) + 1
 
 
 def newline_of(text: str) -> str:
-    """Return the line end that a text uses.
+    """Return the line end of a text.
 
     Args:
         text: The text.
@@ -157,13 +157,13 @@ def newline_of(text: str) -> str:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text at LF.
+    """Split a text into lines at LF.
 
     Args:
         text: The text.
 
     Yields:
-        The place of each line and the line with its end.
+        The index of the first character of each line, and the line with its line end.
     """
     start = 0
     while start < len(text):
@@ -192,22 +192,22 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 def insert_blocks(
     text: str, blocks: Mapping[str, str], present: Mapping[str, Span], order: Sequence[str], end: int | None = None
 ) -> list[Edit]:
-    """Insert new messages after those that precede them in the reference.
+    """Return edits that insert each new message after the message that precedes it in the reference.
 
     Args:
         text: Text of the catalogue.
-        blocks: Key -> the lines of the new message, without the last line end.
-        present: Key -> span of a message of the catalogue, from the start of its first line, with its comment.
+        blocks: Key -> lines of the new message, without the last line end.
+        present: Key -> span of a message of the catalogue with its comment, from the start of the first line.
         order: Keys in the order of the reference.
-        end: Place for messages that have no neighbour in the catalogue, at the start of a line; None: the end of the
-            text.
+        end: Index of the start of a line at which messages without a neighbor in the catalogue are inserted. Defaults
+            to the end of the text.
 
     Returns:
         The edits.
     """
     newline = newline_of(text)
     edits: list[Edit] = []
-    following: dict[str, Span] = {}  # key -> the next message of the reference that the catalogue has
+    following: dict[str, Span] = {}  # key -> span of the next message of the reference that is in the catalogue
     after = None
     for key in reversed(order):
         if after is not None:
@@ -234,12 +234,12 @@ def insert_blocks(
 
 
 def _opens_with_comment(text: str, place: int) -> bool:
-    """Whether a message is the first of its file and has a comment, which may be the licence of the file."""
+    """Return whether a message is the first of its file and has a comment, which may be the license of the file."""
     return not text[:place].strip("\ufeff \t\r\n") and text.startswith(("#", "!", "<!--"), place)
 
 
 def _separator(before: str, newline: str, *, blank: bool) -> str:
-    """What stands between the end of a text and a new message: with `blank`, an empty line after lines of text."""
+    """Return the line ends between a text and a new message; with `blank`, add an empty line after a line of text."""
     last = before.removesuffix("\n").removesuffix("\r").rpartition("\n")[2].strip("\ufeff \t\r")
     return newline * ((bool(before) and not before.endswith("\n")) + (blank and bool(last)))
 
@@ -248,18 +248,18 @@ def note_line(mark: str, note: str | None, newline: str) -> str:
     """Return a comment line with a note.
 
     Args:
-        mark: What comment lines of the format begin with.
-        note: The note; None: there is none.
+        mark: Prefix of comment lines in the format.
+        note: The note, or None.
         newline: Line end of the file.
 
     Returns:
-        The line with its end; "" without a note.
+        The line with its line end; an empty string if there is no note.
     """
     return f"{mark} {note}{newline}" if note else ""
 
 
 def review_state(comment: str, part: str = "") -> str:
-    """Return the state of an entry in a format without states: machine translations have a comment that says so.
+    """Return the state of an entry in a format without states, from the comment that marks machine translations.
 
     Args:
         comment: Comments on the message.
@@ -279,16 +279,16 @@ def count_current(entries: Iterable[Entry]) -> Counter[Identity]:
         entries: The entries of a file.
 
     Returns:
-        Key and part -> how many entries have them; obsolete entries are not counted.
+        Key and part -> number of entries with this key and part; obsolete entries are not counted.
     """
     return Counter(entry.identity for entry in entries if entry.state != OBSOLETE)
 
 
 def ambiguous(number: int) -> str:
-    """Return why an entry is refused whose key and part other entries of the file have, too.
+    """Return the reason for refusing an entry whose key and part are not unique in the file.
 
     Args:
-        number: How many entries have this key and part.
+        number: Number of entries with this key and part.
 
     Returns:
         The reason.

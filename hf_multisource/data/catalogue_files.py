@@ -1,4 +1,4 @@
-"""Read and fill localisation catalogues of every format, by the name of the file."""
+"""Read and fill localization catalogues; the suffix of the file name determines the format."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from hf_multisource.messages import shown, shown_key
 
 NOTE = re.compile(r"[A-Za-z0-9 .,:;()%]+")
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML forbids
-MAX_FILE = 16 << 20  # bytes of a catalogue; large ones of free software have 5 MB
+MAX_FILE = 16 << 20  # bytes of a catalogue; large catalogues of free software have 5 MB
 
 Reader = Callable[[str, bytes], Catalogue]
-# Catalogue, new texts, the same file in a source language, and notes by key
+# Arguments: catalogue, new texts, the same file in a source language, notes by key
 Filler = Callable[[Catalogue, Mapping[Identity, str], Catalogue | None, Mapping[str, str]], Changes]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How files of one format are read and filled.
+    """Functions that read and fill the files of one catalogue format.
 
     Args:
         name: Name of the format.
-        read: Reads a file.
-        fill: Gives the changes that fill entries; None if files of this format are compiled from another one.
-        forbidden: Matches a character that files of this format cannot hold.
+        read: Function that reads a file.
+        fill: Function that returns the changes that fill entries; None if files of this format are compiled from files
+            of another format.
+        forbidden: Pattern of the characters that files of this format cannot contain.
     """
 
     name: str
@@ -75,8 +76,8 @@ class Filled:
 
     Args:
         content: The new bytes.
-        filled: The entries that were filled.
-        refused: The entries that were not, each with the reason.
+        filled: Key and part of the entries that were filled.
+        refused: Key and part of the entries that were not filled -> the reason.
     """
 
     content: bytes
@@ -85,13 +86,13 @@ class Filled:
 
 
 def find_format(path: str) -> Format | None:
-    """Return the format of a file.
+    """Return the catalogue format of a file from its name.
 
     Args:
-        path: Its name.
+        path: Path of the file.
 
     Returns:
-        The format; None if the file is no catalogue, by its name.
+        The format; None if the name is not that of a catalogue.
     """
     name = PurePosixPath(path).name.lower()
     if name.startswith("strings") and name.endswith(".xml"):
@@ -100,11 +101,11 @@ def find_format(path: str) -> Format | None:
 
 
 def read_catalogue(path: str, content: bytes) -> Catalogue:
-    """Read a localisation catalogue.
+    """Read a localization catalogue.
 
     Args:
-        path: Its name, from which the format follows, and which messages show.
-        content: Its bytes.
+        path: Path of the file, which determines the format and is used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
         The catalogue.
@@ -126,21 +127,21 @@ def fill_catalogue(
     reference: Catalogue | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> Filled:
-    """Write texts into a catalogue for entries that it lacks, and change nothing else by a byte.
+    """Write texts into the untranslated entries of a catalogue, and leave all other bytes unchanged.
 
-    The new entries are marked as needing review, in the way of the format. The result is read again: an entry whose
-    text does not come back as it was given, or that changes another entry, is refused.
+    The new entries are marked as needing review in the way of the format. The result is read again. An entry is refused
+    if its text is not read back unchanged, or if it changes another entry.
 
     Args:
         catalogue: The catalogue.
         texts: Key and part of an entry -> its new text.
-        reference: The same file in a source language. In formats whose files hold one language (Fluent, .properties,
-            .dtd, Android), it gives the order of entries, their selectors and kinds.
-        notes: Key -> a line for reviewers, such as where its new texts are from, which becomes a comment on the
-            message; of letters, digits, blanks and `.,:;()%`. XLIFF 2 files get none.
+        reference: The same file in a source language. In formats whose files contain one language (Fluent,
+            .properties, .dtd, Android), it determines the order, selectors and kinds of the entries.
+        notes: Key -> one line for reviewers, such as the origin of the new texts, which is written as a comment on the
+            message. A note consists of letters, digits, blanks and `.,:;()%`. XLIFF 2 files get no notes.
 
     Returns:
-        The new content, what was filled, and what was refused with the reasons.
+        The new content, the filled entries, and the refused entries with the reasons.
 
     Raises:
         ValueError: If files of this format cannot be filled, or a note has other characters.
@@ -171,7 +172,7 @@ def fill_catalogue(
             if (broken := _broken(form, catalogue, content, left)) is None:
                 return Filled(content, tuple(left), refused)
             found = broken
-        if not found:  # something else has changed
+        if not found:  # an entry that is not in `left` has changed
             found = _find_broken(form, catalogue, left, reference, notes)
             found = found or dict.fromkeys(left, "the file cannot hold these texts together")
         refused |= found
@@ -186,7 +187,7 @@ def _find_broken(
     reference: Catalogue | None,
     notes: Mapping[str, str],
 ) -> dict[Identity, str]:
-    """Find texts that break the file, by filling halves of the messages; {} if they break it only together."""
+    """Bisect the messages to find the texts that break the file; {} if only their combination breaks it."""
     keys = list(dict.fromkeys(key for key, _ in texts))
     content = _edited(catalogue, form.fill(catalogue, texts, reference, notes)) if form.fill else catalogue.content
     if (broken := _broken(form, catalogue, content, texts)) is None:
@@ -203,7 +204,7 @@ def _find_broken(
 
 
 def _is_encoded_alike(catalogue: Catalogue) -> bool:
-    """Whether the text of a file gives the same bytes again, which not every old character set grants."""
+    """Return whether encoding the decoded text gives the same bytes, which is not so for every old character set."""
     try:
         return catalogue.text.encode(catalogue.encoding) == catalogue.content
     except UnicodeEncodeError:
@@ -217,7 +218,7 @@ def _edited(catalogue: Catalogue, changes: Changes) -> bytes:
 def _broken(
     form: Format, catalogue: Catalogue, content: bytes, texts: Mapping[Identity, str]
 ) -> dict[Identity, str] | None:
-    """Entries that are wrong in the new content, with reasons; {} if something else is wrong; None if all is well."""
+    """Return the wrong entries of the new content with reasons; {} for another error, None if there is no error."""
     try:
         new = form.read(catalogue.path, content)
     except ValueError:

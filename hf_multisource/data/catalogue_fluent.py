@@ -1,4 +1,4 @@
-"""Read and fill Fluent files (.ftl). The parser of `fluent.syntax` gives the place of each message in the file."""
+"""Read and fill Fluent files (.ftl) with the parser of `fluent.syntax`, which gives the span of each message."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from hf_multisource.data.plural_forms import CATEGORIES
 from hf_multisource.messages import install_hint
 
 INDENT = " " * 4
-BEGINNING = re.compile(r"^(-?[A-Za-z][\w-]*) *=", re.ASCII | re.MULTILINE)  # of a message or term
+BEGINNING = re.compile(r"^(-?[A-Za-z][\w-]*) *=", re.ASCII | re.MULTILINE)  # key of a message or term
 
 
 def read_fluent(path: str, content: bytes) -> Catalogue:
     """Read the messages, terms and attributes of a Fluent file.
 
-    A pattern that is one selector gives an entry for each variant. A pattern that has a selector beside other text, or
-    a selector in a selector, is not handled.
+    A pattern that consists of one selector gives an entry for each variant. A pattern is listed as unhandled if it has
+    a selector and other text, or nested selectors.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
         The catalogue.
@@ -68,14 +68,14 @@ def read_fluent(path: str, content: bytes) -> Catalogue:
 def fill_fluent(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Add messages and attributes to a Fluent file, each under a comment that asks for a review.
+    """Add messages and attributes to a Fluent file, each with a comment that asks for a review.
 
-    Messages are added whole: with all texts that the reference has, and its selectors.
+    A message is added only as a whole, with all texts and selectors that it has in the reference.
 
     Args:
         catalogue: The file.
         texts: The new texts, with placeables in the syntax of Fluent.
-        reference: The same file in a source language, which gives order and selectors.
+        reference: The same file in a source language, which determines the order and the selectors.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -104,7 +104,7 @@ def fill_fluent(
 
 
 def _parse(path: str, text: str) -> Any:
-    """The syntax tree of a file."""
+    """Return the syntax tree of a file."""
     try:
         from fluent.syntax import FluentParser
     except ImportError as error:
@@ -118,7 +118,7 @@ def _parse(path: str, text: str) -> Any:
 
 
 def _messages(catalogue: Catalogue) -> dict[str, Any]:
-    """The first message or term with each key."""
+    """Return the first message or term with each key."""
     found: dict[str, Any] = {}
     for node in _parse(catalogue.path, catalogue.text).body:
         if type(node).__name__ in ("Message", "Term"):
@@ -131,18 +131,18 @@ def _key(node: Any) -> str:
 
 
 def _end(node: Any, text: str) -> int:
-    """Place after the last character of a message that is not white space."""
+    """Return the index after the last character of a message that is not white space."""
     return int(node.span.start) + len(text[node.span.start : node.span.end].rstrip())
 
 
 def _patterns(node: Any) -> dict[str, Any]:
-    """Part -> pattern: the value, and the attributes."""
+    """Return the patterns of a message by part: the value and the attributes."""
     found = {f".{attribute.id.name}": attribute.value for attribute in node.attributes}
     return found if node.value is None else {"": node.value, **found}
 
 
 def _select(pattern: Any) -> Any:
-    """The selector that a pattern consists of; None if it is something else."""
+    """Return the selector of a pattern that consists of one selector; otherwise None."""
     if len(pattern.elements) == 1 and type(pattern.elements[0]).__name__ == "Placeable":
         expression = pattern.elements[0].expression
         return expression if type(expression).__name__ == "SelectExpression" else None
@@ -150,7 +150,7 @@ def _select(pattern: Any) -> Any:
 
 
 def _variants(pattern: Any, text: str) -> dict[str, str] | None:
-    """The texts of a pattern by variant ("" without a selector); None if selectors are mixed with other text."""
+    """Return the texts of a pattern by variant ("" without a selector); None if selectors are mixed with other text."""
     if not _has_select(pattern):
         return {"": _written(pattern, text)}
     if (select := _select(pattern)) is None or any(_has_select(variant.value) for variant in select.variants):
@@ -172,7 +172,7 @@ def _has_select(pattern: Any) -> bool:
 
 
 def _written(pattern: Any, text: str) -> str:
-    """A pattern without a selector, with its placeables as they are written in the file."""
+    """Return the text of a pattern without a selector, with its placeables as they are written in the file."""
     pieces = []
     for element in pattern.elements:
         if type(element).__name__ == "TextElement":
@@ -183,7 +183,7 @@ def _written(pattern: Any, text: str) -> str:
 
 
 def _assignment(left: str, text: str, indent: str) -> list[str]:
-    """The lines of `left text`; texts of several lines begin on the next line."""
+    """Return the lines of `left text`; a text of several lines begins on the next line."""
     if "\n" not in text:
         return [f"{left} {text}"]
     return [left, *(f"{indent}{INDENT}{line}" if line else "" for line in text.split("\n"))]
@@ -192,7 +192,7 @@ def _assignment(left: str, text: str, indent: str) -> list[str]:
 def _add_attributes(
     node: Any, given: Mapping[str, str], newline: str, remark: str | None
 ) -> tuple[list[Edit], dict[str, str]]:
-    """Edits that add attributes to a message that is there, and why parts are refused."""
+    """Return edits that add attributes to an existing message, and the reasons for refused parts."""
     there = _patterns(node)
     refused, lines, notes = dict[str, str](), list[str](), list[str]()
     for part, text in given.items():
@@ -217,7 +217,7 @@ def _add_attributes(
 
 
 def _in_order(variants: Collection[str], names: Sequence[str]) -> list[str]:
-    """Variants in the order of the reference; if it lacks plural categories, in the order of CLDR after the others."""
+    """Sort variants as in the reference; if it lacks some, sort plural categories as in CLDR, after the others."""
     if set(variants) <= set(names):
         return [one for one in names if one in variants]
     places = {f"[{category}]": place for place, category in enumerate(CATEGORIES, 1)}
@@ -225,15 +225,15 @@ def _in_order(variants: Collection[str], names: Sequence[str]) -> list[str]:
 
 
 def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) -> list[str] | str:
-    """The lines of a new message without its comment, or why it cannot be written.
+    """Return the lines of a new message without its comment, or the reason why it cannot be written.
 
     Args:
-        key: Its key.
+        key: Key of the message.
         given: Part -> text.
-        model: The message of the reference; None if there is none.
+        model: The message of the reference; None if the reference lacks it.
         source: Text of the reference.
     """
-    groups: dict[str, dict[str, str]] = {}  # attribute, or "" for the value -> variant -> text
+    groups: dict[str, dict[str, str]] = {}  # attribute ("" for the value) -> variant -> text
     for part, text in given.items():
         name, bracket, rest = part.partition("[")
         groups.setdefault(name, {})[bracket + rest] = text

@@ -1,4 +1,4 @@
-"""Read gettext files (.po, .pot, .mo), and fill .po files. Filling an entry changes only its own lines."""
+"""Read gettext files (.po, .pot, .mo), and fill .po files. Filling an entry changes only the lines of the entry."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from hf_multisource.data.catalogue_entries import (
     note_line,
 )
 
-CONTEXT = "\x04"  # gettext's own separator of context and message
+CONTEXT = "\x04"  # separator of context and message that gettext uses in .mo files
 CHARSET = re.compile(rb"charset=([A-Za-z0-9_-]+)")
-HEADER_BYTES = 1 << 16  # in which the charset is looked for
-# Character sets of gettext's manual; Python knows further encodings, which are none of text.
+HEADER_BYTES = 1 << 16  # number of bytes at the start of a file that are searched for the charset
+# Character sets listed in gettext's manual. Further codecs of Python, such as zlib, are not text encodings.
 ALLOWED = re.compile(
     r"utf-?8|(us-)?ascii|iso-?8859-\d+|windows-125\d|cp\d{3,4}|koi8-[rut]|gb2312|gbk|gb18030|big5(-?hkscs)?|"
     r"euc-(jp|kr|tw)|shift_jis|johab|tis-620",
@@ -43,7 +43,7 @@ LINE = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr|msgstr\[(\d{1,3})\])?\s*"
 ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 ESCAPED = {"\\": "\\\\", '"': '\\"', **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
-MESSAGE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*(?:#~[ \t]*)?msgid", re.MULTILINE)  # in all files of gettext
+MESSAGE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*(?:#~[ \t]*)?msgid", re.MULTILINE)  # a line of every .po and .pot file
 LITTLE, BIG = b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"  # first bytes of .mo files
 
 
@@ -52,12 +52,12 @@ class Block:
     """The lines of one entry of a .po file.
 
     Args:
-        line: Number of its first line.
+        line: Line number of the first line.
         obsolete: Whether its lines begin with `#~`.
         comments: The comments, without their marks.
-        flags: The lines with flags: the place of each, and the flags.
-        pieces: "msgctxt", "msgid", "msgid_plural", "msgstr" or "msgstr[0]", … -> the text, line by line.
-        spans: The same keywords -> the span of their lines.
+        flags: Index and content of each line with flags.
+        pieces: Keyword ("msgctxt", "msgid", "msgid_plural", "msgstr", "msgstr[0]", …) -> the text, line by line.
+        spans: Keyword -> the span of its lines.
     """
 
     line: int
@@ -69,18 +69,18 @@ class Block:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """Keyword -> text, of a whole block."""
+        """The texts by keyword; read only after the block is complete."""
         return {name: "".join(pieces) for name, pieces in self.pieces.items()}
 
     @cached_property
     def key(self) -> str:
-        """Context and message."""
+        """The key of the entry: context and message."""
         context = self.texts.get("msgctxt")
         return self.texts["msgid"] if context is None else f"{context}{CONTEXT}{self.texts['msgid']}"
 
     @property
     def fuzzy(self) -> bool:
-        """Whether the entry is marked as needing review."""
+        """Whether the entry has the flag `fuzzy`, which asks for a review."""
         return "fuzzy" in self.flag_names
 
     @property
@@ -90,12 +90,12 @@ class Block:
 
     @property
     def header(self) -> bool:
-        """Whether this is the entry with the settings of the file."""
+        """Whether the entry is the header of the file, whose msgid is empty."""
         return self.key == "" and not self.obsolete
 
     @property
     def forms(self) -> dict[str, str]:
-        """Part -> keyword of the translations."""
+        """The keywords of the translations by part."""
         return {name.removeprefix("msgstr"): name for name in self.pieces if name.startswith("msgstr")}
 
 
@@ -103,15 +103,16 @@ def read_po(path: str, content: bytes) -> Catalogue:
     """Read a .po or .pot file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
         The catalogue; plural forms are parts `[0]`, `[1]`, ….
 
     Raises:
-        ForeignFileError: If the file cannot be read, and has no line with msgid.
-        ValueError: If the character set is not allowed, the file is not in it, or a line is not of gettext.
+        ForeignFileError: If the file cannot be read and has no line with msgid.
+        ValueError: If the character set is not allowed, the file cannot be decoded, or a line is not in the syntax of
+            gettext.
     """
     try:
         encoding = _charset(path, content[:HEADER_BYTES])
@@ -138,12 +139,12 @@ def read_po(path: str, content: bytes) -> Catalogue:
 def fill_po(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Fill entries of a .po file that are not translated, and mark them as fuzzy.
+    """Fill the untranslated entries of a .po file, and mark them as fuzzy.
 
     Args:
         catalogue: The file.
-        texts: The new texts; of an entry with plural forms, all that it lacks.
-        reference: Not used: gettext files hold all entries.
+        texts: The new texts. For an entry with plural forms, all missing forms are required.
+        reference: Not used, because gettext files contain all entries.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -176,17 +177,17 @@ def fill_po(
 
 
 def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
-    """Return a gettext file for another language: the same messages without translations.
+    """Return a gettext file for another language that has the same messages without translations.
 
-    Comments and their references stay; obsolete messages, previous texts and the mark for a review do not.
+    Comments and references are kept. Obsolete messages, previous texts and the flag `fuzzy` are removed.
 
     Args:
-        catalogue: The file of any language, or a template.
+        catalogue: The file in any language, or a template.
         language: Code of the other language.
-        plural_forms: Value of its header `Plural-Forms`, such as `nplurals=2; plural=(n != 1);`.
+        plural_forms: Value of the header `Plural-Forms`, such as `nplurals=2; plural=(n != 1);`.
 
     Returns:
-        The file, in UTF-8 by its header.
+        The text of the file, whose header names UTF-8 as its encoding.
     """
     text = catalogue.text
     newline = newline_of(text)
@@ -226,14 +227,14 @@ def read_mo(path: str, content: bytes) -> Catalogue:
     """Read a compiled .mo file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
         The catalogue.
 
     Raises:
-        ForeignFileError: If it does not begin as a .mo file.
+        ForeignFileError: If the file does not begin with the magic number of .mo files.
         ValueError: If the file is damaged, its texts are longer than the file, or its character set is not allowed.
     """
     order = {LITTLE: "<", BIG: ">"}.get(content[:4])
@@ -278,10 +279,10 @@ def read_mo(path: str, content: bytes) -> Catalogue:
 
 
 def _charset(path: str, header: bytes) -> str:
-    """The character set that a file names; UTF-8 if it names none."""
+    """Return the character set in the header of a file; UTF-8 if the header names none."""
     found = CHARSET.search(header)
     name = found[1].decode("ascii") if found else "utf-8"
-    if name == "CHARSET":  # as templates have it
+    if name == "CHARSET":  # the placeholder in templates
         return "utf-8"
     if not ALLOWED.fullmatch(name):
         raise ValueError(f"{path}: charset is {name[:40]}; it must be UTF-8 or another character set of gettext")
@@ -293,14 +294,14 @@ def _charset(path: str, header: bytes) -> str:
 
 
 def _blocks(path: str, text: str) -> Iterable[Block]:
-    """The entries of a .po file."""
+    """Split a .po file into entries."""
     block, last, found = Block(1), "", list[Block]()
     for number, (place, line) in enumerate(lines_of(text), 1):
         body = line.strip().lstrip("\ufeff")
         obsolete = body.startswith("#~")
         if obsolete:
             body = body[2:].strip()
-            if body.startswith("|"):  # a previous message
+            if body.startswith("|"):  # a previous version of the message
                 continue
         comment = body.startswith("#") or (obsolete and not body)
         keyword = re.match(r"msg\w+", body)
@@ -351,7 +352,7 @@ def _unescaped(text: str) -> str:
 
 
 def _written(name: str, text: str, newline: str) -> str:
-    """The lines of a translation."""
+    """Return the lines of a translation."""
     lines = ["".join(ESCAPED.get(letter, letter) for letter in line) for _, line in lines_of(text)]
     if len(lines) > 1:
         lines.insert(0, "")
@@ -360,7 +361,7 @@ def _written(name: str, text: str, newline: str) -> str:
 
 
 def _refusal(block: Block | None, given: Mapping[str, str], encoding: str) -> str:
-    """Why an entry cannot be filled; "" if it can."""
+    """Return the reason why an entry cannot be filled; "" if it can be filled."""
     if block is None:
         return "the file has no such entry; add it with msgmerge first"
     if unknown := [part for part in given if part not in block.forms]:

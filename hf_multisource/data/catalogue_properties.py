@@ -1,6 +1,6 @@
-r"""Read and fill Java .properties files, as `java.util.Properties` reads them.
+r"""Read and fill Java .properties files in the syntax of `java.util.Properties`.
 
-The syntax is that of the Java documentation: `key = value`, `key: value` or `key value`, continuation lines, `\u00e4`.
+The syntax has lines `key = value`, `key: value` or `key value`, continuation lines, and escapes such as `\u00e4`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Property:
-    """A line `key = value` with its continuation lines.
+    """A property (`key = value`) of a file with its comment.
 
     Args:
         key: The key without escapes.
         value: The value without escapes.
-        comment: The comment lines directly above.
-        span: From the start of the comment to the end of the value.
+        comment: The comment lines directly above the property.
+        span: Span from the start of the comment to the end of the value.
     """
 
     key: str
@@ -50,14 +50,14 @@ class Property:
 
 
 def read_properties(path: str, content: bytes) -> Catalogue:
-    r"""Read a .properties file, in UTF-8 or else in ISO 8859-1, as Java does.
+    r"""Read a .properties file as UTF-8, or as ISO 8859-1 if it is not valid UTF-8, like Java.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
-        The catalogue. Values in which an escape such as `\ud83d` gives half a character are not handled.
+        The catalogue. A value is listed as unhandled if an escape such as `\ud83d` is an unpaired surrogate.
     """
     encoding = "utf-8"
     try:
@@ -78,15 +78,15 @@ def read_properties(path: str, content: bytes) -> Catalogue:
 def fill_properties(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    r"""Add properties to a file, each under a comment that asks for a review.
+    r"""Add properties to a file, each with a comment that asks for a review.
 
-    Characters are written as escapes (`\u00e4`) if the file is not in UTF-8, or is in ASCII with escapes already. A
-    file in ASCII without escapes is written like the reference.
+    Non-ASCII characters are written as escapes (`\u00e4`) if the file is not UTF-8, or if it is ASCII and has escapes
+    already. If it is ASCII and has no escapes, the reference decides.
 
     Args:
         catalogue: The file.
         texts: The new texts.
-        reference: The same file in a source language, which gives the order.
+        reference: The same file in a source language, which determines the order.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -111,7 +111,7 @@ def fill_properties(
 
 
 def _writes_escapes(catalogue: Catalogue) -> bool | None:
-    """Whether characters beyond ASCII are written as escapes in a file; None: there are none in it."""
+    """Return whether a file writes non-ASCII characters as escapes; None if the file contains none."""
     if catalogue.encoding != "utf-8":
         return True
     if not catalogue.text.isascii():
@@ -120,9 +120,9 @@ def _writes_escapes(catalogue: Catalogue) -> bool | None:
 
 
 def _properties(text: str) -> Iterator[Property]:
-    """The properties of a text in order."""
+    """Yield the properties of a file in order."""
     comment: list[str] = []
-    start = 0  # of the comment
+    start = 0  # index of the start of the comment
     lines = lines_of(text)
     for place, line in lines:
         body = line.lstrip(" \t\f\ufeff" if place == 0 else " \t\f")
@@ -148,7 +148,7 @@ def _properties(text: str) -> Iterator[Property]:
 
 
 def _continues(line: str) -> bool:
-    """Whether a line ends with an odd number of backslashes."""
+    """Return whether a line continues on the next line: it ends with an odd number of backslashes."""
     body = line.removesuffix("\n").removesuffix("\r")
     return line.endswith("\n") and (len(body) - len(body.rstrip("\\"))) % 2 == 1
 

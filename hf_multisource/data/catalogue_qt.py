@@ -20,7 +20,7 @@ from hf_multisource.data.catalogue_entries import (
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
 
 ROOT = "TS"
-GONE = ("vanished", "obsolete")  # types of translations of messages that the program no longer has
+GONE = ("vanished", "obsolete")  # values of the attribute `type` for messages that the program no longer contains
 COMMENTS = ("extracomment", "translatorcomment", "comment")
 
 
@@ -28,14 +28,14 @@ def read_qt(path: str, content: bytes) -> Catalogue:
     """Read the messages of a .ts file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
         The catalogue; plural forms are parts `[0]`, `[1]`, ….
 
     Raises:
-        ValueError: If the file is no XML that `parse_xml` reads, or its root is not `TS`.
+        ValueError: If `parse_xml` cannot read the file, or its root is not `TS`.
     """
     root, text = parse_xml(path, content, ROOT)
     entries, unhandled = [], []
@@ -63,12 +63,12 @@ def read_qt(path: str, content: bytes) -> Catalogue:
 def fill_qt(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Fill messages that have no translation; they stay `unfinished`.
+    """Fill the untranslated messages of a .ts file, which stay marked as `unfinished`.
 
     Args:
         catalogue: The file.
-        texts: The new texts; of a message with plural forms, all that it has.
-        reference: Not used: .ts files hold all messages.
+        texts: The new texts. For a message with plural forms, all forms are required.
+        reference: Not used, because .ts files contain all messages.
         notes: Key -> a line that becomes a comment on the message.
 
     Returns:
@@ -110,9 +110,9 @@ def fill_qt(
 
 
 def _messages(root: Element) -> Iterator[tuple[str, Element]]:
-    """Key and element of each message: its id, or context, text and comment."""
+    """Yield key and element of each message; the key is the id, or else context, text and comment."""
     for context in root.children:
-        if context.name == "message":  # files with ids need no contexts
+        if context.name == "message":  # files with ids may have messages without a context
             yield context.get("id"), context
             continue
         name = context.find("name")
@@ -125,7 +125,7 @@ def _messages(root: Element) -> Iterator[tuple[str, Element]]:
 
 
 def _forms(message: Element, translation: Element) -> dict[str, Element]:
-    """Part -> the element with the text."""
+    """Return a map from part to the element with the text."""
     if message.get("numerus") != "yes":
         return {"": translation}
     forms = [child for child in translation.children if child.name == "numerusform"]

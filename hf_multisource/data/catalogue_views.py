@@ -1,6 +1,6 @@
-"""The texts of a catalogue by key and part, in which numbered plural forms are categories of CLDR.
+"""Texts of a catalogue by key and part, with CLDR's plural categories in place of numbered plural forms.
 
-Form 1 of Czech is `few`, and form 1 of German is `other`: by their categories, forms of several languages are aligned.
+The categories align the plural forms of several languages: form 1 of Czech is `few`, and form 1 of German is `other`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from hf_multisource.data.catalogue_entries import JOINT, OBSOLETE, TRANSLATED, C
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule
 
 HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language
-#: Language -> categories of Qt's plural forms, where their order is not that of CLDR; the last one of Latvian is for 0.
+#: Language -> categories of Qt's plural forms, for languages whose order in Qt differs from CLDR's order. The last form
+#: of Latvian in Qt is for the number 0.
 QT_FORMS = {"lv": ("one", "other", "zero")}
-ZERO_FIRST = ("ar",)  # languages whose form for 0 is the first in Qt, too; that of other languages is not known
-NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats whose plural forms have numbers
+ZERO_FIRST = ("ar",)  # languages with the category `zero` whose order in Qt is known to be CLDR's order, `zero` first
+NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats that number the plural forms of a message
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class View:
     """The translated texts of one catalogue.
 
     Args:
-        entries: Key -> part -> entry. Parts of plural forms are categories, such as `[few]`, if these are known.
+        entries: Key -> part -> entry. Parts of plural forms are categories, such as `[few]`, where these are known.
         rule: Plural rule of the language; None if CLDR does not know it.
     """
 
@@ -32,15 +33,16 @@ class View:
     rule: PluralRule | None
 
     def find(self, key: str, part: str) -> Entry | None:
-        """Find the entry that says what a part says.
+        """Find the entry that corresponds to a part of another catalogue's message.
 
         Args:
             key: Key of the entry.
             part: Part of the entry.
 
         Returns:
-            The entry with this part. Without it: of a number, its category; of a category, `other`; of a text without
-            variants, its variant `other`; of a variant, the text without variants. None if there is none of these.
+            The first entry that exists of: the entry with this part; for a number, the entry of its plural category;
+            the variant `other`; the text without variants; for a category or a text without variants, the last
+            variant. None if none of them exists.
         """
         parts = self.entries.get(key, {})
         name, bracket, variant = split_part(part)
@@ -68,26 +70,26 @@ def split_part(part: str) -> tuple[str, bool, str]:
 
 
 def suffix_of(catalogue: Catalogue) -> str:
-    """Return the suffix of a catalogue's name, which tells its format.
+    """Return the suffix of a catalogue's name, which identifies the format.
 
     Args:
         catalogue: The catalogue.
 
     Returns:
-        Such as `.po`, in small letters.
+        The suffix in lower case, such as `.po`.
     """
     return PurePosixPath(catalogue.path).suffix.lower()
 
 
 def view_of(catalogue: Catalogue, code: str) -> View:
-    """Return the translated texts of a catalogue.
+    """Return the translated texts of a catalogue by key and part.
 
     Args:
         catalogue: The catalogue.
         code: Code of its language.
 
     Returns:
-        The texts; of entries with the same key and part, the first one.
+        The texts. If several entries have the same key and part, the first is taken.
 
     Raises:
         ImportError: If the package babel is not installed.
@@ -103,14 +105,14 @@ def view_of(catalogue: Catalogue, code: str) -> View:
 
 
 def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] | None:
-    """Return the categories of numbered plural forms.
+    """Return the plural categories of a catalogue's numbered plural forms.
 
     Args:
         catalogue: A catalogue.
         rule: Plural rule of its language.
 
     Returns:
-        The category of each number; None if the file has no such forms, or their categories are not known.
+        The category of each number; None if the format has no numbered forms, or their categories are not known.
     """
     if rule is None or suffix_of(catalogue) not in NUMBERED:
         return None
@@ -124,15 +126,15 @@ def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] |
 
 
 def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None) -> str | None:
-    """Replace the number of a plural form by its category.
+    """Replace the number of a plural form by its plural category.
 
     Args:
         part: Part of an entry.
-        catalogue: Its catalogue.
-        forms: As [`forms_of`] returns them.
+        catalogue: Catalogue of the entry.
+        forms: Category of each number, as [`forms_of`] returns them.
 
     Returns:
-        The part with the category; the part as it is if it has no number; None if the category is not known.
+        The part with the category, the unchanged part if it has no number, or None if the category is not known.
     """
     if not part or suffix_of(catalogue) not in NUMBERED:
         return part
@@ -141,11 +143,11 @@ def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None
 
 
 def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[str, Entry]]:
-    """Return the messages in the source language, which gettext, XLIFF and Qt files of all languages hold.
+    """Return the texts in the source language, which gettext, XLIFF and Qt files of all languages contain.
 
     Args:
         catalogues: Files of any languages.
-        code: Code of the source language. Of files that name another one, nothing is taken.
+        code: Code of the source language. Files that name another source language are skipped.
 
     Returns:
         Key -> part -> entry.
@@ -165,7 +167,7 @@ def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[st
 
 
 def _is_language(named: str | None, code: str) -> bool:
-    """Whether the language that a file names as its source language is the wanted one."""
+    """Return whether the source language that a file names, if any, is the requested language."""
     if named is None:
         return True
     full, wanted = (JOINT.sub("-", one).lower() for one in (named, code))

@@ -1,4 +1,4 @@
-"""Read and fill XLIFF 1.2 and 2."""
+"""Read and fill XLIFF files of versions 1.2 and 2."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from hf_multisource.data.catalogue_entries import (
 from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_attribute, with_content
 
 ROOT = "xliff"
-# States of XLIFF 1.2 in which a target is no translation yet, and in which somebody must look at it.
+# States of XLIFF 1.2: `NEW` means that a target is not translated yet, `REVIEWED` that a translation needs a review.
 NEW = ("new", "needs-translation")
 REVIEWED = {
     *("needs-adaptation", "needs-l10n"),
     *("needs-review-adaptation", "needs-review-l10n", "needs-review-translation"),
 }
-SUBSTATE = "hf-multisource:needs-review"  # XLIFF 2 lets tools name what a state means to them
+SUBSTATE = "hf-multisource:needs-review"  # XLIFF 2 lets tools define sub-states with a prefix
 
 
 def read_xliff(path: str, content: bytes) -> Catalogue:
-    """Read the units of an XLIFF file that are for translation.
+    """Read the translatable units of an XLIFF file.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes.
+        path: Path of the file, used in error messages.
+        content: Content of the file as bytes.
 
     Returns:
-        The catalogue. Texts with inline elements stay as they are written.
+        The catalogue. Texts with inline elements stay XML.
 
     Raises:
-        ValueError: If the file is no XML that `parse_xml` reads, or no XLIFF 1.x or 2.x.
+        ValueError: If `parse_xml` cannot read the file, or it is not XLIFF 1.x or 2.x.
     """
     root, text = _root(path, content)
     new = root.get("version").startswith("2")
@@ -62,12 +62,12 @@ def read_xliff(path: str, content: bytes) -> Catalogue:
 def fill_xliff(
     catalogue: Catalogue, texts: Mapping[Identity, str], reference: Catalogue | None, notes: Mapping[str, str]
 ) -> Changes:
-    """Fill units that are not translated, and set a state that asks for a review.
+    """Fill the untranslated units of an XLIFF file, and set a state that asks for a review.
 
     Args:
         catalogue: The file.
-        texts: The new texts; those whose source has inline elements are XML.
-        reference: Not used: XLIFF files hold all units.
+        texts: The new texts. A text is XML if its source has inline elements.
+        reference: Not used, because XLIFF files contain all units.
         notes: Key -> a line that becomes a note on the unit, in XLIFF 1.2.
 
     Returns:
@@ -124,7 +124,7 @@ def _root(path: str, content: bytes) -> tuple[Element, str]:
 
 
 def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
-    """Key and part of each text, and the element that holds source and target."""
+    """Yield key and part of each text, and the element that contains source and target."""
     files = [child for child in root.children if child.name == "file"]
     for element in root.walk():
         if element.name not in ("trans-unit", "unit"):

@@ -1,7 +1,7 @@
-"""Make rows of parallel text from localisation catalogues: align languages by file and key, and split by file.
+"""Make rows of parallel text from localization catalogues: align languages by file and key, and split by file.
 
-Each rule has a count. The files of a split share no catalogue file with another split, so that neighbouring messages,
-which are often alike, do not leak.
+The number of entries or rows that each rule affects is counted. All messages of a catalogue file go to the same split,
+because neighboring messages are often similar and would leak from the training split to the others.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
 NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
-LONGEST_PATH = 60  # characters of a path that are shown
-SHOWN = 5  # examples of what was not handled, by language
-MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # of a locale: another script, region or currency
-LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])[a-z]{2,3}[_-]$")  # the code of a language, to which a territory is joined
+LONGEST_PATH = 60  # number of characters after which a printed path is shortened
+SHOWN = 5  # number of examples per language in the report of unhandled messages
+MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # modifier of a locale: script, region or currency
+LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])[a-z]{2,3}[_-]$")  # a language code before a territory
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read from catalogues, and how rows are split.
+    """Settings for reading catalogues and splitting the rows.
 
     Args:
-        languages: The languages, which name the columns.
-        codes: Language -> its code in paths; of languages that are not in it, the code is the name.
-        paths: Language -> the place of its catalogues, instead of the pattern.
-        source_language: The language of messages that stand in other languages' files, as in gettext.
-        target: A language that no row may lack; None: none.
-        drop_copies: Whether texts of the target are absent that [`is_copy`] takes for untranslated ones. They are
-            counted anyway, in all languages.
-        min_languages: Fewest languages of a row.
+        languages: The languages, which are the names of the columns.
+        codes: Language -> code in paths. Defaults to the name of the language.
+        paths: Language -> place of its catalogues, which replaces the pattern.
+        source_language: The source language of files that contain the source text of each message, such as gettext.
+        target: The language that every row must have. With None, no language is required.
+        drop_copies: Whether to drop texts of the target that [`is_copy`] considers untranslated. Such texts are
+            counted in all languages in any case.
+        min_languages: Smallest number of languages in a row.
         dev: Share of the files in the dev split.
         test: Share of the files in the test split.
     """
@@ -71,10 +71,10 @@ class Selection:
     test: float = 0.1
 
     def check(self) -> None:
-        """Refuse settings that do not fit each other.
+        """Check that the settings are allowed and consistent.
 
         Raises:
-            ValueError: If one is not allowed; the message names it.
+            ValueError: If a setting is not allowed; the message names the setting.
         """
         check_languages(self.languages)
         for name, given in (("codes", self.codes), ("paths", self.paths)):
@@ -93,7 +93,7 @@ class Selection:
             raise ValueError(f"dev is {self.dev} and test is {self.test}; both must be 0 or more, their sum below 1")
 
     def code(self, language: str) -> str:
-        """Return the code of a language in paths.
+        """Return the code that a language has in paths.
 
         Args:
             language: The language.
@@ -110,9 +110,9 @@ class Row:
 
     Args:
         file: Path of its file, with `{lang}` in place of the language's code.
-        key: Its key.
-        part: Its part.
-        texts: Language -> text; None where it is absent.
+        key: Key of the entry.
+        part: Part of the entry.
+        texts: Language -> text; None if the text is absent.
     """
 
     file: str
@@ -123,14 +123,14 @@ class Row:
 
 @dataclass
 class CatalogueCounts:
-    """What the rules did.
+    """Number of entries, rows and files to which each rule applied.
 
     Args:
         languages: Rule -> language -> number of entries.
         rows: Rule -> number of rows.
         files: Split -> number of files with rows in it.
         unhandled: Language -> examples of messages that could not be read.
-        unread: Language -> files and folders that are not read, each with the reason.
+        unread: Language -> files and folders that were not read, each with the reason.
     """
 
     languages: dict[str, Counter[str]] = field(default_factory=dict)
@@ -145,15 +145,15 @@ class CatalogueCounts:
         Args:
             rule: The rule.
             language: The language.
-            number: How many entries.
+            number: Number of entries to add.
         """
         self.languages.setdefault(rule, Counter())[language] += number
 
     def describe(self) -> str:
-        """Return the counts in lines.
+        """Return the counts as printable text.
 
         Returns:
-            A line for each rule.
+            One line for each rule.
         """
         lines = []
         for rule, counts in self.languages.items():
@@ -167,7 +167,7 @@ class CatalogueCounts:
         return "\n".join(lines)
 
 
-# Rules by language, in the order of their counts.
+# Rules that are counted for each language, in the order of the report.
 FILES, UNREAD = "files", "files that are not read"
 ENTRIES, UNHANDLED, REPEATED = "entries", "not handled", "repeated key (the first is kept)"
 STATES = {
@@ -179,19 +179,19 @@ EMPTY, EQUAL = "empty (absent)", "equal to {} (kept)"
 KEPT_COPIES = "of these, where all other languages have other texts (kept)"
 DROPPED_COPIES = "equal to {}, where all other languages have other texts (absent)"
 FROM_SOURCE = "texts from the source side of other languages' files"
-NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only where there are any
+NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only if there are such forms
 ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"
 RULES = (FILES, UNREAD, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
-# Rules by row.
+# Rules that drop whole rows.
 NO_TARGET, FEW, DUPLICATES = "without the target (dropped)", "too few languages (dropped)", "duplicates (dropped)"
 
 
 def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> CatalogueCounts:
-    """Align the catalogues of several languages, and write a file of text for each split and language.
+    """Align the catalogues of several languages, and write one text file for each split and language.
 
     Args:
-        pattern: Place of the catalogues, with `{lang}` for the language's code; a folder, archive or file. Without
-            `{lang}`, all languages are in one place, and the paths of files in it hold the code.
+        pattern: Folder, archive or file with the catalogues; `{lang}` stands for the language's code. Without `{lang}`,
+            all languages are in one place, and the paths of the files in it contain the code.
         out: Folder to write to, new or empty: `<split>.<language>`, `keys.json` and `counts.json`.
         selection: The settings.
 
@@ -200,10 +200,10 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
 
     Raises:
         FileExistsError: If `out` is not empty.
-        FileNotFoundError: If a language has no place.
+        FileNotFoundError: If the catalogues of a language are not found.
         ImportError: If a format needs a package that is not installed.
-        ValueError: If a setting is not allowed, a file is damaged, or a split that is asked for gets no row. Nothing is
-            written then.
+        ValueError: If a setting is not allowed, a file is damaged, or a requested split gets no row. In this case,
+            nothing is written.
     """
     selection.check()
     check_new_folder(out)
@@ -255,16 +255,16 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
     """Read the catalogues of each language.
 
     Args:
-        pattern: As `write_catalogue_rows` has it.
+        pattern: See `write_catalogue_rows`.
         selection: The settings.
-        counts: Receives what is not read: links, and files that only have the name of a catalogue.
+        counts: Counts to which the skipped files are added: links, and files that only have the name of a catalogue.
 
     Returns:
         Language -> path with `{lang}` in place of the code -> catalogue.
 
     Raises:
-        FileNotFoundError: If a language has no place.
-        ValueError: If a file is damaged, two files of a language have the same place, or no language has a catalogue.
+        FileNotFoundError: If the catalogues of a language are not found.
+        ValueError: If a file is damaged, two files of a language have the same path, or no language has a catalogue.
     """
     found: dict[str, dict[str, Catalogue]] = {}
     for language in selection.languages:
@@ -293,14 +293,14 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
 
 
 def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
-    """Return what is not read in a place, in its order.
+    """Describe the files and folders of a place that are not read, in the order of the place.
 
     Args:
         unread: Path with `{lang}` in place of the code -> the reason, as [`read_place`] gives them.
-        code: The code.
+        code: Code of the language, which replaces `{lang}`.
 
     Returns:
-        Path and reason of each.
+        Path and reason of each file or folder.
     """
     return [f"{path.replace(LANG, code)}: {reason}" for path, reason in unread.items()]
 
@@ -308,15 +308,15 @@ def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
 def read_place(
     place: Path, language: str, code: str, *, shared: bool = False, unread: dict[str, str] | None = None
 ) -> dict[str, Catalogue]:
-    """Read the catalogues of a language in a folder or an archive, or one file.
+    """Read the catalogues of a language from a folder, an archive or a single file.
 
     Args:
         place: The folder, archive or file.
         language: The language, for messages.
-        code: Its code in paths.
-        shared: Whether other languages are in the same place: then only files are read whose paths hold the code.
-        unread: Receives path, as in the result, -> why a file or folder of the place is not read; None: what is named
-            like a catalogue and is none raises an error.
+        code: Code of the language in paths.
+        shared: Whether the place contains several languages. If so, only files with the code in their path are read.
+        unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
+            that has the name of a catalogue but another content raises an error.
 
     Returns:
         Path in the place, with `{lang}` instead of the code -> catalogue.
@@ -358,7 +358,7 @@ def read_place(
 
 
 def _place_of(pattern: str, language: str, code: str, selection: Selection) -> Path | None:
-    """The place of a language; None for a source language that has none: its texts are in the others' files."""
+    """Return the place of a language; None for a source language whose texts are in the files of other languages."""
     if LANG not in pattern:
         return _find_place(pattern, language)
     android = f"b+{'+'.join(JOINT.split(code))}"
@@ -390,7 +390,7 @@ def _only(places: Sequence[Path], language: str) -> Path:
 
 
 def path_tail(path: str) -> str:
-    """Return the end of a path, which tells more than its beginning.
+    """Return the end of a path, which is more informative than the beginning.
 
     Args:
         path: The path.
@@ -402,29 +402,30 @@ def path_tail(path: str) -> str:
 
 
 def shown_place(text: str) -> str:
-    """Return a path and what is said about it as a line shows them: without control characters, shortened.
+    """Return a path and a remark in printable form: without control characters, and with a shortened path.
 
     Args:
-        text: The path, a colon, and the rest.
+        text: The path, a colon, and the remark.
 
     Returns:
-        The end of the path, and the rest.
+        The end of the path, and the remark.
     """
     path, colon, rest = text.partition(": ")
     return f"{shown_key(path_tail(path))}{colon}{shown_key(rest)}"
 
 
 def neutral_path(path: str, code: str) -> str:
-    """Replace a language's code in a path, so that the paths of a file are the same in all languages.
+    """Replace the language code in a path by `{lang}`, so that a file has the same path in all languages.
 
     Args:
         path: Path of the file.
-        code: The code, such as `pt-BR`; in paths it may also be `pt_BR`, `pt-rBR`, `b+pt+BR` or in other letter cases.
+        code: The code, such as `pt-BR`. In the path, it may also be written as `pt_BR`, `pt-rBR` or `b+pt+BR`, and in
+            any letter case.
 
     Returns:
-        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or stands before `@`. A
-        code with the modifier of a locale, such as `ca@valencia.po`, is that of another language, and capital letters
-        behind the code of a language, as in `en_CA.po`, are those of a territory.
+        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or followed by `@`. A
+        code with the modifier of a locale, such as `ca@valencia.po`, is not replaced, because it belongs to another
+        language. Neither are capital letters after a language code, as in `en_CA.po`, which denote a territory.
     """
     parts = [re.escape(part) for part in JOINT.split(code)]
     spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
@@ -440,17 +441,17 @@ def neutral_path(path: str, code: str) -> str:
 def align(
     catalogues: Mapping[str, Mapping[str, Catalogue]], selection: Selection, counts: CatalogueCounts
 ) -> Iterator[Row]:
-    """Bring the entries of all languages together by path and key.
+    """Align the entries of all languages by path and key.
 
     Args:
         catalogues: Language -> path -> catalogue, as `read_languages` returns it.
         selection: The settings.
-        counts: Where the rules count.
+        counts: Counts to which the entries are added.
 
     Yields:
-        The rows, file by file. A text that is missing, not translated, fuzzy, empty or obsolete is None. Numbered
-        plural forms are aligned by their categories in CLDR; a language that lacks a category gives its form `other`.
-        Where no language of a file has known categories, its forms are aligned by their numbers.
+        The rows, file by file. A missing, untranslated, fuzzy, empty or obsolete text is None. Numbered plural forms
+        are aligned by their CLDR categories. A language that lacks a category uses its form `other`. If the categories
+        are unknown in all languages of a file, the forms are aligned by number.
     """
     languages = selection.languages
     for path in sorted({path for files in catalogues.values() for path in files}):
@@ -487,7 +488,7 @@ def align(
                     counts.count(STATES[entry.state], language)
                 elif not entry.text.strip():
                     counts.count(EMPTY, language)
-                elif row.get(language) is None:  # otherwise an earlier form has the same category
+                elif row.get(language) is None:  # an earlier form of the same category is kept
                     row[language] = entry.text
                 row.setdefault(language, None)
         if categories:
@@ -498,7 +499,7 @@ def align(
 
 
 def _source_language(catalogue: Catalogue, selection: Selection) -> str:
-    """The language of the source side of a file, as a column."""
+    """Return the column name of a file's source language."""
     named = catalogue.source_language
     if named is None:
         return selection.source_language
@@ -508,18 +509,18 @@ def _source_language(catalogue: Catalogue, selection: Selection) -> str:
 
 
 def _plural_categories(found: Mapping[str, Catalogue], selection: Selection) -> dict[str, tuple[str, ...]]:
-    """Language -> the category of each numbered plural form, of the languages whose file tells it."""
+    """Return the category of each numbered plural form, for the languages whose categories are known."""
     categories = {}
     for language, catalogue in found.items():
         if suffix_of(catalogue) in NUMBERED and any(entry.part for entry in catalogue.entries):
             forms = forms_of(catalogue, plural_rule(selection.code(language), catalogue.header))
-            if forms and (len(forms) == 1 or len(set(forms)) > 1):  # others give every number the same form
+            if forms and (len(forms) == 1 or len(set(forms)) > 1):  # one form must not be used for all numbers
                 categories[language] = forms
     return categories
 
 
 def _lend_forms(rows: Mapping[Identity, dict[str, str | None]]) -> None:
-    """In rows of a category that a language lacks, write its form `other`, or else its last form."""
+    """Fill plural categories that a language lacks with its form `other`, or else with its last form, in place."""
     forms: dict[str, dict[str, dict[str, str | None]]] = {}  # key -> language -> part -> text
     plurals = {(key, part): row for (key, part), row in rows.items() if part[1:-1] in CATEGORIES}
     for (key, part), row in plurals.items():
@@ -537,7 +538,7 @@ def _add_sources(
     selection: Selection,
     counts: CatalogueCounts,
 ) -> None:
-    """Take texts of the source language that have no file of their own from the others' files; count equal texts."""
+    """Add missing source texts from the files of other languages, and count or drop texts equal to the source."""
     language = selection.source_language
     if language not in selection.languages:
         return
@@ -560,29 +561,30 @@ def _add_sources(
 
 
 def is_copy(text: str, source: str | None, others: Sequence[str]) -> bool:
-    """Return whether a text seems to be untranslated: it is the source's, and no other language has kept that.
+    """Return whether a text seems to be untranslated: it equals the source text, and no other language equals it.
 
     Args:
         text: The text.
-        source: The text in the source language; None: there is none.
-        others: The texts of the further languages.
+        source: The text in the source language, if there is one.
+        others: The texts of the other languages.
 
     Returns:
-        The answer. Names, which other languages keep, too, are no copies; without other languages, it is not known.
+        Whether the text is a copy. Names, which other languages keep as well, are not copies. Without texts of other
+        languages, copies cannot be detected, and the result is False.
     """
     return text == source and bool(others) and source not in others
 
 
 def apply_row_rules(rows: Iterator[Row], selection: Selection, counts: CatalogueCounts) -> Iterator[Row]:
-    """Drop rows without the target, with too few languages, and those whose texts an earlier row has.
+    """Drop rows that lack the target, have too few languages, or have the same texts as an earlier row.
 
     Args:
         rows: The rows.
         selection: The settings.
-        counts: Where the rules count.
+        counts: Counts to which the rows are added.
 
     Yields:
-        The rows that are kept.
+        The remaining rows.
     """
     seen: set[bytes] = set()
     counts.rows.update(dict.fromkeys((NO_TARGET, FEW, DUPLICATES), 0))
@@ -601,7 +603,7 @@ def apply_row_rules(rows: Iterator[Row], selection: Selection, counts: Catalogue
 
 
 def split_of(path: str, dev: float, test: float) -> str:
-    """Return the split of a file, which depends on its path alone.
+    """Return the split of a file, which depends only on the path.
 
     Args:
         path: The path, with `{lang}` in place of the code.
@@ -616,12 +618,13 @@ def split_of(path: str, dev: float, test: float) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as rows of parallel text hold it.
+    r"""Return a text in one line, as files of parallel text contain it.
 
     Args:
         text: The text.
 
     Returns:
-        The text in one line: line breaks are `\n`, other control characters a blank; without white space at both ends.
+        The text without white space at both ends. Line breaks are replaced by `\n`, other control characters by a
+        blank.
     """
     return CONTROLS.sub(" ", text.replace("\r\n", "\n")).replace("\n", "\\n").strip()

@@ -1,4 +1,4 @@
-"""Checks of settings, with one wording for all errors: the setting, its value, and what is allowed."""
+"""Checks of settings whose error messages all name the setting, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def check_at_least(least: float, **settings: float | None) -> None:
-    """Refuse numbers that are too small, infinite or not a number.
+    """Raise ValueError for numbers that are too small, infinite or NaN.
 
     Args:
-        least: The smallest value that is allowed.
-        **settings: The values by their names; None stands for a setting that was not given.
+        least: The smallest allowed value.
+        **settings: The values by setting; None for a setting that was not given.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -22,10 +22,10 @@ def check_at_least(least: float, **settings: float | None) -> None:
 
 
 def check_finite(**settings: float | None) -> None:
-    """Refuse numbers that are infinite or not a number.
+    """Raise ValueError for numbers that are infinite or NaN.
 
     Args:
-        **settings: The values by their names; None stands for a setting that was not given.
+        **settings: The values by setting; None for a setting that was not given.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -36,11 +36,11 @@ def check_finite(**settings: float | None) -> None:
 
 
 def check_choice(allowed: Sequence[str], **settings: str | None) -> None:
-    """Refuse words that are not in a list.
+    """Raise ValueError for values that are not in a list.
 
     Args:
-        allowed: The words that are allowed.
-        **settings: The values by their names; None stands for a setting that was not given.
+        allowed: The allowed values.
+        **settings: The values by setting; None for a setting that was not given.
 
     Raises:
         ValueError: If a value is not allowed.

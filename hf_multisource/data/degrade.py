@@ -1,18 +1,18 @@
-"""Mask words of one source, so that another source (a picture, another language) is needed to know them.
+"""Mask words of one source, so that their meaning can only be inferred from another source (picture, language).
 
-DATA is a folder of line-aligned text; every `<split>.<source>[.gz]` in it is masked, all else is linked as it is. Which
-words, after Caglayan et al. 2019 (https://doi.org/10.18653/v1/N19-1422):
+DATA is a folder of line-aligned text. Every `<split>.<source>[.gz]` in it is masked, and all other files are linked.
+The masked words, after Caglayan et al. 2019 (https://doi.org/10.18653/v1/N19-1422), are:
 
-    colours       words for colours: their colour deprivation; lists for English, German, French and Czech
-    people        nouns for people, the heads of most subjects of captions: a part of what their entity masking takes,
-                  which needs the annotation of Flickr30k Entities; English
-    progressive   every word after the first --keep ones: their progressive masking
-    share         each word with probability --share; what a smaller share masks, a larger one masks too
-    words         the words of --words alone
+    colours       color words (the paper's color deprivation); lists for English, German, French and Czech
+    people        English nouns for people, the heads of most subjects of captions; a part of the paper's entity
+                  masking, which needs the annotation of Flickr30k Entities
+    progressive   every word after the first --keep words (the paper's progressive masking)
+    share         each word with probability --share; a larger share also masks the words that a smaller share masks
+    words         only the words of --words
 
---words names a file with one word a line, compared without regard to case; with `colours` or `people` it adds to the
-list, which is how a language without one gets it. A list knows words, not meanings: "orange" is masked as a fruit, too.
-Punctuation stays. FOLDER/degrade.json says what was masked, and how much.
+--words names a file with one word a line; the comparison ignores case. With `colours` or `people` these words are added
+to the built-in list, or replace it in a language without a list. The lists do not distinguish meanings: "orange" is
+masked as a fruit, too. Punctuation stays. FOLDER/degrade.json contains the settings and the counts of masked words.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hf_multisource.data.files import check_new_folder, read_lines, write_json
 
 REPORT = "degrade.json"
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # "man's", "t-shirt"
-PART = re.compile(r"\w+")  # what the lists are compared with: of "red-haired" only "red" is masked
+PART = re.compile(r"\w+")  # parts of a word that are compared with the lists: only "red" of "red-haired" is masked
 
 
 def inflect(stems: str, endings: str = "", prefixes: str = "") -> frozenset[str]:
-    """Every prefix (and none) with every stem with every ending (and none); all between spaces."""
+    """Return every stem with an optional prefix and an optional ending; the arguments are separated by spaces."""
     return frozenset(
         prefix + stem + ending
         for prefix in ["", *prefixes.split()]
@@ -88,15 +88,15 @@ Masker = Callable[[str, random.Random], tuple[str, int]]
 
 @dataclass(frozen=True)
 class Masking:
-    """Which words are masked, and with what.
+    """Mask the words of a line that a method selects.
 
     Args:
-        how: One of `HOW`.
-        mask: What stands in a masked word's place.
-        words: With `colours`, `people` and `words`: the words, in any case.
-        keep: With `progressive`: so many words at the beginning stay.
+        how: The method, one of `HOW`.
+        mask: Text that replaces a masked word.
+        words: With `colours`, `people` and `words`: the words to mask, in any letter case.
+        keep: With `progressive`: number of words at the beginning of a line that stay.
         share: With `share`: probability of masking a word.
-        seed: With `share`: of the draws; those of a line depend on seed and line number alone.
+        seed: With `share`: random seed. The masked words of a line depend only on the seed and the line number.
     """
 
     how: str
@@ -122,10 +122,10 @@ class Masking:
 
         Args:
             line: The text.
-            number: Its place in the file, counted from 0.
+            number: Number of the line in the file, counted from 0.
 
         Returns:
-            The masked text, the number of its words, and how many of them are masked.
+            The masked text, the number of words, and the number of masked words.
         """
         lists = self.how in (*LISTS, "words")
         draws = random.Random(f"{self.seed} {number}")
@@ -148,18 +148,18 @@ class Masking:
 
 
 def words_of(how: str, language: str, extra: Iterable[str] = ()) -> frozenset[str]:
-    """The words that a masking looks for.
+    """Return the words that a method masks.
 
     Args:
         how: `colours`, `people` or `words`.
-        language: Of the built-in list.
+        language: Language of the built-in list.
         extra: Words to add.
 
     Returns:
-        The words, without regard to case.
+        The case-folded words.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no words.
     """
     built_in = LISTS.get(how, {}).get(language, frozenset())
     words = frozenset(word.strip().casefold() for word in (*built_in, *extra) if word.strip())
@@ -174,17 +174,17 @@ def degrade(data: Path, out: Path, source: str, masking: Masking) -> dict[str, d
 
     Args:
         data: Folder of line-aligned text.
-        out: Folder to write to; made, or empty.
+        out: Folder to write to, new or empty.
         source: Name of the source.
-        masking: What is masked.
+        masking: The masking.
 
     Returns:
-        For every masked file the number of its lines and words, and how many of them are masked.
+        For every masked file, the number of lines, of words and of masked words.
 
     Raises:
-        FileNotFoundError: If there is no text of that source.
-        FileExistsError: If there is something in `out`.
-        ValueError: If the text cannot be read, or a split has it twice.
+        FileNotFoundError: If the folder contains no text of the source.
+        FileExistsError: If `out` is not empty.
+        ValueError: If the text cannot be read, or a split contains the text of the source twice.
     """
     if not data.is_dir():
         raise FileNotFoundError(f"no folder {data}")
@@ -196,7 +196,7 @@ def degrade(data: Path, out: Path, source: str, masking: Masking) -> dict[str, d
     check_new_folder(out)
     if twice := [path.name for path in chosen if data / f"{path.name}.gz" in chosen]:
         raise ValueError(f"{data} holds both {twice[0]} and {twice[0]}.gz: keep one")
-    texts = {path: read_lines(path) for path in chosen}  # all are read before anything is written
+    texts = {path: read_lines(path) for path in chosen}  # read all files before writing
     if empty := [path for path, lines in texts.items() if not lines]:
         raise ValueError(f"{empty[0]} is empty")
     out.mkdir(parents=True, exist_ok=True)
@@ -235,21 +235,21 @@ def degrade_folder(
 
     Args:
         data: Folder of line-aligned text.
-        out: Folder to write to; made, or empty.
+        out: Folder to write to, new or empty.
         source: Name of the source.
-        how: One of `HOW`.
-        language: Language of the built-in list; None: the name of the source.
+        how: The method, one of `HOW`.
+        language: Language of the built-in list. Defaults to the name of the source.
         words: File with one word a line.
-        keep: With `progressive`: as [`Masking`].
-        share: With `share`: as [`Masking`].
-        seed: As [`Masking`].
-        mask: As [`Masking`].
+        keep: With `progressive`: see [`Masking`].
+        share: With `share`: see [`Masking`].
+        seed: See [`Masking`].
+        mask: See [`Masking`].
 
     Returns:
-        What `degrade` returns.
+        The counts that `degrade` returns.
 
     Raises:
-        ValueError: If an option is not allowed, or does not go with `how`.
+        ValueError: If an option is not allowed, or cannot be combined with `how`.
     """
     check_choice(HOW, how=how)
     for kind, option, value in (("progressive", "keep", keep), ("share", "share", share)):

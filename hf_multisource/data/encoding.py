@@ -10,41 +10,41 @@ from hf_multisource.source_kinds import MASK, SourceKind, is_absent, source_key
 
 Example = dict[str, Any]  # one encoded row: ids, masks, features by the model's keywords, for the collator
 
-ROWS_PER_CALL = 1000  # rows given to the tokenizers at once
+ROWS_PER_CALL = 1000  # number of rows that are tokenized in one call of the tokenizers
 
 
 class Processor(Protocol):
-    """What `encode_rows` asks of a `MultiSourceProcessor`."""
+    """Interface of `MultiSourceProcessor` that `encode_rows` uses."""
 
     @property
     def source_names(self) -> Sequence[str]:
-        """The sources in the model's order."""
+        """The names of the sources in the model's order."""
 
     @property
     def tokenizer(self) -> Any:
         """The target's tokenizer."""
 
     def main_input(self, name: str) -> str:
-        """Keyword of the model that takes a source; "input_ids" for text."""
+        """Return the keyword of the model that takes a source, such as "input_ids" for text."""
 
     def kind_of(self, name: str) -> SourceKind:
-        """What differs between kinds of sources."""
+        """Return the kind of a source."""
 
     def __call__(self, **text: Any) -> Mapping[str, Any]:
-        """Encode values, or lists of them, to one row per key, neither padded nor truncated; None: absent."""
+        """Encode one value or a list of values per source, without padding or truncation; None is an absent source."""
 
 
 class MixedExamples(Sequence[Example]):
-    """Encoded rows: texts as token ids, in memory; pictures, sound and features are read when a row is asked for.
+    """Encoded rows: token ids of the texts are in memory; pictures, sound and features are read on access.
 
     Args:
-        processor: Encodes the sources.
+        processor: Processor that encodes the sources.
         rows: The rows.
-        encoded: The encoded part of each row: its labels, and its texts if it has any.
+        encoded: The encoded part of each row: the labels, and the texts if the row has any.
 
     Attributes:
-        text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
-        label_lengths: Of each row, the tokens of its target.
+        text_lengths: Number of tokens of every text source in each row, known without reading a file.
+        label_lengths: Number of tokens of the target in each row.
     """
 
     def __init__(self, processor: Any, rows: Sequence[Row], encoded: Sequence[dict[str, Any]]) -> None:
@@ -66,10 +66,10 @@ class MixedExamples(Sequence[Example]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        # A row without any text is not encoded yet: the processor says what its texts are, the null token perhaps.
+        # A row without any text is not encoded yet; the processor chooses its tokens, for example the null token.
         encoded = {key: value for key, value in self.encoded[index].items() if value is not None}
         values = {name: self.rows[index].get(name) for name in self.others}
-        if all(map(is_absent, values.values())):  # the processor would see no source at all
+        if all(map(is_absent, values.values())):  # the processor raises an error for a row without sources
             return {**dict.fromkeys(self.processor.model_input_names), **encoded}
         return {**self.processor(**values), **encoded}
 
@@ -80,18 +80,18 @@ def encode_rows(
     """Encode the texts of rows as token ids, in memory; truncate long sequences and count them.
 
     Args:
-        processor: Encodes the sources and the target.
+        processor: Processor that encodes the sources and the target.
         rows: Rows of `read_split`.
-        target: Name of the target in the rows, or None where they have none.
-        max_length: Most tokens of a text source or the target, the end of the sentence included.
+        target: Name of the target in the rows, or None if the rows have no target.
+        max_length: Largest number of tokens of a text source or the target, including the end-of-sequence token.
 
     Returns:
-        One dict per row with the keys of the processor (`input_ids`, `attention_mask`, `de_input_ids`, …, `labels`): a
-        list of them, or [`MixedExamples`] where some sources are no text. And the counts `truncated.<name>` for every
-        text source and the target.
+        One dict per row with the keys of the processor (`input_ids`, `attention_mask`, `de_input_ids`, …, `labels`), as
+        a list, or as [`MixedExamples`] if some sources are not text. And the counts `truncated.<name>` of every text
+        source and the target.
 
     Raises:
-        ValueError: If `max_length` leaves no room for a token and the end of the sentence.
+        ValueError: If `max_length` is too small for a token and the end-of-sequence token.
     """
     examples: list[dict[str, Any]] = []
     report: dict[str, int] = {}
@@ -105,25 +105,25 @@ def encode_rows(
 def encode_batch(
     processor: Processor, rows: Sequence[Row], target: str | None, max_length: int, *, drop: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Encode the texts of a few rows by one call of each tokenizer.
+    """Encode the texts of a batch of rows with one call of each tokenizer.
 
-    A sequence is cut here and not by the tokenizer, so that every cut is counted and the final token, which ends
-    the sentence, stays.
+    Long sequences are truncated here and not by the tokenizer, so that every truncation is counted and the
+    end-of-sequence token is kept.
 
     Args:
-        processor: As `encode_rows` has it.
-        rows: As `encode_rows` has it.
-        target: As `encode_rows` has it.
-        max_length: As `encode_rows` has it.
-        drop: Whether rows with a longer text are left out instead.
+        processor: See `encode_rows`.
+        rows: See `encode_rows`.
+        target: See `encode_rows`.
+        max_length: See `encode_rows`.
+        drop: Whether to drop rows with a longer text instead of truncating the text.
 
     Returns:
-        One dict per row with the ids and masks of its texts, None where one is absent, and its labels. And the counts,
-        as `encode_rows` has them; with `drop`, `dropped_too_long` rows, and `too_long.<name>` in place of
+        One dict per row with the ids and masks of the texts, None for an absent text, and the labels. And the counts of
+        `encode_rows`; with `drop`, the count `dropped_too_long` of rows, and `too_long.<name>` in place of
         `truncated.<name>`.
 
     Raises:
-        ValueError: If `max_length` leaves no room for a token and the end of the sentence.
+        ValueError: If `max_length` is too small for a token and the end-of-sequence token.
     """
     if max_length < 2:
         raise ValueError(f"max_length is {max_length}, but must be at least 2 (a token and the end of the sentence)")
@@ -131,7 +131,7 @@ def encode_batch(
     key_names = {ids: name for name, (ids, _) in texts.items()} | ({} if target is None else {"labels": target})
     all_keys = [key for pair in texts.values() for key in pair]
     examples: list[dict[str, Any]] = [dict.fromkeys(all_keys) for _ in rows]
-    # Rows without any text are encoded whole when they are asked for.
+    # In data with other sources, rows without any text are encoded on access.
     spoken = [i for i, row in enumerate(rows) if not mixed or any(not is_absent(row.get(name)) for name in texts)]
     if spoken:
         encoded = processor(**{name: [rows[i].get(name) for i in spoken] for name in texts})
@@ -148,7 +148,7 @@ def encode_batch(
     for example in examples:
         for key, values in example.items():
             if values is not None and len(values) > max_length:
-                example[key] = values[: max_length - 1] + values[-1:]  # right for a mask of ones, too
+                example[key] = values[: max_length - 1] + values[-1:]  # also correct for an attention mask of ones
                 if key in key_names:
                     report[f"truncated.{key_names[key]}"] += 1
     return examples, report
@@ -157,7 +157,7 @@ def encode_batch(
 def _without_long(
     examples: Sequence[Example], key_names: Mapping[str, str], max_length: int
 ) -> tuple[list[Example], dict[str, int]]:
-    """The examples without too long a text, and the counts of the others."""
+    """Return the examples whose texts are short enough, and the counts of the others."""
     report = {"dropped_too_long": 0, **{f"too_long.{name}": 0 for name in key_names.values()}}
     kept = []
     for example in examples:
@@ -171,13 +171,13 @@ def _without_long(
 
 
 def text_keys(processor: Processor) -> dict[str, tuple[str, str]]:
-    """Return the keywords of the model for the sources that are text.
+    """Return the keywords of the model for the text sources.
 
     Args:
-        processor: Encodes the sources.
+        processor: Processor that encodes the sources.
 
     Returns:
-        By source, in order: the keyword of its ids, and that of their mask.
+        Source -> keywords of its token ids and of its attention mask, in the order of the model.
     """
     return {
         name: (source_key(i, name, processor.main_input(name)), source_key(i, name, MASK))
@@ -187,12 +187,12 @@ def text_keys(processor: Processor) -> dict[str, tuple[str, str]]:
 
 
 def has_others(processor: Processor) -> bool:
-    """Return whether some sources are no text.
+    """Return whether some sources are not text.
 
     Args:
-        processor: Encodes the sources.
+        processor: Processor that encodes the sources.
 
     Returns:
-        The answer.
+        Whether at least one source is not text.
     """
     return len(text_keys(processor)) < len(processor.source_names)

@@ -1,4 +1,4 @@
-"""Read text files line by line within bounds, and write text and JSON files in one step."""
+"""Read text files line by line with limits on their size, and write text and JSON files atomically."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from hf_multisource.json_files import parse_json
 from hf_multisource.regular_files import open_regular, open_regular_or_pipe
 
 CHUNK = 2**20  # bytes that are read at once
-MAX_LINE = 2**26  # bytes of a line: a JSON line may hold a map of features written out in numbers
-# What is compressed may grow to this many bytes, or to this many times the bytes of its file if that is more. Text
-# grows 3 to 10 times, a bomb 1000 times.
+MAX_LINE = 2**26  # bytes of a line; a JSON line may contain a feature map as numbers
+# Limits of decompressed data: this many bytes, or this many times the size of the file if that is more. Text grows 3 to
+# 10 times, a decompression bomb 1000 times.
 EXPANDED_FREELY, MAX_EXPANSION = 2**26, 50
-DAMAGED = (OSError, EOFError, zlib.error)  # what reading damaged gzip data raises
+DAMAGED = (OSError, EOFError, zlib.error)  # exceptions that damaged gzip data causes
 
 
 def check_expansion(place: str | Path, expanded: int, size: int, remedy: str) -> None:
-    """Refuse compressed data that grow out of all proportion to the file that holds them.
+    """Raise ValueError for compressed data that expand too much, as in a decompression bomb.
 
     Args:
         place: The file.
-        expanded: Bytes that the data have without compression.
-        size: Bytes of the file.
-        remedy: What else the file could be, for the message.
+        expanded: Size of the decompressed data in bytes.
+        size: Size of the file in bytes.
+        remedy: Alternative to the compressed file, for the error message.
 
     Raises:
         ValueError: If the data are larger than `EXPANDED_FREELY` and than `MAX_EXPANSION` times the file.
@@ -44,19 +44,19 @@ def check_expansion(place: str | Path, expanded: int, size: int, remedy: str) ->
 def read_lines(path: str | Path, *, pipes: bool = False) -> list[str]:
     r"""Read UTF-8 text, plain or gzipped, as lines.
 
-    Only "\n" ends a line (`str.splitlines` would also break at rare Unicode separators inside a sentence), a "\r"
-    before it is dropped, and so is a byte order mark.
+    Only "\n" ends a line (`str.splitlines` would also break at rare Unicode separators inside a sentence). A "\r"
+    before the "\n" and a byte order mark are dropped.
 
     Args:
-        path: As [`read_text`] has it.
-        pipes: As [`read_text`] has it.
+        path: See [`read_text`].
+        pipes: See [`read_text`].
 
     Returns:
-        The lines without their ends; none for an empty file.
+        The lines without their line ends. An empty file has no lines.
     """
     lines = read_text(path, pipes=pipes).split("\n")
     if lines[-1] == "":
-        lines.pop()  # the last line has its end, as it should: nothing follows it
+        lines.pop()  # a line end at the end of the file does not start another line
     return [line.removesuffix("\r") for line in lines]
 
 
@@ -68,12 +68,12 @@ def read_text(path: str | Path, *, pipes: bool = False) -> str:
         pipes: Whether the file may also be a pipe, such as `<(zcat x.gz)` in the shell.
 
     Returns:
-        The text with its line ends as they are.
+        The text with unchanged line ends.
 
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
-        ValueError: If the gzip data is damaged or grows more than `check_expansion` allows, a line is longer than
-            `MAX_LINE` bytes, or is not UTF-8; the message gives the file, and line and byte.
+        ValueError: If the gzip data is damaged or expands more than `check_expansion` allows, or if a line is longer
+            than `MAX_LINE` bytes or is not UTF-8. The message gives file, line and byte.
     """
     name = "standard input" if str(path) == "-" else str(path)
     if str(path) == "-":
@@ -90,19 +90,19 @@ def read_text(path: str | Path, *, pipes: bool = False) -> str:
 
 
 def stream_lines(path: str | Path) -> Iterator[str]:
-    r"""Read UTF-8 text, plain or gzipped, line by line, without keeping more than a chunk of it in memory.
+    r"""Read UTF-8 text, plain or gzipped, line by line, keeping only one chunk of the file in memory.
 
-    Lines, line ends and bounds are those of [`read_lines`].
+    Lines and limits are defined as in [`read_lines`].
 
     Args:
         path: A regular file, gzipped if its name ends in `.gz`.
 
     Yields:
-        The lines without their ends.
+        The lines without their line ends.
 
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
-        ValueError: As [`read_text`] has it.
+        ValueError: Under the conditions of [`read_text`].
     """
     name, number, rest = str(path), 0, bytearray()
     with open_regular(path) as file:
@@ -121,7 +121,7 @@ def stream_lines(path: str | Path) -> Iterator[str]:
 
 
 def _decoded(line: bytes, name: str, number: int) -> str:
-    """The text of a line of a file."""
+    """Decode a line of a file."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -130,7 +130,7 @@ def _decoded(line: bytes, name: str, number: int) -> str:
 
 
 def _not_utf8(name: str, line: int, place: int, byte: int, reason: str) -> str:
-    """Say where a file is not UTF-8."""
+    """Return the error message for a byte of a file that is not UTF-8."""
     return f"{name}, line {line}: not UTF-8: byte {place} of the line is 0x{byte:02x} ({reason})"
 
 
@@ -138,8 +138,8 @@ def parse_lines(lines: Iterable[str], place: str | Path) -> Iterator[object]:
     """Parse JSON lines.
 
     Args:
-        lines: One JSON value each.
-        place: What to call their file in errors.
+        lines: Lines with one JSON value each.
+        place: Name of the file in error messages.
 
     Yields:
         The values.
@@ -155,7 +155,7 @@ def parse_lines(lines: Iterable[str], place: str | Path) -> Iterator[object]:
 
 
 def single_line(text: str) -> str:
-    """Replace the line ends in a text by blanks, so that a file can hold one text a line.
+    """Replace the line ends in a text by blanks, for files with one text per line.
 
     Args:
         text: The text.
@@ -172,7 +172,7 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The chunks of a gzipped file."""
+    """Yield the decompressed chunks of a gzipped file."""
     size, expanded = os.fstat(file.fileno()).st_size, 0
     with gzip.GzipFile(fileobj=file) as content:
         while True:
@@ -188,8 +188,8 @@ def _gunzipped(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _join_lines(chunks: Iterator[bytes], name: str) -> bytearray:
-    """Join the chunks of a text; a line that is too long ends the reading."""
-    content, begun = bytearray(), 0  # `begun`: bytes of the line that the chunks so far end in
+    """Join the chunks of a text; raise ValueError as soon as a line is too long."""
+    content, begun = bytearray(), 0  # `begun`: bytes of the incomplete last line
     for chunk in chunks:
         end = chunk.find(b"\n")
         if begun + (len(chunk) if end < 0 else end) > MAX_LINE:
@@ -201,14 +201,14 @@ def _join_lines(chunks: Iterator[bytes], name: str) -> bytearray:
 
 
 def check_folder(path: Path) -> None:
-    """Check that files can be written in a folder, which need not be there yet; make nothing.
+    """Check that files can be written to a folder, which need not exist; the folder is not created.
 
     Args:
         path: The folder.
 
     Raises:
-        NotADirectoryError: If the folder, or one above it, is a file.
-        PermissionError: If the folder, or the lowest one above it that is there, cannot be written to.
+        NotADirectoryError: If the folder or one of its parents is a file.
+        PermissionError: If the folder, or its closest existing parent, is not writable.
     """
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
@@ -218,13 +218,13 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Refuse a folder in which there is something already.
+    """Check that a folder is empty or new, and can be written to.
 
     Args:
-        path: The folder that a command is to write.
+        path: The folder that a command will write.
 
     Raises:
-        OSError: If it is a folder that is not empty, or as [`check_folder`] has it.
+        OSError: If the folder is not empty, or under the conditions of [`check_folder`].
     """
     check_folder(path)
     if path.exists() and any(path.iterdir()):
@@ -232,7 +232,7 @@ def check_new_folder(path: Path) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a UTF-8 text file in one step: a kill leaves the old file or the new one, never half of one.
+    """Write a UTF-8 text file atomically: if the process is killed, the file has the old or the new content.
 
     Args:
         path: The file.
@@ -244,5 +244,5 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file in one step, as [`write_text`] does."""
+    """Write a JSON file atomically, see [`write_text`]."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

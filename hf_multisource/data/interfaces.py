@@ -1,4 +1,4 @@
-"""Types that several parts of the package name: models, configurations and preprocessors."""
+"""Type aliases that several parts of the package use: models, configurations and preprocessors."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ from hf_multisource import (
 Model: TypeAlias = MultiSourceForConditionalGeneration | MultiSourceRNNForConditionalGeneration
 Config: TypeAlias = MultiSourceConfig | MultiSourceRNNConfig
 Family: TypeAlias = type[MultiSourceConfig] | type[MultiSourceRNNConfig]
-#: What prepares the values of one source.
+#: Tokenizer, image processor or feature extractor of one source.
 Preprocessor: TypeAlias = PreTrainedTokenizerBase | BaseImageProcessor | SequenceFeatureExtractor

@@ -1,4 +1,4 @@
-"""Mask the placeholders of rows of text, and remember in a tokenizer which syntax its mask tokens are for."""
+"""Mask the placeholders of rows of text, and store the syntax of the placeholders in a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from hf_multisource.data.placeholders import (
 )
 from hf_multisource.data.rows import Row, Split
 
-#: Key of a masked row under which the table of its first present source lies: the placeholders that its translation
-#: must have. No source can have this name.
+#: Key of a masked row for the `PlaceholderTable` of the first present source, which lists the placeholders that the
+#: translation must contain. No source can have this name.
 TABLE = "<placeholders>"
-REFERENCE = "<reference>"  # key of a masked row under which its target lies as it was
-SYNTAX_KEY = "mask_syntax"  # in tokenizer_config.json
-# Counts of `mask_split`.
+REFERENCE = "<reference>"  # key of a masked row for the unmasked target
+SYNTAX_KEY = "mask_syntax"  # key in tokenizer_config.json
+# Names of the counts of `mask_split`.
 SELECTOR, TOO_MANY, DIFFERING = "dropped_selector", "dropped_too_many_placeholders", "dropped_other_placeholders"
 
 
 def has_mask_tokens(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer encodes each mask token as one token.
+    """Return whether a tokenizer encodes each mask token as a single token.
 
     Args:
         tokenizer: The tokenizer.
 
     Returns:
-        The answer.
+        Whether all `MASK_TOKENS` are tokens of the vocabulary.
     """
     vocabulary = tokenizer.get_vocab()
     return all(token in vocabulary for token in MASK_TOKENS)
 
 
 def mask_sources(row: Row, sources: Sequence[str], syntax: str = ANY) -> Row:
-    """Mask the sources of a row that is to be translated.
+    """Mask the placeholders in the sources of a row to translate.
 
     Args:
-        row: The row; what is no source of it is left as it is.
-        sources: Names of the sources, which are texts, in the order of the model.
-        syntax: As `mask_texts` has it.
+        row: The row. Its other columns stay unchanged.
+        sources: Names of the text sources, in the order of the model.
+        syntax: See `mask_texts`.
 
     Returns:
-        The row with masked sources and, under `TABLE`, what the tokens of the first present source stand for. If the
-        row cannot be masked, its texts stay as they are, and the table says why (`refused`). A row without any source
-        has an empty table.
+        The row with masked sources and, under `TABLE`, the placeholder table of the first present source. If the row
+        cannot be masked, its texts stay unchanged, and the table contains the reason (`refused`). A row without any
+        source has an empty table.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
     """
     check_choice(list(SYNTAXES), syntax=syntax)
     masked = mask_texts({name: _present(row, name) for name in sources}, syntax)
@@ -63,22 +63,22 @@ def mask_sources(row: Row, sources: Sequence[str], syntax: str = ANY) -> Row:
 
 
 def mask_evaluated(row: Row, sources: Sequence[str], target: str, syntax: str = ANY) -> Row:
-    """Mask a row whose translation is compared with its target.
+    """Mask a row for evaluation, where the translation is compared with the target.
 
-    The sources are masked without the target, as those of a text that has no translation yet.
+    The sources are masked independently of the target, as in a row without a target.
 
     Args:
         row: The row; the target may be absent.
-        sources: As `mask_sources` has it.
+        sources: See `mask_sources`.
         target: Name of the target.
-        syntax: As `mask_texts` has it.
+        syntax: See `mask_texts`.
 
     Returns:
-        What `mask_sources` returns, with the masked target, and the target as it was under `REFERENCE`. The target
-        stays as it is if it cannot be masked together with the sources.
+        The row that `mask_sources` returns, with the masked target, and with the unmasked target under `REFERENCE`. The
+        target stays unchanged if it cannot be masked together with the sources.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
     """
     masked = mask_sources(row, sources, syntax)
     if row.get(target) is None:
@@ -88,18 +88,18 @@ def mask_evaluated(row: Row, sources: Sequence[str], target: str, syntax: str = 
 
 
 def mask_split(split: Split, sources: Sequence[str], target: str, syntax: str = ANY) -> Split:
-    """Mask the rows of a training split, and leave out those that a model cannot learn placeholders from.
+    """Mask the rows of a training split, and drop rows whose texts have different or unsupported placeholders.
 
     Args:
         split: The split.
-        sources: As `mask_sources` has it.
+        sources: See `mask_sources`.
         target: Name of the target.
-        syntax: As `mask_texts` has it.
+        syntax: See `mask_texts`.
 
     Returns:
-        The masked rows of which all texts have the same placeholders. The report counts the others, as
+        The masked rows in which all texts have the same placeholders. The report counts the dropped rows as
         `dropped_selector` (a text has variants), `dropped_too_many_placeholders` and `dropped_other_placeholders` (the
-        texts differ in them).
+        placeholders of the texts differ).
 
     Raises:
         ValueError: If there is no such syntax, or no row is left.
@@ -131,27 +131,28 @@ def restore_masked(masked: str, table: PlaceholderTable) -> str:
     """Put the placeholders of a table into a translation of a masked text.
 
     Args:
-        masked: The translation. White space at both ends does not count: the table has that of the source.
-        table: What the tokens stand for.
+        masked: The translation. White space at both ends is replaced by that of the source, which the table contains.
+        table: The placeholder table of the source.
 
     Returns:
         The translation.
 
     Raises:
-        ValueError: If a token occurs more or less often than in the table; the message names it.
+        ValueError: If a token occurs more or less often than in the table; the message names the token.
     """
     return restore_text(masked.strip(), table)
 
 
 def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -> str:
-    """Say why a masked row cannot be translated.
+    """Return the reason why a masked row cannot be translated.
 
     Args:
-        table: What lies under `TABLE` in the row; None: the row is not masked.
-        max_new_tokens: Longest translation, in tokens, of which the end is one; None: any length.
+        table: The value of `TABLE` in the row; None if the row is not masked.
+        max_new_tokens: Largest number of tokens of a translation, including the end-of-sequence token. None means no
+            limit.
 
     Returns:
-        The reason; "" if it can.
+        The reason; an empty string if the row can be translated.
     """
     if table is None:
         return ""
@@ -166,30 +167,30 @@ def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -
 
 
 def remember_syntax(tokenizer: PreTrainedTokenizerBase, syntax: str) -> None:
-    """Note in a tokenizer, and in the files that it is saved to, for which syntax texts are masked.
+    """Store the syntax of the masked placeholders in a tokenizer; `save_pretrained` saves it.
 
     Args:
         tokenizer: The tokenizer of the target, which has the mask tokens.
         syntax: One of `SYNTAXES`.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
     """
     check_choice(list(SYNTAXES), syntax=syntax)
     tokenizer.init_kwargs[SYNTAX_KEY] = syntax
 
 
 def remembered_syntax(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return the syntax that a tokenizer notes.
+    """Return the syntax of the masked placeholders that is stored in a tokenizer.
 
     Args:
         tokenizer: The tokenizer of the target.
 
     Returns:
-        One of `SYNTAXES`; None: texts are not masked.
+        One of `SYNTAXES`, or None if texts are not masked.
 
     Raises:
-        ValueError: If the tokenizer notes another one.
+        ValueError: If the stored syntax is unknown.
     """
     syntax: str | None = tokenizer.init_kwargs.get(SYNTAX_KEY)
     check_choice(list(SYNTAXES), **{SYNTAX_KEY: syntax})
@@ -197,6 +198,6 @@ def remembered_syntax(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def _present(row: Row, name: str) -> str | None:
-    """A text of a row; None if it is absent, empty or white."""
+    """Return a text of a row; None if the text is absent, empty or only white space."""
     text = row.get(name)
     return str(text) if text is not None and str(text).strip() else None

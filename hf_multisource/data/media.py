@@ -1,11 +1,11 @@
 """Values of sources other than text: pictures, sound, and precomputed features.
 
-The form of a source, a name of `source_kinds.FORMS`, says how its values are read:
+The form of a source, a name of `source_kinds.FORMS`, determines how its values are read:
     text       a text
     picture    whatever `hf_multisource.read_picture` takes: a path, bytes, a dict of `bytes` and `path`
     sound      a path or the bytes of a file, a dict of `bytes` and `path`, or one of `array` and `sampling_rate`
     features   an array (S, F), or a map (F, H, W)
-and so do kinds that `hf_multisource.register_source_kind` has added.
+`hf_multisource.register_source_kind` adds further kinds of sources.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from hf_multisource.data.files import check_expansion
 from hf_multisource.regular_files import open_regular
 from hf_multisource.source_kinds import FORMS, is_absent
 
-SUFFIXES = (".npy", ".npz", "")  # of what holds features; none: a folder
+SUFFIXES = (".npy", ".npz", "")  # suffixes of feature files; the empty suffix is a folder
 ROWS_PER_LOOK = 1024
 
 
 def forms_of(processor: Any) -> dict[str, str]:
-    """The forms of a model's sources.
+    """Return the form of each source of a model.
 
     Args:
-        processor: Its `MultiSourceProcessor`.
+        processor: The `MultiSourceProcessor` of the model.
 
     Returns:
-        A name of `source_kinds.FORMS` by source.
+        Source -> name of `source_kinds.FORMS`.
     """
     return {name: processor.kind_of(name).name for name in processor.source_names}
 
 
 def find_features(folder: Path, split: str, name: str) -> Path:
-    """Find what holds a source's features.
+    """Find the file or folder with the features of a source.
 
     Args:
-        folder: The data.
+        folder: The folder of the data.
         split: Name of the split.
-        name: Of the source.
+        name: Name of the source.
 
     Returns:
         `<split>.<name>.npy`, `<split>.<name>.npz`, or the folder `<split>.<name>`.
 
     Raises:
-        FileNotFoundError: If there is none of them; the message says what was looked for.
-        ValueError: If there are several.
+        FileNotFoundError: If none of these exists; the message lists them.
+        ValueError: If several of these exist.
     """
     places = [folder / f"{split}.{name}{suffix}" for suffix in SUFFIXES]
     found = [path for path in places if (path.is_file() if path.suffix in SUFFIXES[:2] else path.is_dir())]
@@ -68,21 +68,22 @@ def find_features(folder: Path, split: str, name: str) -> Path:
 
 
 def read_features(path: Path) -> list[Any]:
-    """Read features, without loading them: each row is a view of the file, but for `.npz`, which lies in memory.
+    """Open features as views of a memory-mapped file; `.npz` files are loaded into memory.
 
     Args:
-        path: An array `.npy` or `.npz` (one array in it), or a folder of them, joined in the order of their names.
+        path: A file `.npy` or `.npz` with one array, or a folder of such files, which are joined in the order of their
+            names.
 
     Shape:
         Arrays (N, S, F), or maps (N, F, H, W).
 
     Returns:
-        One array for each row, (S, F) or (F, H, W); None for a row of nothing but zeros, which says absent.
+        One array for each row, (S, F) or (F, H, W); None for a row of zeros, which marks an absent source.
 
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
-        ValueError: If there is no such array in it, a dimension of its rows is empty, or an `.npz` grows more than
-            `files.check_expansion` allows; the message gives the file.
+        ValueError: If the file contains no such array, a dimension of its rows is empty, or an `.npz` file expands more
+            than `files.check_expansion` allows. The message gives the file.
     """
     if path.is_dir():
         parts = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES[:2])
@@ -98,11 +99,11 @@ def read_features(path: Path) -> list[Any]:
             _check_header(path, file, path.stat().st_size)
             with _damage_named(path):
                 content = np.load(path, mmap_mode="r", allow_pickle=False)
-    array = np.asarray(content)  # still the file; views of a plain array cost less than views of a memory map
+    array = np.asarray(content)  # shares the mapped memory; slicing a plain array is faster than slicing a memmap
     there = np.zeros(len(array), bool)
     for start in range(0, len(array), ROWS_PER_LOOK):
         rows = array[start : start + ROWS_PER_LOOK]
-        there[start : start + ROWS_PER_LOOK] = rows[:, 0].reshape(len(rows), -1).any(axis=1)  # mostly enough
+        there[start : start + ROWS_PER_LOOK] = rows[:, 0].reshape(len(rows), -1).any(axis=1)  # usually sufficient
     for i in np.flatnonzero(~there):
         there[i] = array[i].any()
     return [array[i] if present else None for i, present in enumerate(there)]
@@ -110,15 +111,15 @@ def read_features(path: Path) -> list[Any]:
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Name the file in errors that its damaged data cause."""
+    """Convert errors from damaged data into a ValueError that names the file."""
     try:
         yield
-    except Exception as error:  # numpy lets out whatever damaged data run into, SyntaxError and TokenError included
+    except Exception as error:  # damaged data raise various errors in NumPy, including SyntaxError and TokenError
         raise ValueError(f"{path}: no array of numpy: {error}") from error
 
 
 def _check_header(path: Path, stream: Any, size: int) -> None:
-    """Check the header of an array of `size` bytes in all, before anything is allocated for it."""
+    """Check the header of an `.npy` file of `size` bytes before memory is allocated for the array."""
     from numpy.lib import format as npy
 
     with _damage_named(path):
@@ -134,7 +135,7 @@ def _check_header(path: Path, stream: Any, size: int) -> None:
 
 
 def _unzip(path: Path, file: BinaryIO) -> Any:
-    """Read the array of an `.npz` file; its size is checked before anything is unpacked."""
+    """Read the array of an `.npz` file after checking its decompressed size."""
     import numpy as np
 
     with _damage_named(path):
@@ -157,17 +158,17 @@ def find_unreadable(
     title: str = "files",
     parts: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, str]]:
-    """Find the pictures and recordings that cannot be read; each is read once and not kept.
+    """Find unreadable pictures and recordings by reading each of them once.
 
     Args:
         rows: Rows of `data.read_split`.
-        forms: Of the sources.
-        title: Stands before the progress bar.
-        parts: Parts of the processor, by source: recordings must have the sampling rate of their feature extractor.
+        forms: Forms of the sources.
+        title: Title of the progress bar.
+        parts: Source -> part of the processor. Recordings must have the sampling rate of their feature extractor.
 
     Returns:
-        By source that has any: the places in `rows` of those that cannot be read, or have another sampling rate, with
-        the reason.
+        Source -> index in `rows` -> reason, for values that cannot be read or have another sampling rate. Sources
+        without such values are left out.
     """
     from tqdm import tqdm
 
@@ -194,10 +195,10 @@ def find_unreadable(
 
 
 def digest(value: Any) -> str:
-    """Return a hash of the content of an array, of bytes, or of a dict of them.
+    """Return a hash of an array, of bytes, or of a dict of arrays and bytes.
 
     Args:
-        value: A value that JSON cannot hold.
+        value: A value that cannot be written as JSON.
 
     Returns:
         The beginning of its SHA-256.

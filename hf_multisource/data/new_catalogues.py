@@ -1,4 +1,4 @@
-"""Make the catalogue of a language that has none yet: a source's file without its texts."""
+"""Create the catalogue of a new language from a source's file, without translations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_multisource.data.catalogue_gettext import empty_po
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.xml_places import Element, indent_of, parse_xml, with_attribute, with_content
 
-# Files that hold one language each: suffix -> what comments in them look like.
+# Pattern of the first comment in formats whose files contain one language, by suffix.
 COMMENTS = {
     ".ftl": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:#[^\n]*(?:\n|$))+)"),
     ".properties": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:[ \t]*[#!][^\n]*(?:\n|$))+)"),
@@ -22,14 +22,15 @@ LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
 
 
 def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
-    """Make a catalogue without translations for another language.
+    """Create a catalogue without translations for another language.
 
-    Comments at the beginning of the file stay where a licence or an empty line shows that they belong to the file. In
-    formats that hold the messages of the source language, these stay, with as many plural forms as CLDR has.
+    A comment at the beginning of the file is kept if a license or a following empty line shows that it belongs to the
+    file. In formats that contain the messages of the source language, the messages are kept, with the number of plural
+    forms that CLDR defines for the new language.
 
     Args:
         reference: The same file in a source language.
-        path: Name of the new file; a template `.pot` becomes `.po`.
+        path: Name of the new file. The suffix `.pot` of a template becomes `.po`.
         language: Code of the new language.
 
     Returns:
@@ -37,7 +38,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
 
     Raises:
         ImportError: If plural forms are needed, and the package babel is not installed.
-        ValueError: If files of this format cannot be made.
+        ValueError: If files of this format cannot be created.
     """
     suffix = PurePosixPath(path).suffix.lower()
     if suffix in (".po", ".pot"):
@@ -62,7 +63,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
 
 
 def _first_comment(text: str, pattern: re.Pattern[str]) -> str:
-    """The comment that a file begins with, if it is one on the file, and the empty line behind it."""
+    """Return the comment at the beginning of a file and an empty line if the comment describes the file; else ""."""
     found = pattern.match(text)
     if found is None:
         return ""

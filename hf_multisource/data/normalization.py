@@ -1,9 +1,9 @@
-"""Normalise text: Unicode, control characters, punctuation.
+"""Normalize text: Unicode, control characters, punctuation.
 
-The table of punctuation is the same for every language, so that all languages of a row are treated alike, and applying
-it twice is applying it once. The normaliser of Moses (`sacremoses.MosesPunctNormalizer`) has rules of single languages
-(it moves English quotation marks behind commas), none for most languages, and inserts and removes spaces around
-brackets and colons.
+The same punctuation table is used for every language, so that all languages of a row are treated alike, and applying it
+twice has the same result as applying it once. In contrast, the normalizer of Moses (`sacremoses.MosesPunctNormalizer`)
+has rules for a few languages only (it moves English quotation marks behind commas), and inserts and removes spaces
+around brackets and colons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHERS = {"\u2026": "...", "\uff0c": ",", "\uff1a": ":", "\uff1b": ";", "\uff01"
 PUNCTUATION = str.maketrans(
     {mark: plain for table in (QUOTATION_MARKS, DASHES) for plain, marks in table.items() for mark in marks} | OTHERS
 )
-# Zero-width joiners (U+200C, U+200D) are letters' business in several scripts and stay.
+# The zero-width joiner and non-joiner (U+200D, U+200C) are kept, because several scripts need them for spelling.
 CONTROLS = re.compile(
     "[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\xad"
     "\\u200b\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"
@@ -35,26 +35,26 @@ def compose(text: str) -> str:
         text: The text.
 
     Returns:
-        The text, in which a letter and its combining marks are one character where Unicode has it.
+        The text in which a letter and its combining marks are one character if Unicode defines such a character.
     """
     return unicodedata.normalize("NFC", text)
 
 
 def remove_controls(text: str) -> str:
-    """Remove characters that show nothing, and make all white space single blanks.
+    """Remove invisible characters, and replace each run of white space by a blank.
 
     Args:
         text: The text.
 
     Returns:
-        The text without control characters, soft hyphens, zero-width spaces and marks of direction; without white space
-        at its ends, and with one blank for every other run of white space, such as a tab or a no-break space.
+        The text without control characters, soft hyphens, zero-width spaces and directional marks. White space at both
+        ends is removed. Any other run of white space, such as a tab or a no-break space, is replaced by one blank.
     """
     return SPACES.sub(" ", CONTROLS.sub("", text)).strip()
 
 
 def plain_punctuation(text: str) -> str:
-    """Replace typographic punctuation by that of ASCII.
+    """Replace typographic punctuation by ASCII punctuation.
 
     Args:
         text: The text.

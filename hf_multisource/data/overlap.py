@@ -1,4 +1,4 @@
-"""Find texts that share a sequence of words with held-out texts, on which no model should be trained."""
+"""Find training texts that share a sequence of words with held-out texts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def word_sequences(words: Sequence[str], n: int) -> Iterator[Words]:
     """Return the sequences of n words in a text.
 
     Args:
-        words: Its words.
+        words: Words of the text.
         n: Number of words in a sequence.
 
     Returns:
-        The sequences, one behind the other; none of a text with fewer words.
+        All sequences in order; a text with fewer than n words has no sequences.
     """
     return zip(*(words[i:] for i in range(n)), strict=False)
 
 
 class Overlap:
-    """The word sequences of held-out texts in one language.
+    """Index of the word sequences of held-out texts in one language.
 
-    Words are what white space separates, compared in plain punctuation: a copy with other quotation marks is found. A
-    text with fewer than n words is compared as a whole.
+    Words are separated by white space. Typographic punctuation is normalized, so that copies with other quotation marks
+    are found. A text with fewer than n words is compared as a whole.
 
     Args:
         texts: The held-out texts.
@@ -50,13 +50,14 @@ class Overlap:
                 self.sequences.update(word_sequences(words, n))
 
     def find(self, text: str) -> str | None:
-        """Say what a text shares with the held-out texts.
+        """Return the kind of overlap between a text and the held-out texts.
 
         Args:
             text: The text.
 
         Returns:
-            "sequence": n words in a row; "whole": all its words, which are fewer than n; None: nothing.
+            "sequence" if they share n words in a row; "whole" if the text has fewer than n words and is among the
+            held-out texts; None if there is no overlap.
         """
         words = plain_punctuation(text).split()
         if len(words) < self.n:

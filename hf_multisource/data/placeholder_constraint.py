@@ -1,4 +1,4 @@
-"""Generate exactly the placeholders that a text must have, whatever the search."""
+"""Logits processor that forces each generated text to contain exactly the placeholders of its source."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokeniz
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import MASK_TOKENS, OPENING_TOKENS, OPTIONAL_TOKENS, PlaceholderTable
 
-#: Score of a required token to which the model, or another option such as a shortlist, gives no probability: low enough
-#: for any other continuation to win, and finite, so that scores can be compared.
+#: Score of a required token that has no probability according to the model or another option, such as a shortlist. It
+#: is low enough for any other hypothesis to win, and finite, so that beam scores can be compared.
 FORBIDDEN_SCORE = -1e4
 
 
 class PlaceholderConstraint(LogitsProcessor):
-    """Lets every text have the mask tokens of its table, each as often as the table says, and no other mask token.
+    """Logits processor that makes each text contain the mask tokens of its placeholder table and no other mask tokens.
 
-    Tokens of escape sequences (`<char1>`, …) may also be left out, since a language may write another character.
+    Each token must occur as often as in the table. Tokens of escape sequences (`<char1>`, …) may also be left out,
+    because another language may write another character.
 
-    A token that is used up, or that the table lacks, gets minus infinity. So does the end token while a token is
-    missing. A closing tag is allowed when its opening tag is the last one that is open, and the tokens of a chain are
-    allowed in their order. When there is only room for the missing tokens and an end token before the length limit, all
-    other tokens get minus infinity. A text whose tokens leave no room for an end token has none.
+    The score of a mask token is minus infinity if the token is not in the table or has occurred often enough. The score
+    of the end token is minus infinity while a mask token is missing. A closing tag is allowed only if its opening tag
+    is the innermost open tag, and the tokens of a chain are allowed only in their order. When the length limit leaves
+    room only for the missing tokens and an end token, the scores of all other tokens are minus infinity. If the missing
+    tokens leave no room for an end token, the text ends without one.
 
-    All this follows from the tokens so far, so that beams may be reordered, and rows that share an example may be beams
-    or samples. Rows that are finished keep their scores.
+    The scores depend only on the tokens generated so far. Beams may therefore be reordered, and the rows of an example
+    may be beams or samples. The scores of finished rows stay unchanged.
 
     Args:
-        tables: For each example of the batch, what its text must have; None, or a table of a text that was refused: no
+        tables: Placeholder table of each example of the batch. With None or a refused table, the text must not contain
             mask tokens.
-        token_ids: The ids of the mask tokens that the vocabulary has: of all `MASK_TOKENS`, or of those that the tables
-            name, and of both tags of a pair.
+        token_ids: Mask token -> id in the vocabulary. It contains all `MASK_TOKENS`, or at least the tokens of the
+            tables and both tags of each pair.
         end_token_ids: Ids of the tokens that end a text.
         max_new_tokens: Largest number of tokens that are generated.
         prompt_length: Number of tokens that the decoder is given.
 
     Raises:
-        ValueError: If a text must have more placeholders than `max_new_tokens`, a token of a table has no id, or there
-            is no example.
+        ValueError: If a text must contain more placeholders than `max_new_tokens`, a token of a table has no id, or
+            there is no example.
     """
 
     def __init__(
@@ -61,9 +63,9 @@ class PlaceholderConstraint(LogitsProcessor):
         self.prompt_length = prompt_length
         self.max_length = prompt_length + max_new_tokens
         columns = {token: column for column, token in enumerate(token_ids)}
-        self.counts = torch.zeros(len(tables), self.number, dtype=torch.long)  # (B, M): how often at most
+        self.counts = torch.zeros(len(tables), self.number, dtype=torch.long)  # (B, M): largest number of occurrences
         self.is_required = torch.tensor([token not in OPTIONAL_TOKENS for token in token_ids])  # (M,)
-        # (B, M): of each token, the column of the one that must come before; M stands for none.
+        # (B, M): column of the token that must precede each token; M if there is no such token.
         self.predecessors = torch.full((len(tables), self.number), self.number)
         for row, table in enumerate(tables):
             if table is None:
@@ -78,25 +80,25 @@ class PlaceholderConstraint(LogitsProcessor):
                 raise ValueError(
                     f"max_new_tokens is {max_new_tokens}, but the text of example {row} must have {needed} placeholders"
                 )
-        # (M + 1,): of each column, the column of the opening tag that it closes; M stands for none.
+        # (M + 1,): column of the opening tag that each token closes; M if the token is not a closing tag.
         self.openings = torch.full((self.number + 1,), self.number)
         for token, column in columns.items():
             if token in OPENING_TOKENS:
                 self.openings[column] = columns[OPENING_TOKENS[token]]
-        self.columns = torch.empty(0, dtype=torch.long)  # (V,): of each token id, its column; M: no mask token
+        self.columns = torch.empty(0, dtype=torch.long)  # (V,): column of each token id; M if it is not a mask token
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
-        """Forbid the tokens that must not come next.
+        """Set the scores of the tokens that must not come next to minus infinity.
 
         Args:
-            input_ids: (R, t) the tokens so far; the rows of an example stand together, and R is a multiple of B.
+            input_ids: (R, t) the tokens so far; the rows of an example are adjacent, and R is a multiple of B.
             scores: (R, V) the scores of the next token.
 
         Returns:
-            (R, V) the scores, minus infinity at the tokens that must not come.
+            (R, V) the scores, with minus infinity for the forbidden tokens.
 
         Raises:
-            ValueError: If the number of rows is no multiple of the number of tables, or the vocabulary of the model
+            ValueError: If the number of rows is not a multiple of the number of tables, or the vocabulary of the model
                 lacks the mask tokens.
         """
         rows, examples = len(input_ids), len(self.counts)
@@ -111,7 +113,7 @@ class PlaceholderConstraint(LogitsProcessor):
         allowed = (left > 0) & self._follows(counts) & self._closes(columns)
         needed = (left * self.is_required).sum(dim=1, keepdim=True)
         is_finished = torch.isin(input_ids[:, self.prompt_length :], self.end_token_ids).any(dim=1, keepdim=True)
-        # One place is left for the end token, which is forbidden until nothing is missing.
+        # Reserve one position for the end token, which is forbidden while a required token is missing.
         is_forced = ~is_finished & (needed > 0) & (needed + 1 >= self.max_length - input_ids.shape[1])
         allowed &= self.is_required | ~is_forced
         result = scores.clone()
@@ -126,7 +128,7 @@ class PlaceholderConstraint(LogitsProcessor):
         return result  # type: ignore[return-value]
 
     def _prepare(self, scores: Tensor) -> None:
-        """Move the tables to the device of the scores, and make the table of columns for their vocabulary."""
+        """Move the tables to the device of the scores, and build the map from token ids to columns."""
         if self.columns.shape[0] == scores.shape[1] and self.columns.device == scores.device:
             return
         if (largest := int(self.token_ids.max())) >= scores.shape[1]:
@@ -140,18 +142,18 @@ class PlaceholderConstraint(LogitsProcessor):
         self.columns[self.token_ids] = torch.arange(self.number, device=scores.device)
 
     def _follows(self, counts: Tensor) -> Tensor:
-        """Return where the predecessor of a token has come, (R, M)."""
+        """Return whether the required predecessor of each mask token has occurred, (R, M)."""
         predecessors = self.predecessors.repeat_interleave(len(counts) // len(self.predecessors), dim=0)
         came = torch.cat([counts[:, :-1] > 0, torch.ones_like(counts[:, :1], dtype=torch.bool)], dim=1)
         return came.gather(1, predecessors)
 
     def _closes(self, columns: Tensor) -> Tensor:
-        """Return which tokens close the last tag that is open, or close none, (R, M)."""
+        """Return whether each mask token closes the innermost open tag or is not a closing tag, (R, M)."""
         none = self.number
         is_opening = torch.isin(columns, self.openings[self.openings < none])
         is_closing = self.openings[columns] < none
         depth = (is_opening.long() - is_closing.long()).cumsum(dim=1)
-        # The last opening tag that reached the present depth is the one that is still open.
+        # The innermost open tag is the last opening tag that reached the present depth.
         positions = torch.arange(1, columns.shape[1] + 1, device=columns.device)
         last = ((is_opening & (depth == depth[:, -1:])) * positions).amax(dim=1, keepdim=True)
         innermost = torch.where(last > 0, columns.gather(1, (last - 1).clamp(min=0)), none)
@@ -165,19 +167,20 @@ def placeholder_constraint(
     end_token_ids: int | Sequence[int],
     max_new_tokens: int,
 ) -> LogitsProcessorList:
-    """Return what makes `generate` write the placeholders of every text, as its `logits_processor`.
+    """Return the argument `logits_processor` of `generate` that forces the placeholders of every text.
 
     Args:
-        tables: As [`PlaceholderConstraint`] has it: of each example, the table of its reference source.
+        tables: Placeholder table of the reference source of each example, see [`PlaceholderConstraint`].
         tokenizer: The tokenizer of the target, with the mask tokens.
         end_token_ids: `eos_token_id` of the model's generation configuration.
-        max_new_tokens: As `generate` is given it.
+        max_new_tokens: The argument `max_new_tokens` of `generate`.
 
     Returns:
         A list with one [`PlaceholderConstraint`].
 
     Raises:
-        ValueError: If the tokenizer lacks the mask tokens, or a text must have more of them than `max_new_tokens`.
+        ValueError: If the tokenizer lacks the mask tokens, or a text must contain more mask tokens than
+            `max_new_tokens`.
     """
     vocabulary = tokenizer.get_vocab()
     if absent := [token for token in MASK_TOKENS if token not in vocabulary]:

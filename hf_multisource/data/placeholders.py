@@ -13,13 +13,13 @@ from transformers import AddedToken, PreTrainedTokenizerBase
 from hf_multisource.data.checks import check_choice
 
 VALUE, OPEN, CLOSE, TAG, LINK, KEY, CHAR = KINDS = ("ph", "open", "close", "tag", "link", "key", "char")
-#: Largest number of different placeholders of one kind in one row of texts: each has a token. No row of the Firefox and
-#: Thunderbird strings has more than 8.
+#: Largest number of different placeholders of one kind in one row of texts, each of which has a token. No row of the
+#: Firefox and Thunderbird strings has more than 8.
 LIMIT = 16
-#: All tokens that a masked text may hold; a tokenizer gets them as added tokens.
+#: All mask tokens, which replace placeholders in a masked text and are added tokens of a tokenizer.
 MASK_TOKENS = tuple(f"<{kind}{number}>" for kind in KINDS for number in range(1, LIMIT + 1))
-OPENING_TOKENS = {f"<{CLOSE}{number}>": f"<{OPEN}{number}>" for number in range(1, LIMIT + 1)}  # by closing token
-#: Tokens that a translation may leave out: another language may write another character than an escape sequence.
+OPENING_TOKENS = {f"<{CLOSE}{number}>": f"<{OPEN}{number}>" for number in range(1, LIMIT + 1)}  # closing -> opening
+#: Tokens that a translation may leave out, because another language may write another character than the source.
 OPTIONAL_TOKENS = frozenset(token for token in MASK_TOKENS if token.startswith(f"<{CHAR}"))
 TOKEN_PATTERN = rf"<(?:{'|'.join(KINDS)})[0-9]+>"
 TOKEN = regex.compile(TOKEN_PATTERN)
@@ -32,7 +32,7 @@ style sub summary sup svg table tbody td textarea tfoot th thead time title tr t
 """
 ELEMENTS = frozenset(ELEMENT_NAMES.split())
 VOID_ELEMENTS = frozenset(("br", "hr", "img", "input", "link", "meta", "wbr"))
-IDENTITY = "data-l10n-name"  # an attribute of Fluent that alone says which element of the page a tag stands for
+IDENTITY = "data-l10n-name"  # attribute of Fluent that identifies an element of the page, whatever its other attributes
 
 ATTRIBUTE = r"""[^\s"'<>/=]++(?:\s*+=\s*+(?:\\?"[^"]*+"|'[^']*+'|[^\s"'=<>`]++))?+"""
 PRINTF_END = r"(?:\d+|\*(?:\d+\$)?)?(?:\.(?:\d+|\*(?:\d+\$)?)?)?(?:hh|ll|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpm@]|<\w+>)"
@@ -48,14 +48,14 @@ PIECES = {
     "line": r"\r\n|[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]",
     "backslash": r"""\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv\\"'@?{}])""",
     "entity": r"&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][\w.-]*+);",
-    "format_tag": r"</?%(?:\d+\$)?[Ss]\s*+/?>",  # a name of an element that the program fills in
+    "format_tag": r"</?%(?:\d+\$)?[Ss]\s*+/?>",  # a tag whose name the program fills in
     # %name%, but not the printf directives of "%dx%d", "%ld%%" and "%s%s".
     "wrapped": r"%[A-Za-z][A-Za-z0-9_]*[A-Za-z0-9]%(?![\w%$])",
     "percent": r"%%",
     "named": r"%\([^()\s]+\)[-+#0 ]*(?:\d+|\*)?(?:\.\d+)?[diouxXeEfFgGcrsa]",
     "printf": rf"%(?:\d+\$)?[-+#0'I ]*{PRINTF_END}",
     "formatter": r"%(?:\d+\$|<)?[-+#0,(]*\d*(?:\.\d+)?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn])",
-    # Without the type, so loose that it must not follow a number: "50%discount".
+    # For texts of unknown format; the pattern is so general that it must not match after a number: "50%discount".
     "any_printf": r"(?:(?<!\d)%|%(?=\d+\$))(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diufgGxXcsSp@]",
     "strftime": r"(?<!\d)%[-_0^#EO]?[aAbBCDeFhHIjklmMpPrRTuUVwWyYzZ](?![A-Za-z])",
     "qt": r"%L?(?:\d{1,2}|n)",
@@ -64,7 +64,7 @@ PIECES = {
     "dollar": r"\$\{[^{}]*+\}",
     "number": r"(?<![\w&])#[1-9](?!\d)",
     "hash": r"#",
-    "quoted": r"(?<!')'[{}][^']*+'",  # two apostrophes stand for one, which quotes nothing
+    "quoted": r"(?<!')'[{}][^']*+'",  # two apostrophes are a literal apostrophe
     "literal": r"""\{\s*+"(?:[^"\\]|\\.)*+"\s*+\}""",
     "number_literal": r"\{\s*+-?[0-9.]++\s*+\}",
     "doubled_brace": r"\{\{|\}\}",
@@ -72,13 +72,13 @@ PIECES = {
     "doubled_key": r"__|&&",
     "underscore": r"_(?=[^\W_])",
     "ampersand": r"&(?=[^\W_])",
-    # Without the type: only at the beginning of a word, and an ampersand also before a small letter.
+    # For texts of unknown format: at the beginning of a word, and an ampersand also before a lower-case letter.
     "any_underscore": r"(?<!\w)_(?=[^\W\d_])",
     "any_ampersand": r"(?<![\w&])&(?=[^\W\d_])|(?<=\w)&(?=\p{Ll})",
 }
 MARKUP = ("token", "comment", "tag", "link", "line", "entity")
 ESCAPED = (*MARKUP, "backslash")
-#: Syntax -> the pieces that it knows; where two begin at one place, the first is taken.
+#: Syntax -> its pieces, in the order of precedence if several pieces match at the same place.
 SYNTAXES: dict[str, tuple[str, ...]] = {
     "html": MARKUP,
     "fluent": (*MARKUP, "literal", "number_literal", "brace"),
@@ -92,7 +92,7 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "qt": (*MARKUP, "qt", "doubled_key", "ampersand"),
     "android": (*ESCAPED, "percent", "formatter"),
     "properties": (*ESCAPED, "format_tag", "wrapped", "percent", "printf", "mustache", "number", "brace"),
-    # What gettext flags: the directives of the format, and whatever else a program may replace.
+    # Formats that gettext flags: the directives of the format, and other placeholders that a program may replace.
     "c-format": (
         *ESCAPED,
         *("format_tag", "wrapped", "percent", "printf", "mustache", "dollar", "number", "literal", "brace"),
@@ -112,7 +112,7 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     ),
 }
 ANY = "any"
-LIKE_ANY = ("c-format", "python-format")  # in which braces may belong to any program
+LIKE_ANY = ("c-format", "python-format")  # syntaxes in which braces are read like those of the syntax "any"
 PATTERNS = {
     name: regex.compile("|".join(f"(?P<{piece}>{PIECES[piece]})" for piece in pieces), regex.DOTALL)
     for name, pieces in SYNTAXES.items()
@@ -126,7 +126,7 @@ CHARACTERS = (
     "number_literal",
     "doubled_brace",
     "doubled_key",
-)  # pieces
+)  # pieces that are escape sequences of characters
 FORMATS = ("printf", "formatter", "any_printf")
 KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand")
 
@@ -141,17 +141,21 @@ PYTHON_FORMAT = regex.compile(r"([\w.]*(?:\[[^\]]*\][\w.]*)*)(?:![rsa])?(?::.*)?
 
 @dataclass(frozen=True)
 class Placeholder:
-    """One placeholder, or piece of markup, in a text.
+    """A placeholder or a piece of markup in a text.
 
     Args:
-        text: The characters as they stand in the text.
-        kind: One of `KINDS`: a value ("ph"), an opening or closing tag, a tag that stands alone, a link (URL or e-mail
-            address), the marker of an access key, or an escape sequence of a character ("char").
-        key: Placeholders of one kind with the same key mean the same, in whatever language and form they stand.
+        text: The characters in the text.
+        kind: One of `KINDS`: a value ("ph"), an opening or closing tag ("open", "close"), a tag without a partner
+            ("tag"), a link (URL or e-mail address), the marker of an access key ("key"), or an escape sequence of a
+            character ("char").
+        key: Identifier of the meaning. Placeholders of one kind with the same key are equivalent, even if they are
+            written differently.
         start: Index of the first character.
-        end: Index behind the last character.
-        arguments: Numbers of the arguments, from 1, that are taken by their order, as `%s` does and `%1$s` does not.
-        is_selector: Whether it holds variants of a text, as plural forms: these have to be translated one by one.
+        end: Index after the last character.
+        arguments: Numbers, from 1, of the arguments that the placeholder takes by position, as in `%s` but not in
+            `%1$s`.
+        is_selector: Whether the placeholder contains variants of a text, such as plural forms, which have to be
+            translated one by one.
     """
 
     text: str
@@ -165,14 +169,14 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class PlaceholderTable:
-    """What the tokens of one masked text stand for.
+    """Placeholders that the mask tokens of one masked text replace.
 
     Args:
-        texts: Token -> the characters of its first, second, ... occurrence in the text.
+        texts: Token -> characters of its first, second, ... occurrence in the text.
         start: White space before the text.
-        end: White space behind the text.
-        chain: Tokens whose order is fixed, since the arguments they take depend on the order.
-        refused: Why the text was not masked; None: it was.
+        end: White space after the text.
+        chain: Tokens in a fixed order, because their arguments are taken by position.
+        refused: Reason why the text was not masked; None if it was masked.
     """
 
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -183,12 +187,12 @@ class PlaceholderTable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each token occurs in the text."""
+        """The number of occurrences of each token in the text."""
         return {token: len(texts) for token, texts in self.texts.items()}
 
     @property
     def required(self) -> int:
-        """How many tokens a translation must have; it may leave out escape sequences of characters."""
+        """The number of tokens that a translation must contain, without escape sequences of characters."""
         return sum(count for token, count in self.counts.items() if token not in OPTIONAL_TOKENS)
 
 
@@ -197,8 +201,8 @@ class MaskedTexts:
     """The masked texts of one row.
 
     Args:
-        texts: The texts by language, with tokens; None = absent.
-        tables: By language, what the tokens stand for in the text of this language; absent texts have none.
+        texts: Language -> masked text; None = absent.
+        tables: Language -> placeholder table of the text. Absent texts have no table.
     """
 
     texts: Mapping[str, str | None]
@@ -206,12 +210,12 @@ class MaskedTexts:
 
     @property
     def refused(self) -> str | None:
-        """Why the row was not masked; None: it was."""
+        """The reason why the row was not masked; None if it was masked."""
         return next((table.refused for table in self.tables.values()), None)
 
     @property
     def differing(self) -> list[str]:
-        """The languages in which a token occurs more or less often than in the first text."""
+        """The languages in which the number of occurrences of a token differs from the first text."""
         counts = {language: table.counts for language, table in self.tables.items()}
         expected = next(iter(counts.values()), {})
         return [language for language, found in counts.items() if found != expected]
@@ -222,14 +226,16 @@ def find_placeholders(text: str, syntax: str = ANY) -> list[Placeholder]:
 
     Args:
         text: The text.
-        syntax: One of `SYNTAXES`: what the format or the program takes for a placeholder. "any" knows them all, but not
-            forms that also occur in plain text, such as `% d` or an underscore within a word.
+        syntax: One of `SYNTAXES`, which defines the placeholders of a file format or program. "any" finds the
+            placeholders of all of them, except forms that also occur in plain text, such as `% d` or an underscore
+            within a word.
 
     Returns:
-        The placeholders in the order of the text. They do not overlap. White space at both ends is not among them.
+        The placeholders in the order of the text. They do not overlap, and exclude white space at both ends of the
+        text.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
 
     Example:
         >>> [found.text for found in find_placeholders('Open <a href="%1$S">{ $name }</a> &amp; close')]
@@ -240,26 +246,26 @@ def find_placeholders(text: str, syntax: str = ANY) -> list[Placeholder]:
 
 
 def mask_texts(texts: Mapping[str, str | None], syntax: str = ANY) -> MaskedTexts:
-    """Replace the placeholders of a row of texts by tokens; placeholders that mean the same get the same token.
+    """Replace the placeholders of a row of texts by mask tokens; equivalent placeholders get the same token.
 
-    A token tells the kind, and a number that counts the different placeholders of this kind, in the order of the first
-    text that has them, the second one, and so on: give the sources in the order of the model, and in training the
-    target last. A placeholder that occurs twice has its token twice. A closing tag has the number of its opening tag.
-    Escape sequences of characters (kind "char") are only masked if all texts of the row have the same ones; line breaks
-    are among them.
+    A token consists of the kind and a number. The numbers count the different placeholders of the kind, first in the
+    order of the first text, then of the second text, and so on. Pass the sources in the order of the model, and in
+    training the target last. A placeholder that occurs twice is replaced by its token twice. A closing tag has the
+    number of its opening tag. Escape sequences of characters (kind "char"), which include line breaks, are masked only
+    if all texts of the row contain the same escape sequences.
 
-    A row is refused and stays as it is if a text has a selector, whose variants are to be translated one by one, or if
-    there are more different placeholders of one kind than `LIMIT`.
+    A row is refused and stays unchanged if a text has a selector, whose variants have to be translated one by one, or
+    if there are more than `LIMIT` different placeholders of one kind.
 
     Args:
-        texts: Texts of one meaning by language; None = absent.
-        syntax: As [`find_placeholders`] has it.
+        texts: Language -> text, where all texts have the same meaning; None = absent.
+        syntax: See [`find_placeholders`].
 
     Returns:
         The masked texts and their tables.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
 
     Example:
         >>> row = mask_texts({"en": "{ $n } of <b>%S</b> ", "de": "<b>%S</b>: { $n }"})
@@ -293,18 +299,18 @@ def mask_texts(texts: Mapping[str, str | None], syntax: str = ANY) -> MaskedText
 
 
 def restore_text(masked: str, table: PlaceholderTable) -> str:
-    """Replace the tokens of a masked text by the placeholders that they replaced.
+    """Replace the mask tokens of a text by the original placeholders.
 
     Args:
-        masked: The text, or another one with the same tokens, such as its translation. Tokens of escape sequences (kind
-            "char") may be left out.
-        table: What the tokens stand for.
+        masked: The masked text, or another text with the same tokens, such as the translation. Tokens of escape
+            sequences (kind "char") may be left out.
+        table: The placeholder table of the masked text.
 
     Returns:
         The text with placeholders, byte for byte, and with the white space of the table at both ends.
 
     Raises:
-        ValueError: If a token occurs more or less often than in the table; the message names it.
+        ValueError: If a token occurs more or less often than in the table; the message names the token.
     """
     if table.refused is not None:
         return masked
@@ -321,21 +327,21 @@ def restore_text(masked: str, table: PlaceholderTable) -> str:
 
 
 def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: str | None = None) -> list[str]:
-    """Say what is broken in a translation: compare its placeholders and markup with those of its source.
+    """Describe the differences in placeholders and markup between a translation and its source.
 
-    Escape sequences of characters are not compared: a translation may write "and" for `&amp;`.
+    Escape sequences of characters are not compared, because a translation may write "and" for `&amp;`.
 
     Args:
         source: The text that was translated.
         text: The translation.
-        syntax: As [`find_placeholders`] has it.
-        access_key: The letter that is the access key of the translation, where it is stored apart from the text.
+        syntax: See [`find_placeholders`].
+        access_key: The access key of the translation, if it is stored separately from the text.
 
     Returns:
-        One sentence for each fault; nothing: all is right.
+        One sentence for each error; an empty list if there are no errors.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
 
     Example:
         >>> broken_placeholders("Delete <b>%S</b>?", "</b>Wulašowaś %S<b>?")
@@ -361,17 +367,17 @@ def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: s
 
 
 def add_mask_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Add `MASK_TOKENS` to the vocabulary of a tokenizer, which then encodes each as one token and decodes it again.
+    """Add `MASK_TOKENS` to the vocabulary of a tokenizer, which then encodes each of them as a single token.
 
-    They are no special tokens: `skip_special_tokens=True` leaves them in a text. A model that exists already needs
-    `resize_token_embeddings(len(tokenizer))`. Whether blanks beside the tokens are kept depends on the tokenizer: those
-    that `train_tokenizer` makes with `mask_tokens=True` keep them.
+    The mask tokens are not special tokens, so `skip_special_tokens=True` keeps them in a text. An existing model needs
+    `resize_token_embeddings(len(tokenizer))`. Whether blanks next to the tokens are kept depends on the tokenizer;
+    tokenizers of `train_tokenizer` with `mask_tokens=True` keep them.
 
     Args:
-        tokenizer: The tokenizer, which is changed. Tokens that it has already are not added again.
+        tokenizer: The tokenizer, which is changed in place. Existing tokens are not added again.
 
     Returns:
-        Their ids, in the order of `MASK_TOKENS`.
+        The ids of the mask tokens, in the order of `MASK_TOKENS`.
     """
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MASK_TOKENS])
     vocabulary = tokenizer.get_vocab()
@@ -379,19 +385,19 @@ def add_mask_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def differing_languages(texts: Mapping[str, str | None], syntax: str = ANY) -> list[str]:
-    """Find the texts of a row whose placeholders are not those of its first text.
+    """Find the texts of a row whose placeholders differ from those of the first text.
 
-    Escape sequences of characters are not compared, and no number of placeholders is too large.
+    Escape sequences of characters are not compared, and the number of placeholders is not limited.
 
     Args:
-        texts: Texts of one meaning by language; None = absent.
-        syntax: As [`find_placeholders`] has it.
+        texts: Language -> text, where all texts have the same meaning; None = absent.
+        syntax: See [`find_placeholders`].
 
     Returns:
-        The languages of these texts.
+        The languages of the differing texts.
 
     Raises:
-        ValueError: If there is no such syntax.
+        ValueError: If the syntax is unknown.
     """
     found = {
         language: Counter((one.kind, one.key) for one in find_placeholders(text, syntax) if one.kind != CHAR)
@@ -403,7 +409,7 @@ def differing_languages(texts: Mapping[str, str | None], syntax: str = ANY) -> l
 
 
 class _Scanner:
-    """Finds the placeholders of one text.
+    """Scanner that finds the placeholders of one text.
 
     Args:
         text: The text.
@@ -413,11 +419,11 @@ class _Scanner:
     def __init__(self, text: str, syntax: str) -> None:
         self.text = text
         self.syntax = syntax
-        self.taken = 0  # arguments that are taken by their order so far
+        self.taken = 0  # number of arguments that have been taken by position so far
         self.partners = _partners(text) if "brace" in SYNTAXES[syntax] else {}
 
     def scan(self) -> Iterator[Placeholder]:
-        """Yield the placeholders; tags are not paired yet, and all access keys are there."""
+        """Yield the placeholders, with all access keys and with tags that are not paired yet."""
         place, pattern = 0, PATTERNS[self.syntax]
         while match := pattern.search(self.text, place):
             piece, start, end = str(match.lastgroup), match.start(), match.end()
@@ -429,7 +435,7 @@ class _Scanner:
             place = start + 1 if placeholder is None else end
 
     def read(self, piece: str, start: int, end: int) -> Placeholder | None:
-        """Return a placeholder; None if the characters, which look like one, are none."""
+        """Return the placeholder of a match of the syntax's pattern; None if the match is not a placeholder."""
         text = self.text[start:end]
         if piece in CHARACTERS:
             return Placeholder(text, CHAR, text, start, end)
@@ -458,19 +464,19 @@ class _Scanner:
         return Placeholder(text, VALUE, key, start, end)
 
     def read_format(self, text: str) -> tuple[str, tuple[int, ...]]:
-        """Return the key of a directive such as `%5.1f` (argument and type), and the arguments that it takes."""
+        """Return the key (argument and type) of a directive such as `%5.1f`, and the arguments that it takes."""
         match = FORMAT_PARTS.fullmatch(text)
         number, again, options, conversion = match.groups() if match else (None, None, "", text)
         if number is not None:
             return f"%{int(number)}${conversion}", ()
-        if again is not None or conversion in ("m", "n"):  # takes no argument: errno; a line end of Java
+        if again is not None or conversion in ("m", "n"):  # no argument: errno; Java's line end
             return text, ()
         first = self.taken + 1
         self.taken += 1 + options.count("*")
         return f"%{self.taken}${conversion}", tuple(range(first, self.taken + 1))
 
     def read_tag(self, text: str, start: int, end: int) -> Placeholder:
-        """Return a tag, with the arguments that placeholders in its attributes take."""
+        """Return the placeholder of a tag, with the arguments that placeholders in its attributes take."""
         name, attributes = _tag_parts(text)
         inner = _Scanner(text[1:], self.syntax)
         inner.taken = self.taken
@@ -483,7 +489,7 @@ class _Scanner:
         return Placeholder(text, kind, f"{name} {key}" if attributes or arguments else name, start, end, arguments)
 
     def read_braces(self, content: str, start: int, end: int) -> Placeholder | None:
-        """Return what a pair of braces holds, if it is a placeholder of the syntax."""
+        """Return the placeholder of a pair of braces; None if it is not a placeholder in the syntax."""
         text = self.text[start:end]
         syntax = ANY if self.syntax in LIKE_ANY else self.syntax.removesuffix("-format")
         if syntax != "python-brace" and (selector := SELECTOR.match(content)):
@@ -505,7 +511,7 @@ class _Scanner:
 
 
 def _partners(text: str) -> dict[int, int]:
-    """For each opening brace of a text that is closed again, the index behind its closing brace."""
+    """Map the index of each opening brace with a partner to the index after the closing brace."""
     open_braces, partners = [], {}
     for match in regex.finditer(r"[{}]", text):
         if match[0] == "{":
@@ -516,7 +522,7 @@ def _partners(text: str) -> dict[int, int]:
 
 
 def _tag_parts(tag: str) -> tuple[str, dict[str, str]]:
-    """The name of a tag, in small letters, and its attributes."""
+    """Return the name of a tag in lower case, and its attributes."""
     match = TAG_PARTS.fullmatch(tag)
     name, rest = match.groups() if match else (tag.strip("</>"), "")
     parts = (ATTRIBUTE_PARTS.fullmatch(one) for one in regex.findall(ATTRIBUTE, rest))
@@ -524,16 +530,17 @@ def _tag_parts(tag: str) -> tuple[str, dict[str, str]]:
 
 
 def _only_key(found: Iterable[Placeholder]) -> list[Placeholder]:
-    """Leave out the markers of access keys if there are several: they are plain characters then."""
+    """Remove the markers of access keys if there are several, because they are plain characters in this case."""
     placeholders = list(found)
     is_plain = sum(one.kind == KEY for one in placeholders) > 1
     return [one for one in placeholders if one.kind != KEY or not is_plain]
 
 
 def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
-    """Give closing tags the key of their opening tags. Tags without partners stand alone, or are plain text.
+    """Give closing tags the key of their opening tags, and change or remove tags without a partner.
 
-    Plain text is what only looks like a tag, as in "press <Enter>": no element of HTML, and without attributes.
+    A tag without a partner gets the kind "tag". It is removed if it is plain text, as in "press <Enter>": it is not an
+    HTML element and has no attributes.
     """
     opened: list[int] = []
     partners: dict[int, int] = {}
@@ -561,7 +568,7 @@ def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
 
 
 def _shared_characters(found: Iterable[Sequence[Placeholder]]) -> set[str]:
-    """The escape sequences that all texts have equally often."""
+    """Return the escape sequences that occur equally often in all texts."""
     counts = [Counter(one.key for one in placeholders if one.kind == CHAR) for placeholders in found]
     return (
         {key for key, count in counts[0].items() if all(other[key] == count for other in counts)} if counts else set()
@@ -569,7 +576,7 @@ def _shared_characters(found: Iterable[Sequence[Placeholder]]) -> set[str]:
 
 
 def _numbered(kind: str) -> str:
-    """The kind whose numbers a kind uses: closing tags have those of opening tags."""
+    """Return the kind that numbers a placeholder: closing tags have the numbers of opening tags."""
     return OPEN if kind == CLOSE else kind
 
 
@@ -605,7 +612,7 @@ def _missing_or_additional(expected: Sequence[Placeholder], found: Sequence[Plac
     def key(one: Placeholder) -> str:
         return f"/{_tag_parts(one.text)[0]}" if one.kind in (OPEN, CLOSE, TAG) and one.text[1:2] == "/" else one.key
 
-    if count(expected, _text_of) == count(found, _text_of):  # if anything is wrong, then the order
+    if count(expected, _text_of) == count(found, _text_of):  # the placeholders are equal except for their order
         return
     wanted, there = count(expected, key), count(found, key)
     shown = {(TAG if one.kind in (OPEN, CLOSE) else one.kind, key(one)): one.text for one in (*found, *expected)}
@@ -626,7 +633,7 @@ def _text_of(placeholder: Placeholder) -> str:
 
 
 def _wrong_order(expected: Sequence[Placeholder], found: Sequence[Placeholder]) -> Iterator[str]:
-    """Compare placeholders that take their arguments in order."""
+    """Compare the order of placeholders that take their arguments by position."""
     wanted, there = ([one.text for one in placeholders if one.arguments] for placeholders in (expected, found))
     if sorted(wanted) == sorted(there) and wanted != there:
         listed, needed = (", ".join(map(_short, texts)) for texts in (there, wanted))
@@ -634,7 +641,7 @@ def _wrong_order(expected: Sequence[Placeholder], found: Sequence[Placeholder]) 
 
 
 def _broken_tags(expected: Sequence[Placeholder], found: Sequence[Placeholder]) -> Iterator[str]:
-    """Find tags without partners, of elements that have partners in the source."""
+    """Find tags without a partner whose element has a partner in the source."""
     names = {_tag_parts(one.text)[0] for one in expected if one.kind == OPEN}
     alone = [(one.text, name) for one in found if one.kind == TAG and (name := _tag_parts(one.text)[0]) in names]
     for i, (tag, name) in enumerate(alone):
@@ -648,7 +655,7 @@ def _broken_tags(expected: Sequence[Placeholder], found: Sequence[Placeholder]) 
 
 
 def _plain_parts(text: str, found: Sequence[Placeholder]) -> Iterator[str]:
-    """The parts of a text between its placeholders."""
+    """Yield the parts of a text between its placeholders."""
     place = 0
     for one in found:
         yield text[place : one.start]
@@ -657,7 +664,7 @@ def _plain_parts(text: str, found: Sequence[Placeholder]) -> Iterator[str]:
 
 
 def _loose(text: str, found: Sequence[Placeholder]) -> tuple[int, int]:
-    """How many opening braces without a partner the plain parts of a text have, and how many closing ones."""
+    """Count the opening and the closing braces without a partner in the plain parts of a text."""
     opened = closed = 0
     for brace in regex.findall("[{}]", "\0".join(_plain_parts(text, found))):
         if brace == "{":
@@ -670,7 +677,7 @@ def _loose(text: str, found: Sequence[Placeholder]) -> tuple[int, int]:
 
 
 def _blanks(text: str) -> tuple[str, str]:
-    """The white space at the beginning and at the end."""
+    """Return the white space at the beginning and at the end of a text."""
     core = text.strip()
     start = len(text) - len(text.lstrip())
     return text[:start], text[start + len(core) :]

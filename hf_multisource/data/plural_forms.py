@@ -1,4 +1,4 @@
-"""Plural forms of languages: the categories of CLDR, and how the numbered forms of gettext and Qt map to them."""
+"""Plural forms of languages: CLDR's categories, and the map from the numbered forms of gettext to the categories."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hf_multisource.messages import install_hint
 
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")  # in the order of CLDR
 OTHER = "other"
-NUMBERS = range(1001)  # numbers by which rules are compared; no rule of CLDR but those of a million has a longer period
-# Languages with different rules, which a language without a rule in CLDR is compared with. Where two rules have the
-# same groups of numbers and other names for them, the first one is taken.
+NUMBERS = range(1001)  # numbers for comparing rules; CLDR's rules have a shorter period, except for rules on millions
+# Languages with different rules, with which a language without a CLDR rule is compared. If two rules group the numbers
+# alike but name the groups differently, the first is used.
 EXAMPLES = (
     *("en", "fr", "ja", "cs", "pl", "ru", "is", "lt", "lv", "ro"),
     *("sl", "dsb", "ga", "gd", "br", "mt", "ar", "he", "cy", "mk"),
@@ -26,15 +26,16 @@ FORMULA = re.compile(r"nplurals\s*=\s*(\d{1,2})\s*;\s*plural\s*=\s*([^;\n]{1,100
 
 @dataclass(frozen=True)
 class PluralRule:
-    """Which category of CLDR a whole number has in a language.
+    """Plural rule of a language, which maps whole numbers to CLDR categories.
 
     Args:
         language: Code of the language, without a territory.
-        category: Whole number -> one of `CATEGORIES`.
-        categories: The categories that whole numbers have, in the order of `CATEGORIES`.
-        repeated: The categories of several whole numbers from 1 on, such as `one` of Russian, which 21 has, too.
-        formula: What a `Plural-Forms` header of gettext says: the number of forms, and the form of a number n. The
-            forms are the `categories` in order.
+        category: Function that maps a whole number to one of `CATEGORIES`.
+        categories: The categories of whole numbers, in the order of `CATEGORIES`.
+        repeated: The categories that contain several positive whole numbers, such as `one` in Russian, which contains 1
+            and 21.
+        formula: Value of the `Plural-Forms` header of gettext: the number of forms, and an expression for the form of a
+            number n. The forms are the `categories` in order.
     """
 
     language: str
@@ -45,21 +46,21 @@ class PluralRule:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The categories of selectors: those of whole numbers, and `other`, which selectors must have."""
+        """The categories of a selector: the categories of whole numbers, and `other`, which every selector needs."""
         return tuple(name for name in CATEGORIES if name in (*self.categories, OTHER))
 
 
 @cache
 def plural_rule(language: str, header: str = "") -> PluralRule | None:
-    """Return the plural rule of a language: that of CLDR, or else that of a language with the same formula.
+    """Return the CLDR plural rule of a language, or the rule of a language with the same gettext formula.
 
     Args:
-        language: Its code, such as `dsb`, `pt-BR` or `pt_BR`.
-        header: The header of a gettext file in this language. CLDR has no rule for some languages, such as Occitan and
-            Silesian; the formula of the header then tells which rule of other languages they have.
+        language: Language code, such as `dsb`, `pt-BR` or `pt_BR`.
+        header: Header of a gettext file in this language. For languages without a CLDR rule, such as Occitan and
+            Silesian, its formula is compared with the rules of other languages.
 
     Returns:
-        The rule; None if CLDR has none, and the header has no formula of another language.
+        The rule. None if CLDR has no rule for the language, and the header has no formula of another language.
 
     Raises:
         ImportError: If the package babel is not installed.
@@ -76,7 +77,7 @@ def plural_rule(language: str, header: str = "") -> PluralRule | None:
             locale = Locale.parse(code, sep="_" if "_" in code else "-")
         except (UnknownLocaleError, ValueError):
             continue
-        inherited = locale.plural_form is load("root").get("plural_form")  # one form for all numbers: no rule is known
+        inherited = locale.plural_form is load("root").get("plural_form")  # the root's rule: CLDR has none
         rule = None if inherited else locale.plural_form
         break
     if rule is None:
@@ -92,7 +93,7 @@ def plural_rule(language: str, header: str = "") -> PluralRule | None:
 
 
 def _same_formula(language: str, header: str) -> PluralRule | None:
-    """The rule that groups the numbers as the formula of a header does, whatever the order of the forms."""
+    """Return the rule that groups the numbers like the formula of a header, regardless of the order of the forms."""
     if (found := _read_formula(header)) is None:
         return None
     number_of_forms, forms = found
@@ -103,13 +104,13 @@ def _same_formula(language: str, header: str) -> PluralRule | None:
 
 
 def _groups(values: Iterable[object]) -> list[int]:
-    """The values as numbers, in the order in which each occurs first."""
+    """Replace each value by a number, in the order of the first occurrences."""
     found: dict[object, int] = {}
     return [found.setdefault(value, len(found)) for value in values]
 
 
 def _read_formula(header: str) -> tuple[int, list[int]] | None:
-    """The number of forms that a header declares, and the form of each of `NUMBERS`; None if it cannot be read."""
+    """Return the number of forms in a header, and the form of each of `NUMBERS`; None if the header is invalid."""
     if not (found := FORMULA.search(header)):
         return None
     try:
@@ -120,9 +121,9 @@ def _read_formula(header: str) -> tuple[int, list[int]] | None:
 
 
 def _whole(condition: Any) -> Any:
-    """A condition of CLDR for whole numbers, as an expression of C; a constant where it does not depend on the number.
+    """Convert a CLDR condition for whole numbers into a C expression, or a constant if it does not depend on n.
 
-    In CLDR, i is the whole part of a number, v, w, f and t describe its decimals, and c and e its exponent.
+    In CLDR, i is the whole part of a number; v, w, f and t describe its decimals, and c and e its exponent.
     """
     name, arguments = condition
     if name == "value":
@@ -146,7 +147,7 @@ def _whole(condition: Any) -> Any:
     if name == "not":
         inner = _whole(arguments[0])
         return f"!({inner})" if isinstance(inner, str) else not inner
-    decided = name == "or"  # what one side decides alone
+    decided = name == "or"  # value of one operand that decides the result
     sides = [side for side in map(_whole, arguments) if side is not (not decided)]
     if not sides or decided in sides:
         return decided if decided in sides else not decided
@@ -162,10 +163,10 @@ def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
 
     Args:
         header: The header of the file, with its line `Plural-Forms`.
-        rule: The rule of its language.
+        rule: Plural rule of the file's language.
 
     Returns:
-        Of each form, the category that most of its numbers have; None if the header has no formula that can be read.
+        For each form, the most frequent category of its numbers; None if the header has no valid formula.
     """
     if (found := _read_formula(header)) is None:
         return None

@@ -1,7 +1,7 @@
-"""Prepare a corpus of parallel text: apply rules row by row, and write what is left with the counts of each rule.
+"""Prepare a corpus of parallel text: apply rules row by row, and write the remaining rows and the counts of each rule.
 
-All languages of a row stay together: row i of every written file is the same row. The output folder appears when it is
-complete. The same corpus and the same settings give the same files.
+The written files stay line-aligned: line i of every file belongs to the same row. The output folder is created
+atomically when it is complete. The same corpus and the same settings give the same files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hf_multisource.data.rules import RuleCounts, Rules, apply_rules
 from hf_multisource.data.streams import TextRow, stream_rows
 
 COUNTS = "counts.json"
-LINE_ENDS = re.compile(r"\s*[\r\n]\s*")  # in a cell of a table, where a text may have several lines
+LINE_ENDS = re.compile(r"\s*[\r\n]\s*")  # line ends in a cell of a table, where a text may have several lines
 
 
 def prepare_corpus(
@@ -35,7 +35,8 @@ def prepare_corpus(
         languages: The columns of the corpus.
         rules: The settings of the rules.
         split: Name of the split.
-        held_out: Sets that the corpus must share nothing with, each as FOLDER:SPLIT. A set may lack languages.
+        held_out: Held-out sets, each as FOLDER:SPLIT. Rows that overlap with a set are dropped. A set may lack
+            languages.
 
     Returns:
         The counts.
@@ -44,7 +45,7 @@ def prepare_corpus(
         FileExistsError: If `out` is not empty.
         FileNotFoundError: If there is no such corpus or held-out set.
         ValueError: If a setting is not allowed, a language is unknown, files differ in length, a held-out set is the
-            corpus itself, or no row is left. Nothing is written then.
+            corpus itself, or no row is left. In this case, nothing is written.
     """
     check_languages(languages)
     rules.check(languages)
@@ -68,7 +69,7 @@ def prepare_corpus(
 
 
 def check_languages(languages: Sequence[str]) -> None:
-    """Refuse an empty list of languages, and one that names a language twice.
+    """Raise ValueError for a list of languages that is empty or contains a language twice.
 
     Args:
         languages: The names.
@@ -90,7 +91,7 @@ def parse_place(place: str) -> tuple[str, str]:
         The folder or Hub id, and the split.
 
     Raises:
-        ValueError: If one of them is missing.
+        ValueError: If the folder or the split is missing.
     """
     data, colon, split = place.rpartition(":")
     if not (data and colon and split):
@@ -99,29 +100,29 @@ def parse_place(place: str) -> tuple[str, str]:
 
 
 def is_same_split(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Return whether two places of data are the same.
+    """Return whether two places of data are the same split.
 
     Args:
         one: Folder or Hub id, and split.
         other: Folder or Hub id, and split.
 
     Returns:
-        The answer; folders are compared as resolved paths.
+        Whether folder or Hub id and split are equal; folders are compared as resolved paths.
     """
     places = [Path(data).resolve() if Path(data).is_dir() else data for data, _ in (one, other)]
     return places[0] == places[1] and one[1] == other[1]
 
 
 def read_overlaps(sets: Iterable[tuple[str, str]], languages: Sequence[str], rules: Rules) -> dict[str, Overlap]:
-    """Read held-out sets.
+    """Read held-out sets into an index of word sequences for each language.
 
     Args:
         sets: Folder or Hub id, and split, of each set.
-        languages: The languages of the corpus; each set has one of them or more.
+        languages: The languages of the corpus; each set has at least one of them.
         rules: The settings of the rules.
 
     Returns:
-        The word sequences by language, of those languages that some set has.
+        Language -> word sequences, for the languages that at least one set contains.
 
     Raises:
         ValueError: If a set has no text in any of the languages.
@@ -140,13 +141,13 @@ def read_overlaps(sets: Iterable[tuple[str, str]], languages: Sequence[str], rul
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Make a folder that appears under its name when it is complete.
+    """Create a folder atomically: it gets its name when the context ends without an error.
 
     Args:
-        out: The folder; there is none, or an empty one.
+        out: The folder, new or empty.
 
     Yields:
-        The folder to write to, beside it. After an error it is deleted.
+        A temporary folder next to `out` to write to. It is deleted after an error.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -161,7 +162,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """The permissions that new files of this process lack."""
+    """Return the umask of the process: the permissions that new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -170,13 +171,13 @@ def _umask() -> int:
 def write_columns(
     folder: Path, split: str, columns: Sequence[str], rows: Iterable[Mapping[str, str | None] | TextRow]
 ) -> None:
-    """Write rows as one file of plain text a column.
+    """Write each column of rows to a plain text file.
 
     Args:
         folder: The folder.
         split: Name of the split.
         columns: Names of the columns.
-        rows: The rows; an absent text gives an empty line. Line ends in a text become a blank.
+        rows: The rows. An absent text is written as an empty line. Line ends in a text are replaced by a blank.
     """
     with ExitStack() as stack:
         files = {
@@ -189,5 +190,5 @@ def write_columns(
 
 
 def _one_line(text: str) -> str:
-    """A text without line ends."""
+    """Replace the line ends in a text by blanks."""
     return LINE_ENDS.sub(" ", text).strip() if LINE_ENDS.search(text) else text

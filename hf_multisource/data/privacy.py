@@ -1,7 +1,7 @@
-"""Find secrets and paths of this machine in what is recorded or published, mask the secrets and shorten the paths.
+"""Mask secrets and shorten local paths in texts and settings that are recorded or published.
 
-A secret is recognised by its key, such as `hub_token`, or by its form, such as `hf_` followed by letters and digits. A
-local path is an absolute path in one of the usual places (`/home`, `/tmp`, `C:\\...`), in the present user's home, in
+A secret is recognized by its key, such as `hub_token`, or by its form, such as `hf_` followed by letters and digits. A
+local path is an absolute path in one of the usual places (`/home`, `/tmp`, `C:\\...`), in the current user's home, in
 the working directory or in the folder of temporary files.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 
 MASK = "***"
 INSTEAD = "log in with `hf auth login`, or give it in the environment (HF_TOKEN)"
-# Words that mark a key as secret. A bare "token" counts as a whole key only: `pad_token` and `null_token` are texts.
+# Words that mark a key as secret. The word "token" marks a key only if it is the whole key, because `pad_token` and
+# `null_token` are not secret.
 _KEY = (
     r"(?:password|passwd|passphrase|credentials?|client[-_]?secret|secret(?:[-_]?key)?|api[-_]?key"
     r"|access[-_]?key(?:[-_]?id)?|private[-_]?key"
@@ -25,7 +26,7 @@ _KEY = (
 )
 _SECRET_KEY = re.compile(rf"(?:.*[-_])?{_KEY}|token", re.IGNORECASE)
 _KEY_IN_TEXT = rf"(?:(?<![A-Za-z0-9]){_KEY}|(?<![\w-])(?:--)?token)"
-# Kind of secret, strings of which a text with such a secret holds at least one, and its form.
+# Kind of secret, strings of which a text with such a secret contains at least one, and the pattern of the secret.
 SECRETS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     (
         "a Hugging Face token",
@@ -40,7 +41,7 @@ SECRETS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("a GitLab token", ("glpat-",), re.compile(r"glpat-(?P<secret>[\w-]{20,})")),
     ("an AWS key", ("AKIA", "ASIA"), re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)(?P<secret>[A-Z0-9]{16})(?![A-Z0-9])")),
     (
-        "an API key",  # "sk-" is Slovak in names of data sets, which have no digits and capitals together
+        "an API key",  # "sk-" is also Slovak in data set names, which do not contain both digits and capitals
         ("sk-",),
         re.compile(r"(?<![\w-])sk-(?P<secret>(?=[\w-]{0,200}\d)(?=[\w-]{0,200}[A-Z])[\w-]{20,})"),
     ),
@@ -69,7 +70,7 @@ SECRETS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
         ),
     ),
 )
-# Folders at the root of a machine in which people keep data; what lies there says who they are and how they work.
+# Root folders in which users keep their data; paths in them may reveal names of users and projects.
 _ROOTS = (
     r"(?:home|Users|root|tmp|var/tmp|var/folders|private|mnt|media|scratch|work|workspace|data|srv|Volumes|kaggle"
     r"|gpfs|lustre|nfs)"
@@ -83,14 +84,14 @@ _WINDOWS = re.compile(
     r"|/(?:Users|home|data|temp|tmp|work)/[\w./$~-]+)"
 )
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-COMPONENTS = 2  # of a path that is neither in the working directory nor in the home: the last so many are kept
+COMPONENTS = 2  # number of last components that are kept of a path outside the working directory and the home
 
 
 def is_secret_key(key: str) -> bool:
-    """Return whether a key holds a secret.
+    """Return whether a key is that of a secret.
 
     Args:
-        key: Such as "hub_token", "training.hub_token" or "HF_TOKEN".
+        key: The key, such as "hub_token", "training.hub_token" or "HF_TOKEN".
 
     Returns:
         True for keys of tokens, passwords and API keys; False for `pad_token` and other tokens of a tokenizer.
@@ -99,24 +100,24 @@ def is_secret_key(key: str) -> bool:
 
 
 def refuse_secret_key(key: str) -> None:
-    """Refuse a key of a recipe that holds a secret.
+    """Raise ValueError for a key of a recipe that is that of a secret.
 
     Args:
         key: The key.
 
     Raises:
-        ValueError: If it is secret; the message says where secrets belong.
+        ValueError: If the key is secret; the message explains where to put secrets.
     """
     if is_secret_key(key):
         raise ValueError(f"{key!r} is a secret, and recipes are saved and published: {INSTEAD}")
 
 
 def refuse_secrets(value: object, place: str = "") -> None:
-    """Refuse secrets in a recipe, at any depth.
+    """Raise ValueError for secrets at any depth of a recipe.
 
     Args:
-        value: The recipe's sections, or a part of them.
-        place: Where that part is, as messages name it, such as "model.sources[0]".
+        value: The sections of the recipe, or a part of them.
+        place: Place of the part in the recipe for error messages, such as "model.sources[0]".
 
     Raises:
         ValueError: If a key is secret, or a text has the form of a secret; the message names the place and never
@@ -138,7 +139,7 @@ def refuse_secrets(value: object, place: str = "") -> None:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, int, int, str]]:
-    """Start and end of each match, start and end of the secret in it, and the kind of the secret."""
+    """Yield start and end of each match, start and end of the secret in the match, and the kind of the secret."""
     for kind, marks, pattern in SECRETS:
         if not marks or any(mark in text for mark in marks):
             for match in pattern.finditer(text):
@@ -153,7 +154,7 @@ def find_secrets(text: str) -> Iterator[tuple[int, str]]:
         text: Any text.
 
     Yields:
-        The position of each, and what it is, such as "a Hugging Face token (hf_***)".
+        Position and description of each secret, such as "a Hugging Face token (hf_***)".
     """
     for start, end, first, last, kind in _spans(text):
         shown = text[start:first] + MASK + text[last:end]
@@ -185,10 +186,10 @@ def mask_words(words: Sequence[str]) -> list[str]:
 
     Returns:
         The words, with `***` in place of the values of secret keys (`--key value`, `--key=value`, `KEY=value`) and of
-        all that has the form of a secret.
+        texts that have the form of a secret.
     """
     masked = []
-    hidden = False  # whether the last option is secret, so that values follow
+    hidden = False  # whether the next words are values of a secret option
     for word in words:
         key, equals, value = word.partition("=")
         secret = is_secret_key(key.lstrip("-"))
@@ -211,14 +212,14 @@ def _local_paths(text: str, folders: Sequence[str]) -> Iterator[re.Match[str]]:
 
 
 def find_local_paths(text: str, *folders: str) -> Iterator[tuple[int, str]]:
-    """Find absolute paths of a machine.
+    """Find local paths in a text.
 
     Args:
         text: Any text.
-        *folders: Folders that are searched for in addition to the usual places.
+        *folders: Folders whose paths are local in addition to the usual places.
 
     Yields:
-        The position of each, and the path.
+        Position and text of each path.
     """
     found: dict[int, str] = {}
     for match in _local_paths(text, folders):
@@ -228,14 +229,14 @@ def find_local_paths(text: str, *folders: str) -> Iterator[tuple[int, str]]:
 
 
 def shorten_path(path: str) -> str:
-    """Shorten an absolute path so that it does not describe this machine.
+    """Shorten an absolute path so that it does not reveal local folders.
 
     Args:
         path: A path, absolute or not, POSIX or Windows.
 
     Returns:
         The path relative to the working directory, or with `~` for the home, or else its last two components. A
-        relative path is returned as it is.
+        relative path is returned unchanged.
     """
     if _WINDOWS_PATH.match(path):
         windows = PureWindowsPath(path)
@@ -255,7 +256,7 @@ def shorten_path(path: str) -> str:
 
 
 def shorten_paths(text: str) -> str:
-    """Shorten the absolute paths in a text, or the text itself if it is one.
+    """Shorten the absolute paths in a text, which may itself be an absolute path.
 
     Args:
         text: Any text.
@@ -263,7 +264,7 @@ def shorten_paths(text: str) -> str:
     Returns:
         The text without local paths.
     """
-    several = re.search(r"[\s,;:=]/", text)  # as in en=/one/place,de=/another/place
+    several = re.search(r"[\s,;:=]/", text)  # several paths, as in en=/one/place,de=/another/place
     whole = (text.startswith("/") or _WINDOWS_PATH.match(text)) and "\n" not in text and not several
     if whole:
         return shorten_path(text)
@@ -275,7 +276,7 @@ def shorten_paths(text: str) -> str:
 
 
 def publishable_command(command: str) -> str:
-    """Return a recorded command line as it may be published.
+    """Return a recorded command line without secrets and local paths.
 
     Args:
         command: A command line.
@@ -285,7 +286,7 @@ def publishable_command(command: str) -> str:
     """
     try:
         words = shlex.split(command)
-    except ValueError:  # quotes are not closed: no shell ran this
+    except ValueError:  # unclosed quotes: not a valid command line
         return shorten_paths(mask_secrets(command))
     if all(word == same for word, same in zip(words, publishable_words(words), strict=True)):
         return command
@@ -293,7 +294,7 @@ def publishable_command(command: str) -> str:
 
 
 def publishable_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line as they may be published.
+    """Return the words of a command line without secrets and local paths.
 
     Args:
         words: The words.
@@ -310,14 +311,14 @@ def publishable_words(words: Sequence[str]) -> list[str]:
 
 
 def publishable(value: Any) -> Any:
-    """Return settings as they may be published.
+    """Return settings without secrets and local paths.
 
     Args:
         value: Texts, numbers, and lists and mappings of them.
 
     Returns:
-        The same, with the values of secret keys and all that has the form of a secret masked, and with absolute paths
-        shortened.
+        The settings with masked secrets (values of secret keys, and texts that have the form of a secret) and with
+        shortened absolute paths.
     """
     if isinstance(value, Mapping):
         return {

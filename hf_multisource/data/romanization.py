@@ -1,4 +1,4 @@
-"""Russian and Kazakh in Latin letters, and back.
+"""Transliterate Russian and Kazakh from Cyrillic to Latin letters and back.
 
 Littell et al. (2019, sec. 3) write Kazakh and Russian in Latin letters, so that names and loan words share subwords
 with English. The spelling used here is ISO 9:1995, which writes every Cyrillic letter as one Latin letter, with a mark
@@ -30,24 +30,25 @@ _SPELLING = re.compile("|".join(map(re.escape, CYRILLIC)))
 
 
 def romanize(text: str) -> str:
-    """Write the Cyrillic letters of Russian and Kazakh in Latin letters.
+    """Transliterate the Cyrillic letters of Russian and Kazakh to Latin letters.
 
     Args:
-        text: A text; it is brought into Unicode's normal form C first.
+        text: A text, which is converted to Unicode's normal form C first.
 
     Returns:
-        The text; all other characters stay as they are.
+        The transliterated text. All other characters stay unchanged.
     """
     return unicodedata.normalize("NFC", text).translate(_TO_LATIN)
 
 
 def deromanize(text: str) -> str:
-    """Write in Cyrillic letters what [`romanize`] has written in Latin letters.
+    """Transliterate the Latin letters of [`romanize`] back to Cyrillic letters.
 
-    `deromanize(romanize(text))` is `text` in normal form C if it has no Latin letters: those become Cyrillic as well.
+    `deromanize(romanize(text))` is `text` in normal form C if `text` contains no Latin letters, which would become
+    Cyrillic as well.
 
     Args:
-        text: A text; it is brought into Unicode's normal form C first.
+        text: A text, which is converted to Unicode's normal form C first.
 
     Returns:
         The text.

@@ -1,20 +1,20 @@
-"""Read multi-source data and encode it.
+"""Read the rows of multi-source data from folders and from the Hugging Face Hub.
 
-A split has one column per source and one for the target; row i is line i of every column. Text may lie as
+A split has one column per source and one for the target; row i is line i of every column. Formats of text:
     DATA/<split>.<name>, DATA/<split>.<name>.gz       line-aligned plain text, one file a column
     DATA/<split>.csv, .csv.gz, .tsv, .tsv.gz          a table whose header names the columns
     DATA/<split>.jsonl, DATA/<split>.jsonl.gz         one JSON object a line
     DATA/<split>.parquet                              needs pyarrow
     org/name, org/name:config                         a dataset of the Hugging Face Hub, needs datasets
-In the last three a row holds the columns themselves or, as many translation sets do, one `translation` object of them.
-Pictures and sound lie in files, whose paths, relative to DATA, stand where a text would; or, in Parquet and Hub
-datasets, in the column itself, as bytes or as `datasets.Image` and `datasets.Audio` have them: all in memory then.
-Features lie beside the text, row i for line i; they are read when they are needed (training reads all of them once,
-when it starts) and, but for .npz, not kept in memory:
+In the last three formats, a row contains the columns, or one object `translation` with the columns, as in many
+translation data sets. For pictures and sound, the column contains paths of files relative to DATA. In Parquet and Hub
+datasets, it may also contain the pictures and sound themselves, as bytes or as values of `datasets.Image` and
+`datasets.Audio`, which are all kept in memory. Features are stored in separate files, whose row i belongs to line i.
+They are read on access (training reads all of them once when it starts) and, except for .npz, not kept in memory:
     DATA/<split>.<name>.npy                           an array (N, S, F), or maps (N, F, H, W); a row of zeros = absent
     DATA/<split>.<name>.npz                           one such array, in memory
-    DATA/<split>.<name>/                              a folder of these, joined in the order of their names
-An empty or white line or cell, a null and a missing key all mean the same: that source is absent in this row.
+    DATA/<split>.<name>/                              a folder of such files, joined in the order of their names
+A source is absent in a row if its line or cell is empty or only white space, its value is null or its key is missing.
 """
 
 import re
@@ -31,23 +31,23 @@ from hf_multisource.data.tables import DELIMITERS, find_delimiter, read_table
 from hf_multisource.messages import shown
 from hf_multisource.source_kinds import FORMS, is_absent
 
-Row = dict[str, Any]  # a text, or what `media` says of the other forms; None = absent
+Row = dict[str, Any]  # column -> text, or a value of another form (see `media`); None = absent
 Columns = dict[str, Sequence[Any]]
 
 TABLES = (".jsonl", ".jsonl.gz", *DELIMITERS, ".parquet")
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
-SHOWN = 10  # of the files that cannot be read
+SHOWN = 10  # number of unreadable files that messages list
 
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split and what was counted while reading them.
+    """The rows of one split, with the counts of kept and dropped lines.
 
     Attributes:
         rows: One dict per row with the sources in order, then the target; None = absent.
-        kept: Line of each row in the data, counted from 0; where nothing was dropped, 0, 1, 2, …
-        report: Counts: `lines` read, `rows` kept, `dropped_empty_target`, `dropped_no_source`, per column
-            `absent.<name>`, the kept rows without it, and `unreadable.<name>` where there are such files.
+        kept: Line number of each row in the data, counted from 0. It is 0, 1, 2, … if no row was dropped.
+        report: Counts: `lines` read, `rows` kept, `dropped_empty_target`, `dropped_no_source`, and for each column
+            `absent.<name>` (kept rows that lack the column) and, if there are any, `unreadable.<name>` files.
     """
 
     rows: list[Row]
@@ -68,25 +68,25 @@ def read_split(
 ) -> Split:
     """Read the sources and the target of one split.
 
-    Rows to learn from need a target and at least one source: others are dropped and counted (a row that lacks both
-    counts as one without target). Decoding must answer every line: `keep_all` keeps every row.
+    Training needs a target and at least one source. Other rows are dropped and counted; a row that lacks both counts as
+    a row without target. Decoding needs a translation for every line, so `keep_all` keeps every row.
 
     Args:
         data: A folder or the id of a Hub dataset.
         split: Name of the split, such as `train`.
         sources: Names of the sources, in order.
         target: Name of the target, or None to read sources only.
-        keep_all: Drop nothing; `rows[i]` is line i.
-        limit: Look at no more than the first so many lines.
-        forms: Of the sources that are no text, see `media`.
-        optional: Names of text sources whose column the split may lack as a whole: absent in every row then.
+        keep_all: Whether to keep every row, so that `rows[i]` is line i.
+        limit: Largest number of lines to read.
+        forms: Forms of the sources that are not text, see `media`.
+        optional: Names of text sources whose column may be missing in the split. They are absent in every row then.
 
     Returns:
         The rows, their lines and the counts.
 
     Raises:
-        ValueError: If names or text are bad; the message names the file, line or column.
-        FileNotFoundError: If the data or the split is not there; the message says what was looked for.
+        ValueError: If names or texts are invalid; the message names the file, line or column.
+        FileNotFoundError: If the data or the split is not found; the message lists the expected files.
     """
     names = [*sources] if target is None else [*sources, target]
     if not sources:
@@ -132,15 +132,15 @@ def read_split(
 
 
 def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequence[str]) -> Split:
-    """Make what cannot be read absent, and drop rows that have no source left.
+    """Mark unreadable files as absent, and drop rows without a remaining source.
 
     Args:
         split: The split.
-        lines: By source, the lines (counted from 0, as in `split.kept`) whose file cannot be read.
+        lines: Source -> lines (counted from 0, as in `split.kept`) whose file cannot be read.
         sources: All sources.
 
     Returns:
-        The split without them; its report counts `unreadable.<name>`.
+        The remaining rows. The report counts `unreadable.<name>`.
 
     Raises:
         ValueError: If no row is left.
@@ -164,11 +164,11 @@ def take_away(split: Split, lines: Mapping[str, Sequence[int]], sources: Sequenc
 
 
 def describe_unreadable(reasons: Sequence[str], remark: str) -> str:
-    """Say how many files cannot be read, and why the first ones cannot.
+    """Describe the number of unreadable files, and the reasons for the first files.
 
     Args:
         reasons: Place and reason of each file.
-        remark: What becomes of them, or what to do.
+        remark: Remark on the treatment of the files.
 
     Returns:
         One line.
@@ -185,22 +185,22 @@ def check_files(
     unreadable: str,
     parts: Mapping[str, Any] | None = None,
 ) -> tuple[Split, dict[str, list[int]]]:
-    """Check that every picture and every recording can be read; each is read once and not kept.
+    """Check that every picture and every recording can be read, by reading each of them once.
 
     Args:
         split: The split.
-        name: Its name.
+        name: Name of the split.
         sources: All sources.
-        forms: Of the sources.
-        unreadable: How to treat a file that cannot be read: "error" or "absent".
-        parts: Parts of the processor, by source: a recording with another sampling rate than that of its feature
-            extractor counts as one that cannot be read.
+        forms: Forms of the sources.
+        unreadable: Treatment of unreadable files: "error" or "absent".
+        parts: Source -> part of the processor. A recording counts as unreadable if its sampling rate differs from that
+            of the feature extractor.
 
     Returns:
-        The split without what cannot be read, and by source the lines of that, counted from 0.
+        The split without the unreadable files, and for each source the lines of these files, counted from 0.
 
     Raises:
-        ValueError: If something cannot be read and that is an error; the message gives lines and reasons.
+        ValueError: If a file cannot be read and `unreadable` is "error"; the message gives lines and reasons.
     """
     found = find_unreadable(split.rows, forms, name, parts)
     reasons = [
@@ -215,7 +215,7 @@ def check_files(
 
 
 def _read_folder(folder: Path, split: str, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
-    """Read a split, its features from files of their own."""
+    """Read a split from a folder, including the features in separate files."""
     features = {
         name: find_features(folder, split, name) for name, form in forms.items() if FORMS[form].column == "arrays"
     }
@@ -240,20 +240,20 @@ def _read_folder(folder: Path, split: str, forms: Mapping[str, str], optional: C
 def find_texts(
     folder: Path, split: str, names: Sequence[str], optional: Collection[str] = ()
 ) -> Path | dict[str, Path]:
-    """Find the files that hold the texts of a split.
+    """Find the files with the texts of a split.
 
     Args:
-        folder: The data.
+        folder: The folder of the data.
         split: Name of the split.
         names: Names of the columns.
-        optional: Those of the names that may be missing.
+        optional: Names of the columns that may be missing.
 
     Returns:
-        The table of all columns, or the file of each column that is there.
+        The file of a table with all columns, or the file of each existing column.
 
     Raises:
         FileNotFoundError: If there is no such split.
-        ValueError: If a column is missing, or the split lies there in more than one form.
+        ValueError: If a column is missing, or the split exists in several formats.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
     plain = {name: [path for path in files if path.name.removesuffix(".gz") == f"{split}.{name}"] for name in names}
@@ -284,7 +284,7 @@ def find_texts(
 def _read_texts(
     folder: Path, split: str, forms: Mapping[str, str], optional: Collection[str] = ()
 ) -> tuple[Columns, dict[str, str]]:
-    """Read the texts (and paths) of a split in a folder, and say which file each column is from."""
+    """Read the texts and paths of a split in a folder; also return the name of the file of each column."""
     found = find_texts(folder, split, list(forms), optional)
     columns: Columns
     if isinstance(found, dict):
@@ -302,7 +302,7 @@ def _read_texts(
 
 
 def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns:
-    """The columns, their paths relative to the folder."""
+    """Join the paths in the columns with the folder."""
 
     def place(value: Any) -> Any:
         if isinstance(value, str) and value.strip():
@@ -318,7 +318,7 @@ def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns
 
 
 def _read_parquet(path: Path, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
-    """Read the columns that are wanted from a Parquet file."""
+    """Read the requested columns of a Parquet file."""
     there, rows = stream_parquet(path, list(forms))
     return _columns(rows, forms, f"{path}, row", there, optional)
 
@@ -328,7 +328,7 @@ def stream_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterato
 
     Args:
         path: The file.
-        names: The columns to read, those that there are.
+        names: The columns to read. Missing columns are skipped.
 
     Returns:
         The names of all columns of the file, and its rows.
@@ -351,7 +351,7 @@ def stream_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterato
 
 
 def _read_hub(data: str, split: str, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:
-    """Read the columns that are wanted from a dataset of the Hub."""
+    """Read the requested columns of a Hub dataset."""
     try:
         import datasets
     except ImportError as error:
@@ -364,7 +364,7 @@ def _read_hub(data: str, split: str, forms: Mapping[str, str], optional: Collect
     there = dataset.column_names
     dataset = dataset.select_columns([name for name in (*forms, "translation") if name in there])
     for name, feature in dataset.features.items():
-        if isinstance(feature, datasets.Image | datasets.Audio):  # as they are stored: bytes, or a path
+        if isinstance(feature, datasets.Image | datasets.Audio):  # do not decode: bytes or a path
             dataset = dataset.cast_column(name, replace(feature, decode=False))
     return _columns(dataset, forms, f"{data}, split {split!r}, row", there, optional)
 
@@ -376,7 +376,7 @@ def _columns(
     there: Iterable[str] = (),
     optional: Collection[str] = (),
 ) -> Columns:
-    """Turn rows of named values into columns; `place` and a number say where a row is, `there` which names exist."""
+    """Convert rows into columns; messages locate a row by `place` and a number; `there` contains existing names."""
     columns: dict[str, list[Any]] = {name: [] for name in forms}
     found = dict.fromkeys(there)
     number = 0
@@ -393,17 +393,17 @@ def _columns(
 
 
 def named_values(row: object, place: str) -> Mapping[str, Any]:
-    """Return the columns of a row of JSON, Parquet or a data set of the Hub.
+    """Return the columns of a row of JSON Lines, Parquet or a Hub dataset.
 
     Args:
-        row: The row, or one that holds its columns in `translation`.
-        place: What to call it in errors.
+        row: The row, whose columns may also be in the key `translation`.
+        place: Name of the row in error messages.
 
     Returns:
-        The values by name.
+        Name -> value.
 
     Raises:
-        ValueError: If it is no mapping.
+        ValueError: If the row is not a mapping.
     """
     if isinstance(row, Mapping) and isinstance(row.get("translation"), Mapping):
         row = row["translation"]
@@ -413,23 +413,23 @@ def named_values(row: object, place: str) -> Mapping[str, Any]:
 
 
 def parse_cell(value: Any, form: str, place: str) -> Any:
-    """Check a value of a row and read it.
+    """Check a value of a row, and convert it to the form of its source.
 
     Args:
         value: The value.
         form: A name of `source_kinds.FORMS`.
-        place: What to call it in errors.
+        place: Name of the value in error messages.
 
     Returns:
-        The value; None: absent.
+        The value; None if it is absent.
 
     Raises:
-        ValueError: If the value has another type than its form allows, or is a text that cannot be UTF-8.
+        ValueError: If the type of the value does not fit the form, or a text cannot be encoded in UTF-8.
     """
     kind = FORMS[form]
     if value is not None and not isinstance(value, kind.row_types):
         raise ValueError(f"{place} must be {kind.row_types_named} or null, but is {shown(value)}")
     if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
         raise ValueError(f"{place} holds half a surrogate pair, which is no character")
-    absent = is_absent(value) and not isinstance(value, str)  # an empty text stays: it may be a target
+    absent = is_absent(value) and not isinstance(value, str)  # an empty text is kept, it may be a target
     return None if absent else kind.parse_row(value, place)

@@ -1,6 +1,7 @@
-"""Rules that prepare rows of parallel text: what changes a text, and what drops a row.
+"""Rules that prepare rows of parallel text: some rules change texts, the others drop rows.
 
-`RULES` gives their order. A rule sees what the rules before it have left. All languages of a row are dropped together.
+The rules are applied in the order of `RULES`, each to the result of the rules before it. All languages of a row are
+dropped together.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ RULES = (
     "duplicates",
     "held_out",
 )
-CHANGES = ("controls", "nfc", "punctuation")  # these change texts; the others drop rows
-ROW, NONE = "row", "none"  # values of `Rules.duplicates` that are no language
+CHANGES = ("controls", "nfc", "punctuation")  # rules that change texts; the others drop rows
+ROW, NONE = "row", "none"  # values of `Rules.duplicates` that are not languages
 
-Finder = Callable[[TextRow], list[str]]  # returns why a row is dropped: mostly languages; nothing: it stays
+Finder = Callable[[TextRow], list[str]]  # returns the reasons (usually languages) to drop a row; empty: the row is kept
 LETTER = regex.compile(r"\p{L}")
 
 
@@ -43,19 +44,20 @@ class Rules:
     """Settings of the rules.
 
     Args:
-        keep_punctuation: Whether typographic quotation marks, dashes and ellipses stay as they are.
-        require: Languages that no row may lack. A row without any text is dropped in any case.
-        min_words: Fewest words of a text; words are what white space separates.
-        max_words: Most words of a text; None: any number.
-        max_ratio: Largest ratio between the words of the longest and of the shortest text of a row; None: any.
-        scripts: Language -> name of the Unicode script that it is written in, such as Cyrillic.
-        min_script: Smallest share of letters that are of the language's script. A text without letters passes.
-        placeholders: One of `hf_multisource.data.placeholders.SYNTAXES`: rows are dropped in which a text has other
-            placeholders or other markup than the first text, escape sequences aside; None: any.
-        duplicates: "row": of rows that are alike in all languages, the first stays; a language: of rows that are alike
-            in it, the first stays; "none": all stay.
-        ngram: Number of words in a row that no text may share with a held-out text of its language. Texts with fewer
-            words are compared as a whole.
+        keep_punctuation: Whether to keep typographic quotation marks, dashes and ellipses.
+        require: Languages that every row must have. A row without any text is always dropped.
+        min_words: Smallest number of words of a text. Words are separated by white space.
+        max_words: Largest number of words of a text. None means no limit.
+        max_ratio: Largest ratio of the numbers of words of the longest and the shortest text of a row. None means no
+            limit.
+        scripts: Language -> name of its Unicode script, such as Cyrillic.
+        min_script: Smallest share of letters in the language's script. A text without letters is kept.
+        placeholders: One of `hf_multisource.data.placeholders.SYNTAXES`. Rows are dropped in which the placeholders or
+            markup of a text differ from the first text; escape sequences are not compared. None skips the rule.
+        duplicates: Treatment of duplicate rows. "row" keeps the first of rows that are equal in all languages, a
+            language keeps the first of rows that are equal in this language, and "none" keeps all rows.
+        ngram: Number of consecutive words. Rows are dropped in which a text shares this many words in a row with a
+            held-out text of its language. Texts with fewer words are compared as a whole.
     """
 
     keep_punctuation: bool = False
@@ -96,13 +98,13 @@ class Rules:
             _script_pattern(script)
 
     def normalized(self, rows: Iterable[TextRow]) -> Iterator[TextRow]:
-        """Change texts as the first rules do, without counting.
+        """Apply the rules that change texts, without counting.
 
         Args:
             rows: The rows.
 
         Yields:
-            Each row, changed.
+            Each row with the changed texts.
         """
         changes = self._changes()
         for row in rows:
@@ -111,12 +113,12 @@ class Rules:
             yield row
 
     def _changes(self) -> dict[str, Callable[[str], str]]:
-        """The functions of the rules that change texts."""
+        """Return the functions of the rules that change texts."""
         changes = {"controls": remove_controls, "nfc": compose, "punctuation": plain_punctuation}
         return {name: change for name, change in changes.items() if name != "punctuation" or not self.keep_punctuation}
 
     def _filters(self, overlaps: Mapping[str, Overlap]) -> dict[str, Finder]:
-        """The functions of the rules that drop rows."""
+        """Return the functions of the rules that drop rows."""
         filters: dict[str, Finder] = {"required": self._find_missing, "length": self._find_length}
         if self.max_ratio is not None:
             filters["ratio"] = self._find_ratio
@@ -154,13 +156,13 @@ class Rules:
         return [f"{longest}/{shortest}"] if too_large else []
 
     def _is_in(self, text: str, pattern: regex.Pattern[str]) -> bool:
-        """Whether enough letters of a text are of a script."""
+        """Return whether a sufficient share of a text's letters belongs to a script."""
         letters = LETTER.findall(text)
         return len(pattern.findall(text)) >= self.min_script * len(letters)
 
 
 class RuleCounts:
-    """Counts of what each rule did.
+    """Counts of the rows that each rule changed or dropped.
 
     Args:
         names: The rules, in order.
@@ -168,7 +170,8 @@ class RuleCounts:
     Attributes:
         read: Rows that were read.
         kept: Rows that were kept.
-        rules: By rule, in order: `rows` that it changed or dropped, and of how many of these a language was the reason.
+        rules: Rule -> counts, in the order of the rules: `rows` that the rule changed or dropped, and for each
+            language, the number of rows for which the language was the reason.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -201,15 +204,16 @@ class RuleCounts:
 def apply_rules(
     rows: Iterable[TextRow], rules: Rules, overlaps: Mapping[str, Overlap]
 ) -> tuple[Iterator[TextRow], RuleCounts]:
-    """Prepare rows.
+    """Apply the rules to rows.
 
     Args:
         rows: The rows.
         rules: The settings of the rules.
-        overlaps: Held-out texts by language, changed as `Rules.normalized` does; none: that rule is left out.
+        overlaps: Language -> held-out texts, normalized by `Rules.normalized`. If empty, the rule on overlaps is
+            skipped.
 
     Returns:
-        The rows that are kept, changed; and the counts, which are complete after the last row.
+        The changed rows that are kept, and the counts, which are complete after the last row.
     """
     changes, filters = rules._changes(), rules._filters(overlaps)
     counts = RuleCounts(name for name in RULES if name in (*changes, *filters))
@@ -233,16 +237,16 @@ def apply_rules(
 
 
 def _changed(row: TextRow, change: Callable[[str], str]) -> tuple[TextRow, list[str]]:
-    """A row with changed texts, and the languages of those that differ; a text of which nothing is left is absent."""
+    """Change the texts of a row, and return the row and the languages that differ; an empty text becomes absent."""
     new = {name: text and (change(text) or None) for name, text in row.items()}
     return new, [name for name, text in row.items() if text != new[name]]
 
 
 class _Duplicates:
-    """Finds rows that were there before.
+    """Find rows that are equal to an earlier row.
 
     Args:
-        language: The language in which rows are compared; None: all.
+        language: The language in which rows are compared; None compares all languages.
     """
 
     def __init__(self, language: str | None) -> None:
@@ -250,7 +254,7 @@ class _Duplicates:
         self.seen: set[bytes] = set()
 
     def __call__(self, row: TextRow) -> list[str]:
-        """Return a reason if the row was there before; rows that lack the language are never alike."""
+        """Return a reason if the row is a duplicate; rows that lack the language are never duplicates."""
         key = [*row.values()] if self.language is None else row[self.language]
         if key is None:
             return []
@@ -262,7 +266,7 @@ class _Duplicates:
 
 
 def _script_pattern(script: str) -> regex.Pattern[str]:
-    """The pattern of a letter of a script."""
+    """Return the pattern of a letter of a script."""
     try:
         return regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
     except regex.error as error:

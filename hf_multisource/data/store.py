@@ -1,8 +1,8 @@
-"""Encoded texts in a file that is mapped into memory: processes on one machine share it, and later runs read it again.
+"""Cache of encoded texts in memory-mapped files, which processes of one machine share and later runs reuse.
 
-The files lie in the cache of `datasets` (`HF_DATASETS_CACHE`), in the folder `hf_multisource`. The name of a file is a
-digest of everything that its content follows from, this code included. A file that is deleted is made again when a run
-needs it.
+The files are in the folder `hf_multisource` of the cache of `datasets` (`HF_DATASETS_CACHE`). The name of a file is a
+digest of everything that determines its content, including the code. A deleted file is created again when a run needs
+it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hf_multisource.data.rows import Row
 
 
 class StoredExamples(Sequence[Example]):
-    """Encoded texts of rows, read from a file when they are asked for.
+    """Encoded texts of rows, which are read from a file on access.
 
     Args:
         path: The file that `store_rows` wrote.
         text_keys: Keys of the ids of every text source, in order.
 
     Attributes:
-        text_lengths: Of each row, the tokens of every text source; nothing is read to know them.
-        label_lengths: Of each row, the tokens of its target.
+        text_lengths: Number of tokens of every text source in each row, known without decoding the rows.
+        label_lengths: Number of tokens of the target in each row.
     """
 
     def __init__(self, path: Path, text_keys: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class StoredExamples(Sequence[Example]):
         self.label_lengths = self._lengths(["labels"])[:, 0]
 
     def _lengths(self, keys: Sequence[str]) -> np.ndarray:
-        """(N, K) lengths of the lists in some columns; 0 where a column or a row of it is missing."""
+        """Return the lengths of the lists in some columns, (N, K); 0 for a missing column or value."""
         import pyarrow.compute
 
         lengths = np.zeros((len(self.dataset), len(keys)), np.int32)
@@ -64,13 +64,13 @@ class StoredExamples(Sequence[Example]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Example]:
-        """Return the examples of a batch at once; a DataLoader calls this.
+        """Return the examples of a batch at once; the fetcher of PyTorch's DataLoader calls this method.
 
         Args:
             indices: Numbers of rows.
 
         Returns:
-            One dict per row; None where the row lacks a source.
+            One dict per row, with None for absent sources.
         """
         columns = self.dataset[list(indices)]
         rows = zip(*columns.values(), strict=True)
@@ -78,10 +78,10 @@ class StoredExamples(Sequence[Example]):
 
 
 def place_of(identity: object) -> Path:
-    """Return the file that holds the encoding of certain rows, whether it exists or not.
+    """Return the path of the cache file for the encoding of given rows; the file need not exist.
 
     Args:
-        identity: Everything that the content of the file follows from, ready for JSON: the rows, the processor, and
+        identity: JSON-serializable value that determines the content of the file: the rows, the processor and the
             settings.
 
     Returns:
@@ -105,13 +105,13 @@ def store_rows(
     """Encode the texts of rows into a file, unless it exists.
 
     Args:
-        path: The file. The counts are written to a file beside it, `.json` in place of `.arrow`, which marks the
-            encoding as whole.
-        processor: As `encode_rows` has it.
-        rows: As `encode_rows` has it.
-        target: As `encode_rows` has it.
-        max_length: As `encode_rows` has it.
-        drop: As `encode_batch` has it.
+        path: The file. The counts are written to a file next to it with the suffix `.json` instead of `.arrow`, which
+            marks the encoding as complete.
+        processor: See `encode_rows`.
+        rows: See `encode_rows`.
+        target: See `encode_rows`.
+        max_length: See `encode_rows`.
+        drop: See `encode_batch`.
     """
     import pyarrow
 
@@ -122,7 +122,7 @@ def store_rows(
     kinds |= {} if target is None else {"labels": pyarrow.int32()}
     schema = pyarrow.schema([(key, pyarrow.list_(kind)) for key, kind in kinds.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")  # several runs may begin at once
+    partial = path.with_name(f"{path.name}.{os.getpid()}")  # several runs may start at the same time
     report: dict[str, int] = {}
     try:
         with pyarrow.OSFile(str(partial), "wb") as file, pyarrow.ipc.new_stream(file, schema) as writer:
@@ -143,13 +143,13 @@ def _column(examples: Iterable[Example], key: str) -> list[Any]:
 
 
 def read_report(path: Path) -> dict[str, int] | None:
-    """Return the counts that belong to a file of `store_rows`.
+    """Return the counts of a file of `store_rows`.
 
     Args:
         path: The file.
 
     Returns:
-        As `encode_batch` has them; None if the file is not there, or not whole.
+        The counts of `encode_batch`; None if the file does not exist or is incomplete.
     """
     try:
         report: dict[str, int] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Read the texts of a split row by row, so that a corpus need not fit into memory.
 
-Plain text and JSON Lines are read in chunks, and Parquet in batches. The text of a CSV or TSV file, and a data set of
-the Hub, are kept in memory.
+Plain text and JSON Lines are read in chunks, and Parquet in batches. The text of a CSV or TSV file, and a Hub dataset,
+are kept in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hf_multisource.data.rows import HUB_ID, find_texts, named_values, parse_cel
 from hf_multisource.data.tables import find_delimiter, stream_table
 from hf_multisource.source_kinds import is_absent
 
-TextRow = dict[str, str | None]  # by column; None = absent
+TextRow = dict[str, str | None]  # column -> text; None = absent
 
 
 def stream_rows(data: str, split: str, names: Sequence[str], optional: Collection[str] = ()) -> Iterator[TextRow]:
@@ -25,16 +25,16 @@ def stream_rows(data: str, split: str, names: Sequence[str], optional: Collectio
     Args:
         data: A folder or the id of a Hub dataset.
         split: Name of the split.
-        names: Names of the columns, which hold text.
-        optional: Those of the names that the split may lack as a whole: absent in every row then.
+        names: Names of the columns, which contain text.
+        optional: Names of the columns that may be missing in the split. They are absent in every row then.
 
     Yields:
         The text of each column, by name in the order of `names`.
 
     Raises:
-        FileNotFoundError: If the data or the split is not there.
-        ValueError: If a column is missing, files of plain text differ in length, or a file is damaged. Of JSON Lines, a
-            column that no row has is found after the last row.
+        FileNotFoundError: If the data or the split is not found.
+        ValueError: If a column is missing, files of plain text differ in length, or a file is damaged. In JSON Lines, a
+            missing column is detected after the last row.
     """
     if not Path(data).is_dir():
         if not HUB_ID.fullmatch(data):
@@ -58,7 +58,7 @@ def stream_rows(data: str, split: str, names: Sequence[str], optional: Collectio
 
 
 def _aligned(paths: dict[str, Path]) -> Iterator[dict[str, str]]:
-    """The rows of line-aligned files, which must have the same number of lines."""
+    """Yield the rows of line-aligned files, which must have the same number of lines."""
     streams = {name: stream_lines(path) for name, path in paths.items()}
     for number, texts in enumerate(zip_longest(*streams.values())):
         if None in texts:
@@ -76,7 +76,7 @@ def _aligned(paths: dict[str, Path]) -> Iterator[dict[str, str]]:
 
 
 def _objects(path: Path, names: Sequence[str], optional: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The rows of JSON Lines or Parquet."""
+    """Yield the rows of JSON Lines or Parquet."""
     rows: Iterable[object]
     there, rows = (
         stream_parquet(path, names) if path.suffix == ".parquet" else ([], parse_lines(stream_lines(path), path))

@@ -1,4 +1,4 @@
-"""Read CSV and TSV: a header that names the columns, then one row after the other."""
+"""Read CSV and TSV files whose first row is a header with the names of the columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 
 
 def find_delimiter(path: str | Path) -> str | None:
-    """Return the delimiter of a table by the name of its file.
+    """Return the delimiter of a table from the suffix of its file name.
 
     Args:
         path: The file.
 
     Returns:
-        A comma or a tab; None: the name is not that of a table.
+        A comma or a tab; None if the suffix is not that of a table.
     """
     return next((delimiter for end, delimiter in DELIMITERS.items() if str(path).endswith(end)), None)
 
@@ -27,21 +27,22 @@ def find_delimiter(path: str | Path) -> str | None:
 def read_cells(path: str | Path, *, pipes: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Read a table in UTF-8, plain or gzipped, row by row.
 
-    A cell that holds a delimiter, a quote or a line end stands in double quotes, with each quote in it doubled. All
-    other characters, blanks too, belong to the cells. A row ends at a newline, with or without a carriage return.
+    A cell that contains a delimiter, a quote or a line end is enclosed in double quotes, and each quote in it is
+    doubled. All other characters, including blanks, belong to the cells. A row ends at a newline, with or without a
+    carriage return.
 
     Args:
         path: A file whose name ends in one of `DELIMITERS`.
-        pipes: As `read_text` has it.
+        pipes: See `read_text`.
 
     Yields:
-        The line in which a row begins, counted from 1, and its cells; of an empty line, one empty cell.
+        Number of the first line of a row, counted from 1, and its cells. An empty line is a row with one empty cell.
 
     Raises:
-        ValueError: If quotes are wrong or a cell has more characters than `csv.field_size_limit`; the message gives
-            file and line. As `read_text` has it, too.
+        ValueError: If quotes are wrong, a cell has more characters than `csv.field_size_limit`, or under the conditions
+            of `read_text`. The message gives file and line.
     """
-    # `newline` splits at "\n" alone and changes no character; the reader joins the lines that a quoted cell spans.
+    # `newline="\n"` splits only at "\n" and changes no character; the reader joins the lines of a quoted cell.
     lines = io.StringIO(read_text(path, pipes=pipes), newline="\n")
     reader = csv.reader(lines, delimiter=find_delimiter(path) or ",", strict=True)
     while True:
@@ -65,18 +66,17 @@ def read_table(
     """Read columns of a table whose first row is a header with the names of its columns.
 
     Args:
-        path: As `read_cells` has it.
+        path: See `read_cells`.
         names: The columns to read; the table may have others.
-        optional: Those of the names that the table may lack.
-        pipes: As `read_text` has it.
+        optional: Names of the columns that may be missing in the table.
+        pipes: See `read_text`.
 
     Returns:
-        By name in the order of `names`, the cells from the first row to the last; no entry for a column that the table
-        lacks.
+        Name -> cells from the first row to the last, in the order of `names`. Missing columns have no entry.
 
     Raises:
-        ValueError: If the file is empty, a column is missing or stands in the header twice, or a row has more or fewer
-            cells than the header; the message gives file and line. As `read_cells` has it, too.
+        ValueError: If the file is empty, a column is missing or occurs twice in the header, a row has more or fewer
+            cells than the header, or under the conditions of `read_cells`. The message gives file and line.
     """
     names, rows = stream_table(path, names, optional, pipes=pipes)
     columns: dict[str, list[str]] = {name: [] for name in names}
@@ -92,16 +92,16 @@ def stream_table(
     """Read columns of a table row by row.
 
     Args:
-        path: As `read_table` has it.
-        names: As `read_table` has it.
-        optional: As `read_table` has it.
-        pipes: As `read_table` has it.
+        path: See `read_table`.
+        names: See `read_table`.
+        optional: See `read_table`.
+        pipes: See `read_table`.
 
     Returns:
         The names of the columns that the table has, in the order of `names`; and the cells of each row in that order.
 
     Raises:
-        ValueError: As `read_table` has it.
+        ValueError: Under the conditions of `read_table`.
     """
     rows = read_cells(path, pipes=pipes)
     _, header = next(rows, (1, None))
@@ -118,7 +118,7 @@ def stream_table(
 def _chosen_cells(
     path: str | Path, rows: Iterator[tuple[int, list[str]]], header: Sequence[str], places: Sequence[int]
 ) -> Iterator[list[str]]:
-    """The cells of each row at some places; rows have as many cells as the header."""
+    """Yield the cells of each row at the given places; each row must have as many cells as the header."""
     for line, cells in rows:
         if len(cells) != len(header):
             raise ValueError(

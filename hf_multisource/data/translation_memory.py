@@ -1,4 +1,4 @@
-"""A translation memory over several source languages: finds earlier translations by the texts of their sources."""
+"""Translation memory with several source languages, which finds earlier translations by the texts of their sources."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.streams import stream_rows
 from hf_multisource.messages import install_hint
 
-SPLIT = "train"  # what is read of the folders of `hf-multisource catalogues`: dev and test rows stay unseen
-SIMILAR = 70  # least similarity of a hint, in per cent: below it, translators of texts rewrite rather than edit
-LONGEST_HINT = 300  # characters of a text for which similar ones are looked for
+SPLIT = "train"  # the split that is read of a folder of `hf-multisource catalogues`; dev and test rows stay unseen
+SIMILAR = 70  # smallest similarity of a hint in percent; translators rewrite less similar texts rather than edit them
+LONGEST_HINT = 300  # characters; no similar texts are searched for longer texts
 
-# White space at both ends, and line breaks as files of lines write them. No match begins in white space: linear time.
+# White space and escaped line breaks (`\n`) at both ends. A match never begins inside white space, so that the time is
+# linear.
 OUTER = re.compile(r"\A(?:\\n|\s)+|(?<!\\n)(?<!\s)(?:\\n|\s)+\Z")
 
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """One translation that the memory holds.
+    """A translation in the memory, with its sources.
 
     Args:
         sources: Language -> text in one line.
         text: The translation, without white space at both ends.
-        key: Key and part of its entry, or "".
+        key: Key and part of its entry, or an empty string.
         from_line: Whether `text` is a line of a file, in which line breaks are written as a backslash and n.
     """
 
@@ -42,12 +43,12 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class Match:
-    """What the memory answers.
+    """A translation that the memory contains for a text.
 
     Args:
-        text: The translation, with the line breaks and the outer white space of the text that was asked for.
-        times: How many entries of the memory have these sources and this translation.
-        total: How many entries of the memory have these sources.
+        text: The translation, with the line breaks and the outer white space of the queried text.
+        times: Number of entries of the memory with these sources and this translation.
+        total: Number of entries of the memory with these sources.
     """
 
     text: str
@@ -60,10 +61,10 @@ class Hint:
     """A translation of a similar text.
 
     Args:
-        language: The source that is similar.
-        source: Its text in the memory.
+        language: Language of the similar source.
+        source: Source text in the memory.
         text: The translation.
-        similarity: Of the two source texts, from 0 to 1.
+        similarity: Similarity of the two source texts, from 0 to 1.
     """
 
     language: str
@@ -74,7 +75,7 @@ class Hint:
 
 @dataclass
 class TranslationMemory:
-    """Finds translations of entries whose sources are the same, and of similar ones.
+    """Translation memory that finds translations of equal and of similar sources.
 
     Args:
         rows: The translations, in the order in which they were added.
@@ -88,10 +89,10 @@ class TranslationMemory:
         """Add a translation.
 
         Args:
-            sources: Language -> text; those that are present.
+            sources: Language -> text of each present source.
             text: The translation.
             key: Key and part of its entry.
-            from_line: As [`MemoryRow`] has it.
+            from_line: See [`MemoryRow`].
         """
         bare = _bare_line if from_line else str.strip
         lines = {language: line for language, source in sources.items() if (line := one_line(bare(source)))}
@@ -113,7 +114,7 @@ class TranslationMemory:
             target: Name of the column of the target.
 
         Returns:
-            How many rows have a translation.
+            Number of rows with a translation.
 
         Raises:
             FileNotFoundError: If there is no such place, or it has no training rows.
@@ -131,12 +132,13 @@ class TranslationMemory:
         """Find the translations of entries that have the same texts in all given sources, and no further source.
 
         Args:
-            sources: Language -> text; those that are present.
+            sources: Language -> text of each present source.
             key: Key and part of the entry. Translations of entries with the same key come first.
-            languages: The languages that the text could have; further sources of an entry do not count. None: all.
+            languages: The languages that a query may have; further sources in other languages are ignored. None means
+                all languages.
 
         Returns:
-            The different translations: those of the same key first, then by how often they occur, then by their order.
+            The distinct translations, sorted by whether the key is the same, by frequency and by order of insertion.
         """
         lines = {language: one_line(source.strip()) for language, source in sources.items()}
         places = [self._places.get((language, line), set()) for language, line in lines.items() if line]
@@ -160,14 +162,14 @@ class TranslationMemory:
         *,
         languages: Collection[str] | None = None,
     ) -> list[Match]:
-        """Find translations as [`find`] does, and leave out those whose placeholders differ from those of a guide.
+        """Find translations like [`find`], but drop translations whose placeholders differ from those of a guide.
 
         Args:
-            sources: As [`find`] has it.
+            sources: See [`find`].
             guide: The text whose outer white space and placeholders a translation must have.
-            syntax: Syntax of the placeholders; None: they are not checked.
-            key: As [`find`] has it.
-            languages: As [`find`] has it.
+            syntax: Syntax of the placeholders; None skips the check.
+            key: See [`find`].
+            languages: See [`find`].
 
         Returns:
             The translations, in the order of [`find`], with the outer white space of the guide.
@@ -177,13 +179,15 @@ class TranslationMemory:
         return [one for one in matches if syntax is None or not broken_placeholders(guide, one.text, syntax)]
 
     def similar(self, sources: Mapping[str, str]) -> Hint | None:
-        """Find the translation whose source is most like the first given source that the memory has texts of.
+        """Find the translation of the most similar source text.
+
+        The first given source whose language occurs in the memory is compared.
 
         Args:
-            sources: Language -> text; those that are present.
+            sources: Language -> text of each present source.
 
         Returns:
-            The translation; None if none is similar.
+            The translation; None if no text is similar.
 
         Raises:
             ImportError: If the package rapidfuzz is not installed.
@@ -200,7 +204,7 @@ class TranslationMemory:
         return None
 
     def digest(self) -> str:
-        """Return a digest of all that the memory holds.
+        """Return a digest of the content of the memory.
 
         Returns:
             The SHA-256 in hexadecimal digits.
@@ -215,10 +219,10 @@ def import_rapidfuzz() -> tuple[Any, Any]:
     """Import the package that finds similar texts.
 
     Returns:
-        Its modules `fuzz` and `process`.
+        The modules `fuzz` and `process` of rapidfuzz.
 
     Raises:
-        ImportError: If it is not installed.
+        ImportError: If rapidfuzz is not installed.
     """
     try:
         from rapidfuzz import fuzz, process
@@ -230,7 +234,7 @@ def import_rapidfuzz() -> tuple[Any, Any]:
 
 
 def _bare_line(line: str) -> str:
-    r"""A line of a file without white space at both ends, and without `\n`, which stands for a line break there."""
+    r"""Return a line of a file without white space and escaped line breaks (`\n`) at both ends."""
     return OUTER.sub("", line)
 
 
@@ -255,7 +259,8 @@ def fitted(row: MemoryRow, source: str) -> str:
         source: The text that it translates.
 
     Returns:
-        The translation. Of lines of files, `\n` becomes a line break where the text has line breaks, but no `\n`.
+        The translation. If it is a line of a file, `\n` is replaced by a line break if the text contains line breaks
+        and no `\n`.
     """
     text = row.text
     if row.from_line and "\n" in source and "\\n" not in source:

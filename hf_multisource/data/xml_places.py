@@ -1,4 +1,4 @@
-"""Parse XML of bounded depth without entities and without other files, and remember the place of each element."""
+"""Parse XML with the place of each element, without expanding entities or reading other files."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from xml.sax.saxutils import escape
 
 from hf_multisource.data.catalogue_entries import ForeignFileError, decode
 
-MAX_DEPTH = 100  # of elements; catalogues have fewer than ten
-UTF_8, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks; UTF-16 is XML, and is not read
+MAX_DEPTH = 100  # levels of nested elements; catalogues have fewer than ten
+UTF_8, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks; XML in UTF-16 is not supported
 FIRST_TAG = re.compile(r"<([A-Za-z_][\w:.-]*)")
 
 
 @dataclass(eq=False)
 class Element:
-    """An element of an XML file.
+    """An element of an XML file. Places are character indices in the text of the file.
 
     Args:
-        tag: Its name as it is written.
-        attributes: Its attributes as they are written.
-        parent: The element around it.
-        start: Place of its first character.
-        comment: The comments directly before it.
-        inner: Place after its start tag.
-        inner_end: Place before its end tag; that of `inner` for `<tag/>`.
-        end: Place after its last character.
-        children: The elements in it.
-        pieces: Its text, without that of its children.
+        tag: Name with its prefix.
+        attributes: Attributes with their prefixes.
+        parent: The parent element.
+        start: Place of the first character.
+        comment: The comments directly before the element.
+        inner: Place after the start tag.
+        inner_end: Place before the end tag; equal to `inner` for `<tag/>`.
+        end: Place after the last character.
+        children: The child elements.
+        pieces: Pieces of the text, without the text of the children.
     """
 
     tag: str
@@ -46,7 +46,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Its text, without that of its children."""
+        """The text of the element, without the text of its children."""
         return "".join(self.pieces)
 
     @property
@@ -58,8 +58,8 @@ class Element:
         """Return the value of an attribute.
 
         Args:
-            name: Its name.
-            default: What to return without it.
+            name: Name of the attribute.
+            default: Value to return if the attribute is missing.
 
         Returns:
             The value.
@@ -78,7 +78,7 @@ class Element:
         return next((child for child in self.children if child.name == name), None)
 
     def walk(self) -> Iterator[Element]:
-        """Go through this element and all in it, in the order of the file.
+        """Iterate over this element and its descendants in document order.
 
         Yields:
             The elements.
@@ -90,7 +90,7 @@ class Element:
             stack += reversed(element.children)
 
     def ancestors(self) -> Iterator[Element]:
-        """Go from this element to the root.
+        """Iterate over this element and its ancestors up to the root.
 
         Yields:
             The elements, this one first.
@@ -101,31 +101,31 @@ class Element:
             element = element.parent
 
     def content(self, text: str) -> tuple[str, bool]:
-        """Return what the element holds.
+        """Return the content of the element.
 
         Args:
-            text: The file.
+            text: The text of the file.
 
         Returns:
-            Its text, or the XML in it if it has children; and whether it has children.
+            The text of the element, or its inner XML if it has children; and whether it has children.
         """
         return (text[self.inner : self.inner_end], True) if self.children else (self.text, False)
 
 
 class _Places:
-    """Turns events of the parser into elements."""
+    """Handler of parser events that builds the elements."""
 
     def __init__(self, path: str, text: str, name: str) -> None:
         self.path, self.text, self.content, self.name = path, text, text.encode(), name
         self.parser = expat.ParserCreate()
         self.root: Element | None = None
         self.stack: list[Element] = []
-        self.opened: Element | None = None  # the element whose start tag has ended last, if nothing came after it
+        self.opened: Element | None = None  # element whose start tag was the last event
         self.comments: list[str] = []
-        self.bytes = self.characters = 0  # the same place
+        self.bytes = self.characters = 0  # current place in bytes and in characters
 
     def place(self) -> int:
-        """Place of the event, in characters; the start tag before it ends there."""
+        """Return the place of the current event in characters, where a start tag directly before it ends."""
         index = self.parser.CurrentByteIndex
         self.characters += len(self.content[self.bytes : index].decode())
         self.bytes = index
@@ -185,20 +185,20 @@ class _Places:
 
 
 def parse_xml(path: str, content: bytes, root: str) -> tuple[Element, str]:
-    """Parse an XML file. No entity is expanded, no other file is read.
+    """Parse an XML file without expanding entities or reading other files.
 
     Args:
-        path: Its name in messages.
-        content: Its bytes, in UTF-8.
+        path: Path of the file, used in error messages.
+        content: Content of the file as UTF-8 bytes.
         root: Name of the root element, without its prefix.
 
     Returns:
         The root element and the text of the file.
 
     Raises:
-        ForeignFileError: If the file is no XML from its first character on, or has another root.
-        ValueError: If the file is not in UTF-8, is not XML, declares or uses entities of its own, or is nested too
-            deeply; the message gives the line.
+        ForeignFileError: If the file is not XML from the first character on, or has another root.
+        ValueError: If the file is not UTF-8, is not well-formed, declares or uses custom entities, or is nested too
+            deeply. The message gives the line.
     """
     if content.strip() and not content.removeprefix(UTF_8).lstrip().startswith((b"<", *UTF_16)):
         raise ForeignFileError(path, "it does not begin as XML")
@@ -226,12 +226,12 @@ def with_attribute(tag: str, name: str, value: str) -> str:
     """Set an attribute in a start tag.
 
     Args:
-        tag: The tag as it is written, with `<` and `>`.
+        tag: The tag with `<` and `>`.
         name: The attribute.
-        value: Its value.
+        value: Value of the attribute.
 
     Returns:
-        The tag with the attribute; all else stays.
+        The tag with the attribute, otherwise unchanged.
     """
     new = f'{name}="{escape(value, {chr(34): "&quot;"})}"'
     place = re.compile(r"\s([^\s=\"'<>/]+)\s*=\s*(\"[^\"]*\"|'[^']*')")
@@ -243,16 +243,16 @@ def with_attribute(tag: str, name: str, value: str) -> str:
 
 
 def with_content(element: Element, text: str, inner: str, **attributes: str) -> str:
-    """Return an element with other content.
+    """Return the XML of an element with new content.
 
     Args:
         element: The element.
-        text: The file.
-        inner: The XML to put in it.
+        text: The text of the file.
+        inner: The new content as XML.
         **attributes: Attributes to set.
 
     Returns:
-        The whole element.
+        The XML of the element.
     """
     tag = text[element.start : element.inner]
     for name, value in attributes.items():
@@ -263,14 +263,14 @@ def with_content(element: Element, text: str, inner: str, **attributes: str) -> 
 
 
 def indent_of(text: str, place: int) -> str:
-    """Return the white space before a place, from the end of the line before.
+    """Return the white space before a place, including the preceding line end.
 
     Args:
-        text: The file.
+        text: The text of the file.
         place: The place.
 
     Returns:
-        The line end and blanks; "" if something else comes before on the line.
+        The line end and the blanks; an empty string if another character precedes the place on its line.
     """
     start = text.rfind("\n", 0, place)
     blanks = text[start + 1 : place]

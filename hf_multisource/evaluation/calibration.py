@@ -1,8 +1,8 @@
-"""Fit the confidence of a run on its development set, and measure it on another split.
+"""Fit the confidence of a run on its development set and optionally evaluate it on another split.
 
-The n-best lists lie in `calibration/<split>-<digest>.jsonl` in the run's folder, one row a line, written as they are
-decoded: a later call continues an interrupted one and decodes nothing twice. The digest is that of weights, rows and
-search, so that other ones have a file of their own. `confidence.json` is written when all rows are there.
+The n-best lists are written to `calibration/<split>-<digest>.jsonl` in the run's folder, one row per line, while they
+are decoded. A later call continues an interrupted one and decodes no row twice. The digest covers the weights, the rows
+and the search settings, so each combination has its own file. `confidence.json` is written when all rows are decoded.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
 
-FOLDER = "calibration"  # in the run's
-WINDOW = 128  # rows translated between two writes; a kill loses at most one window
+FOLDER = "calibration"  # name of the subfolder of the run folder that holds the decoded n-best lists
+WINDOW = 128  # rows translated between two writes; if the process is killed, at most this many are lost
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """On which rows to fit the confidence of a run, and how to decode them.
+    """Options of [`calibrate`]: the rows on which the confidence is fitted, and how they are decoded.
 
     Args:
         run: Run folder.
-        data: Folder or Hub id of the data; None: the recipe's.
-        split: Name of the split; None: the recipe's `dev`.
-        evaluate: Name of another split on which the confidence is measured, such as "test"; None: on none.
-        target: Name of the target column; None: the recipe's.
-        num_beams: Beam width, with which the confidence will be used.
-        max_new_tokens: Longest translation, in tokens; None: as [`TextTranslator`] has it.
-        syntax: Syntax of the placeholders; None: that of the model's training, or else any.
+        data: Folder or Hub id of the data; None: the value in the recipe.
+        split: Name of the split; None: the recipe's `dev` split.
+        evaluate: Name of another split on which the confidence is measured, such as "test"; None: no further split.
+        target: Name of the target column; None: the value in the recipe.
+        num_beams: Beam width; the confidence is valid for this beam width.
+        max_new_tokens: Longest translation, in tokens; None: the default of [`TextTranslator`].
+        syntax: Syntax of the placeholders; None: the syntax that the model was trained with, or else "any".
         limit: Number of lines of the split that are read; None: all.
-        optimize: As [`Search`] has it.
+        optimize: See [`Search`].
         device: Torch device; None: the GPU if there is one.
 
     Raises:
@@ -77,7 +77,7 @@ class Calibration:
 
     @property
     def search(self) -> dict[str, Any]:
-        """The options of `translate`."""
+        """Keyword arguments of `Translator.translate`."""
         return {
             "n_best": CANDIDATES,
             "num_beams": self.num_beams,
@@ -86,7 +86,9 @@ class Calibration:
         }
 
     def which_data(self, sources: Sequence[str]) -> DataRecipe:
-        """Return the data section of the run's recipe with the options; without a recipe, the options.
+        """Return the data section of the run's recipe, overridden by the given options.
+
+        Without a recipe, the section is built from the options alone.
 
         Args:
             sources: Names of the translator's sources.
@@ -111,15 +113,15 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
     """Decode the development set, fit the confidence and store it in the run's folder.
 
     Args:
-        job: What to decode, and how.
-        command: The command line, for the file.
-        translator: Translates the rows; None: the run's own.
+        job: Options of the calibration.
+        command: The command line, which is recorded in `confidence.json`.
+        translator: Translator of the rows; None: the model of the run.
 
     Returns:
         The confidence.
 
     Raises:
-        ValueError: If a setting, the data or the model does not allow it; the message says which.
+        ValueError: If a setting, the data or the model is unsuitable; the message names the reason.
     """
     find_device(job.device)
     folder = Path(job.run)
@@ -174,20 +176,20 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
 def decode(
     translator: Translator, rows: Sequence[Row], out: Path, settings: JsonObject, search: JsonObject
 ) -> list[Translation]:
-    """Translate rows into a JSON Lines file, or go on with one.
+    """Translate rows into a JSON Lines file, continuing a file that an earlier call has begun.
 
     Args:
-        translator: Translates them.
+        translator: Translator of the rows.
         rows: Rows of the sources.
-        out: The file; `<out>.json` beside it holds the settings it was begun with.
-        settings: Everything that decides the translations.
-        search: The options of `translate`.
+        out: The file; `<out>.json` beside it holds the settings with which it was begun.
+        settings: Everything that determines the translations.
+        search: Keyword arguments of `Translator.translate`.
 
     Returns:
         The translation of each row.
 
     Raises:
-        FileExistsError: If the file is there but was not written by this function.
+        FileExistsError: If the file exists but was not written by this function.
     """
 
     def windows(done: int) -> Iterator[list[str]]:
@@ -215,26 +217,26 @@ def format_translation(translation: Translation) -> str:
 
 
 def parse_translation(line: str) -> Translation:
-    """Read a line of [`format_translation`].
+    """Parse a line that [`format_translation`] has written.
 
     Args:
         line: The line.
 
     Returns:
-        The translation, without the reason of a refusal.
+        The translation. The reason why a row was refused is not restored.
     """
     return Translation(tuple(Candidate(**one) for one in json.loads(line)["candidates"]))
 
 
 def describe_confidence(confidence: Confidence) -> str:
-    """Return the quality of a new confidence as text.
+    """Format the quality of a newly fitted confidence as text.
 
     Args:
-        confidence: What [`calibrate`] returns.
+        confidence: Return value of [`calibrate`].
 
     Returns:
-        Several lines: the errors by cross-validation, and the table of coverage against correctness; then the same of
-        the split on which the confidence was measured, if there is one.
+        Several lines: the errors by cross-validation, and the table of coverage against correctness; then the same
+        figures for the split `evaluate`, if one was given.
     """
     facts = confidence.facts
     parts = [_describe_quality(facts["split"], facts["cross_validation"], "by cross-validation")]
@@ -245,7 +247,7 @@ def describe_confidence(confidence: Confidence) -> str:
 
 
 def _describe_quality(split: str, quality: JsonObject, how: str) -> str:
-    """The fields of `Quality` as text."""
+    """Format the fields of `Quality` as text."""
     rows, refused = quality["rows"], quality["refused"]
     lines = [
         [

@@ -1,17 +1,18 @@
-"""A calibrated probability that a translation is what a person would write.
+"""Calibrated probability that a translation equals the reference, the text that a person would write.
 
 A logistic regression on three features of a translation gives the probability that its best candidate equals the
-reference. It is fitted on a development set, and stored beside the weights:
+reference. The regression is fitted on a development set and stored beside the weights of the model:
 
     p = 1 / (1 + exp(-(bias + w1 * log_score + w2 * log_gap + w3 * present)))
 
-    log_score  -log(-score), where score is the length-normalised log probability of the best candidate
+    log_score  -log(-score), where score is the length-normalized log probability of the best candidate
     log_gap    log(score - score of the second candidate)
     present    number of sources that are present in the row
 
-`w1` and `w2` are never negative, so that p does not fall if the score or the gap rises. On n-best lists of proto-forms,
-the logarithms gave a lower Brier score than plain scores, and the length of the text as a further feature changed
-little. NumPy fits the four numbers; scikit-learn, which needs SciPy, would be a large dependency for this one function.
+`w1` and `w2` are constrained to be non-negative, so that p does not fall when the score or the gap rises. On n-best
+lists of proto-forms, the logarithms gave a lower Brier score than the plain scores; the text length as a further
+feature changed little. The four parameters are fitted with NumPy, because scikit-learn (which needs SciPy) would be a
+large dependency for this one function.
 """
 
 from __future__ import annotations
@@ -41,31 +42,31 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-FILE = "confidence.json"  # in the folder of the run
+FILE = "confidence.json"  # name of the file in the run folder
 FORMAT = 2  # version of the file's format
 WEIGHTS = "*.safetensors"
 FEATURES = ("log_score", "log_gap", "present")
-RISING = (0, 1)  # numbers of the features whose weights are never negative
+RISING = (0, 1)  # indices of the features whose weights are constrained to be non-negative: log_score, log_gap
 CANDIDATES = 2  # length of the n-best list that the features are computed from
-SMALLEST = 1e-4  # log probabilities and gaps below this count as this: their logarithms would be infinite
-PENALTY = 1.0  # factor of half the sum of the squared weights of the standardised features, in the loss
-BIAS_PENALTY = 1e-2  # factor of half the squared bias: keeps it finite if all outcomes of a fold are the same
-STEPS = 100  # of Newton's method; 5 to 10 are usual
-BINS = 10  # of equal width, for the expected calibration error
-FOLDS = 10  # of the cross-validation, each a block of neighbouring rows
-LEAST = 20  # smallest number of right translations, and of wrong ones, that a model is fitted on
-THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # rows of the table of coverage
+SMALLEST = 1e-4  # lower bound (nats) of -score and gap before taking the logarithm, which is infinite at 0
+PENALTY = 1.0  # L2 penalty: factor of half the sum of the squared weights of the standardized features
+BIAS_PENALTY = 1e-2  # factor of half the squared bias; keeps the bias finite if all outcomes of a fold are equal
+STEPS = 100  # maximum number of steps of Newton's method; 5 to 10 usually suffice
+BINS = 10  # number of equal-width bins of the expected calibration error
+FOLDS = 10  # number of cross-validation folds; each fold is a block of consecutive rows
+LEAST = 20  # minimum number of correct and of incorrect translations that a fit needs
+THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds of `Coverage`
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The translations whose confidence reaches a threshold.
+    """Coverage and accuracy of the translations whose confidence reaches a threshold.
 
     Args:
-        threshold: The smallest confidence.
-        rows: Number of the translations.
-        covered: Share of all rows that they are.
-        correct: Share of them that equal the reference; None if there are none.
+        threshold: Smallest confidence of the selected translations.
+        rows: Number of selected translations.
+        covered: Share of the selected translations among all rows.
+        correct: Share of the selected translations that equal the reference; None if none is selected.
     """
 
     threshold: float
@@ -76,15 +77,15 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good the probabilities are on a set of rows.
+    """Quality of the predicted probabilities on a set of rows.
 
     Args:
         rows: Number of rows with a reference.
         refused: Number of rows whose translation was refused or has no score; their probability is 0.
         correct: Number of rows whose best candidate equals the reference.
-        calibration_error: As [`expected_calibration_error`] has it.
-        brier: As [`brier_score`] has it.
-        brier_of_constant: Brier score of the share of right translations as the probability of each.
+        calibration_error: Expected calibration error, see [`expected_calibration_error`].
+        brier: Brier score, see [`brier_score`].
+        brier_of_constant: Brier score of a constant probability, the share of correct translations.
         coverage: One entry for each of `THRESHOLDS`.
     """
 
@@ -103,13 +104,12 @@ class Confidence:
 
     Args:
         sources: Names of the sources of the translation model.
-        num_beams: Beam width of the translations that the model was fitted on; those of another width have other
-            scores.
-        search: Further settings of their search, as `Translator.search_settings` returns them.
-        weights: One for each of `FEATURES`.
-        bias: The bias.
+        num_beams: Beam width of the translations that the model was fitted on; other beam widths give other scores.
+        search: Further search settings of these translations, as `Translator.search_settings` returns them.
+        weights: One weight for each of `FEATURES`.
+        bias: Bias of the logistic regression.
         weights_sha256: Digest of the translation model's weights, as [`digest_weight_files`] computes it.
-        facts: How the model was made; not read.
+        facts: Provenance of the model, for information only.
     """
 
     sources: tuple[str, ...]
@@ -133,15 +133,16 @@ class Confidence:
         weights_sha256: str,
         facts: JsonObject | None = None,
     ) -> Confidence:
-        """Fit a model, and measure it by cross-validation.
+        """Fit a confidence model and estimate its quality by cross-validation.
 
         Args:
-            rows: Rows of the sources of a development set; None, an empty text or a name left out: absent.
-            translations: The translation of each row, with at least `CANDIDATES` candidates if beam search finds them.
+            rows: Rows of the sources of a development set; a source is absent if it is None, empty or left out.
+            translations: The translation of each row, with at least `CANDIDATES` candidates where the beam search finds
+                as many.
             references: The text that a person wrote for each row.
             sources: Names of the sources.
             num_beams: Beam width of the translations.
-            search: Further settings of their search.
+            search: Further search settings of these translations.
             weights_sha256: Digest of the weights that made the translations.
             facts: Further facts about the translations, which the file records.
 
@@ -149,10 +150,10 @@ class Confidence:
             rows, translations and references N.
 
         Returns:
-            The model; `facts` also holds the fields of [`Quality`], as `cross_validation`.
+            The model; `facts["cross_validation"]` holds the fields of [`Quality`].
 
         Raises:
-            ValueError: If fewer than `LEAST` translations are right, or wrong.
+            ValueError: If fewer than `LEAST` translations are correct, or fewer than `LEAST` are incorrect.
         """
         kept = [i for i, translation in enumerate(translations) if has_score(translation)]
         features = np.array([features_of(rows[i], translations[i], sources) for i in kept]).reshape(-1, len(FEATURES))
@@ -177,7 +178,7 @@ class Confidence:
 
     @classmethod
     def load(cls, run: str | Path) -> Confidence | None:
-        """Read the confidence of a run.
+        """Load the confidence of a run.
 
         Args:
             run: Run folder, model folder or Hub id.
@@ -187,7 +188,7 @@ class Confidence:
 
         Raises:
             ValueError: If the file is damaged, or belongs to other weights; the message names file and field.
-            OSError: If it cannot be read.
+            OSError: If the file cannot be read.
         """
         folder = Path(run)
         if not folder.is_dir():
@@ -204,7 +205,7 @@ class Confidence:
         return found
 
     def save(self, run: str | Path) -> Path:
-        """Write the confidence into the folder of its run, in one step.
+        """Write the confidence atomically into the folder of its run.
 
         Args:
             run: The folder.
@@ -228,11 +229,11 @@ class Confidence:
         return path
 
     def warn_of_other_search(self, run: str, search: JsonObject) -> None:
-        """Log a warning that names the settings of a search in which it differs from that of the calibration.
+        """Log a warning that names the search settings that differ from those of the calibration.
 
         Args:
-            run: What to call the model.
-            search: The settings, as `Translator.search_settings` returns them.
+            run: Name of the model in the warning.
+            search: The settings of the current search, as `Translator.search_settings` returns them.
         """
         names = [name for name in {**self.search, **search} if self.search.get(name) != search.get(name)]
         if names:
@@ -252,18 +253,18 @@ class Confidence:
         translations: Sequence[Translation],
         references: Sequence[str],
     ) -> Quality:
-        """Measure the probabilities on rows that the model was not fitted on.
+        """Evaluate the probabilities on rows on which the model was not fitted.
 
         Args:
-            rows: As [`Confidence.fit`] has it.
-            translations: As [`Confidence.fit`] has it.
-            references: As [`Confidence.fit`] has it.
+            rows: See [`Confidence.fit`].
+            translations: See [`Confidence.fit`].
+            references: See [`Confidence.fit`].
 
         Shape:
             rows, translations and references N.
 
         Returns:
-            The figures.
+            The quality of the probabilities.
 
         Raises:
             ValueError: If all translations were refused, or have no score.
@@ -276,14 +277,15 @@ class Confidence:
         return measure(probabilities, outcomes, refused=len(rows) - len(kept))
 
     def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
-        """Return the probability that the best candidate equals what a person would write.
+        """Return the probability that the best candidate equals the text that a person would write.
 
         Args:
             row: The sources of the row.
-            translation: Its translation, by a search with `num_beams` and at least `CANDIDATES` candidates.
+            translation: Translation of the row, from a search with `num_beams` beams and at least `CANDIDATES`
+                candidates.
 
         Returns:
-            The probability; 0 for a refused translation, and for one whose score is not a finite number.
+            The probability; 0 for a translation that was refused or whose score is not finite.
         """
         if not has_score(translation):
             return 0.0
@@ -292,27 +294,27 @@ class Confidence:
 
 
 def has_score(translation: Translation) -> bool:
-    """Return whether a translation was not refused, and its best candidate has a score that is a finite number.
+    """Return whether a translation was accepted and its best candidate has a finite score.
 
     Args:
         translation: The translation.
 
     Returns:
-        Whether it has features.
+        True if the features of the translation can be computed.
     """
     return bool(translation.candidates) and math.isfinite(translation.candidates[0].score)
 
 
 def features_of(row: Mapping[str, str | None], translation: Translation, sources: Sequence[str]) -> tuple[float, ...]:
-    """Return the features of a translation.
+    """Compute the features of a translation.
 
     Args:
         row: The sources of the row.
-        translation: Its translation, for which [`has_score`] holds.
+        translation: Translation of the row; [`has_score`] must be true for it.
         sources: Names of the sources.
 
     Returns:
-        One number for each of `FEATURES`. Without a second candidate, the gap counts as `SMALLEST`.
+        One number for each of `FEATURES`. If there is no second candidate, the gap is `SMALLEST`.
     """
     scores = [candidate.score for candidate in translation.candidates[:CANDIDATES]]
     gap = scores[0] - scores[1] if len(scores) > 1 and math.isfinite(scores[1]) else 0.0
@@ -324,20 +326,20 @@ def features_of(row: Mapping[str, str | None], translation: Translation, sources
 
 
 def is_right(translation: Translation, reference: str) -> bool:
-    """Return whether the best candidate equals the reference, leading and trailing blanks apart.
+    """Return whether the best candidate equals the reference, ignoring leading and trailing white space.
 
     Args:
         translation: The translation; not refused.
         reference: The text that a person wrote.
 
     Returns:
-        Whether they are equal.
+        True if the two texts are equal.
     """
     return translation.candidates[0].text.strip() == reference.strip()
 
 
 def sigmoid(values: Array) -> Array:
-    """Return the logistic function, without overflow.
+    """Compute the logistic function without overflow.
 
     Args:
         values: Any numbers.
@@ -354,20 +356,21 @@ def fit_logistic(features: Array, outcomes: Array, rising: Sequence[int] = ()) -
     Args:
         features: The features.
         outcomes: 1 or 0 for each row.
-        rising: Numbers of the features whose weights must not be negative.
+        rising: Indices of the features whose weights must not be negative.
 
     Shape:
         features (N, F), outcomes (N,). Returns weights (F,).
 
     Returns:
-        Weights and bias, for features as they are given.
+        Weights and bias for the unstandardized features.
     """
     scale = features.std(axis=0)
-    scale[scale == 0] = 1.0  # a feature that never changes has the weight 0
+    scale[scale == 0] = 1.0  # a constant feature gets the weight 0
     mean = features.mean(axis=0)
     standard = (features - mean) / scale
     best, least = np.zeros(features.shape[1] + 1), math.inf
-    # The best weights that are not negative are the best ones of the fit that leaves some of the features out.
+    # The optimum under the constraint is the best unconstrained fit on some subset of the features whose constrained
+    # weights are non-negative.
     for count in range(len(rising) + 1):
         for left_out in combinations(rising, count):
             used = np.array([k not in left_out for k in range(features.shape[1])])
@@ -381,10 +384,10 @@ def fit_logistic(features: Array, outcomes: Array, rising: Sequence[int] = ()) -
 
 
 def newton(features: Array, outcomes: Array) -> tuple[Array, float]:
-    """Minimise the penalised loss of a logistic regression by Newton's method with halved steps.
+    """Minimize the penalized loss of a logistic regression by Newton's method with step halving.
 
     Args:
-        features: Standardised features.
+        features: Standardized features.
         outcomes: 1 or 0 for each row.
 
     Shape:
@@ -416,7 +419,7 @@ def newton(features: Array, outcomes: Array) -> tuple[Array, float]:
 
 
 def cross_validate(features: Array, outcomes: Array) -> Array:
-    """Return the probability of each row by a model that was fitted on the other folds.
+    """Predict the probability of each row with a model that was fitted on the other folds.
 
     Args:
         features: The features.
@@ -426,7 +429,8 @@ def cross_validate(features: Array, outcomes: Array) -> Array:
         features (N, F), outcomes (N,). Returns (N,).
 
     Returns:
-        The probabilities. A fold is a block of neighbouring rows, since neighbours in a file can resemble each other.
+        The probabilities. Each fold is a block of consecutive rows, because neighboring rows of a file can resemble
+        each other.
     """
     fold = np.arange(len(outcomes)) * FOLDS // max(len(outcomes), 1)
     probabilities = np.zeros(len(outcomes))
@@ -449,7 +453,7 @@ def expected_calibration_error(probabilities: Array, outcomes: Array, bins: int 
         probabilities and outcomes (N,).
 
     Returns:
-        The mean over the rows of the distance between the mean probability and the share of ones of the row's bin.
+        The absolute difference between the mean probability and the mean outcome of each bin, averaged over the rows.
     """
     numbers = np.minimum((np.asarray(probabilities) * bins).astype(int), bins - 1)
     sums = np.bincount(numbers, weights=np.asarray(probabilities) - np.asarray(outcomes), minlength=bins)
@@ -457,7 +461,7 @@ def expected_calibration_error(probabilities: Array, outcomes: Array, bins: int 
 
 
 def brier_score(probabilities: Array, outcomes: Array) -> float:
-    """Return the mean squared difference of probability and outcome; 0 is best.
+    """Return the Brier score: the mean squared difference between probability and outcome; 0 is best.
 
     Args:
         probabilities: A probability for each row.
@@ -473,7 +477,7 @@ def brier_score(probabilities: Array, outcomes: Array) -> float:
 
 
 def measure(probabilities: Array, outcomes: Array, *, refused: int = 0) -> Quality:
-    """Measure probabilities.
+    """Compute the quality of probabilities.
 
     Args:
         probabilities: A probability for each row that was not refused.
@@ -484,7 +488,7 @@ def measure(probabilities: Array, outcomes: Array, *, refused: int = 0) -> Quali
         probabilities and outcomes (N,).
 
     Returns:
-        The figures.
+        The quality of the probabilities.
     """
     rows = len(outcomes) + refused
     coverage = []
@@ -504,7 +508,7 @@ def measure(probabilities: Array, outcomes: Array, *, refused: int = 0) -> Quali
 
 
 def digest_weight_files(folder: Path) -> str:
-    """Return a digest of the weights in a folder, which does not depend on how files divide them.
+    """Compute a digest of the weights in a folder, independent of how they are sharded into files.
 
     Args:
         folder: Folder of a model.
@@ -522,7 +526,7 @@ def digest_weight_files(folder: Path) -> str:
     for path in paths:
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - the file is no mapping
+                for name in file.keys():  # noqa: SIM118 - the file is not a mapping
                     tensor = file.get_tensor(name)
                     content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
                     facts = f"{name}\n{tensor.dtype}\n{tuple(tensor.shape)}\n"
@@ -533,11 +537,11 @@ def digest_weight_files(folder: Path) -> str:
 
 
 def parse_confidence(content: JsonObject, place: str | Path) -> Confidence:
-    """Check the content of a confidence file.
+    """Validate the content of a confidence file and build the confidence.
 
     Args:
         content: The content.
-        place: What to call the file in errors.
+        place: Name of the file in error messages.
 
     Returns:
         The confidence.

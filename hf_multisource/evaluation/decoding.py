@@ -42,16 +42,18 @@ LENGTH_PENALTY = "transformers: sum(log p) / length**length_penalty"
 LENGTH_NORMALIZATION = "Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)**length_normalization"
 OPTIMIZATIONS = ("best", "int8")
 SAMPLING = ("temperature", "top_k", "top_p", "seed")  # fields of `Search` that only sampling reads
-WINDOW = 8  # batches sorted by length together; a kill loses at most one window, 16 would be 4 % faster
+# Batches whose rows are sorted by length together; one window is lost if the process is killed. 16 batches would be 4 %
+# faster but lose more.
+WINDOW = 8
 
 
 class Hypothesis(NamedTuple):
-    """One translation.
+    """One hypothesis of a decoded row.
 
     Args:
         text: The text.
-        score: Its length-normalised log probability; None where it was not asked for.
-        is_cut: Whether a translation of a masked row has no end, because it reached `max_new_tokens`.
+        score: Length-normalized log probability; None if scores were not requested.
+        is_cut: Whether the hypothesis of a masked row was cut at `max_new_tokens` and so has no end token.
     """
 
     text: str
@@ -60,40 +62,41 @@ class Hypothesis(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What `decode` returns: the hypotheses of every row, best first, and the seconds it took over all its starts."""
+    """Output of `decode`: the hypotheses of every row, best first, and the total decoding seconds over all starts."""
 
     rows: list[list[Hypothesis]]
     seconds: float
 
     @property
     def best(self) -> list[str]:
-        """The first hypothesis of every row."""
+        """Texts of the best hypotheses, one per row."""
         return [hypotheses[0].text for hypotheses in self.rows]
 
 
 @dataclass(frozen=True)
 class Search:
-    """How to search.
+    """Settings of the search for hypotheses.
 
     Args:
         num_beams: Beam width; 1 is greedy.
         length_penalty: Exponent p of `LENGTH_PENALTY`.
-        max_new_tokens: Longest hypothesis, tokens.
-        max_length: Longest source, tokens; what is beyond is cut. None: nothing is cut.
-        n_best: 0 writes the best hypothesis alone; K >= 1 writes K with their scores.
-        length_normalization: Exponent of `LENGTH_NORMALIZATION`, which then takes the place of `LENGTH_PENALTY`.
-        optimize: One of `OPTIMIZATIONS`, the arithmetic that `optimize_for_inference` chooses; None: that of the
-            checkpoint.
+        max_new_tokens: Maximum length of a hypothesis, in tokens.
+        max_length: Maximum length of a source, in tokens; longer sources are truncated. None: no truncation.
+        n_best: 0 writes only the best hypothesis; K >= 1 writes the K best hypotheses with their scores.
+        length_normalization: Exponent of `LENGTH_NORMALIZATION`, which replaces `LENGTH_PENALTY`; None:
+            `LENGTH_PENALTY` applies.
+        optimize: One of `OPTIMIZATIONS`, the arithmetic that `optimize_for_inference` selects; None: the arithmetic of
+            the checkpoint.
         shortlist: Text file in the target's language; only the tokens that occur in it are generated. None: all tokens.
-        do_sample: Whether each line is sampled, with `num_beams` 1, as [`LineSampling`] does it.
-        temperature: With `do_sample`: what logits are divided by.
-        top_k: With `do_sample`: number of tokens that may be drawn; 0: all.
-        top_p: With `do_sample`: probability of the smallest set of likeliest tokens that may be drawn; 1: all.
-        seed: With `do_sample`: seed of the random numbers; each line has its own.
+        do_sample: Whether each line is sampled by [`LineSampling`]; requires `num_beams` 1.
+        temperature: With `do_sample`: temperature by which the logits are divided.
+        top_k: With `do_sample`: number of most likely tokens to sample from; 0: all.
+        top_p: With `do_sample`: sample from the smallest set of most likely tokens with this total probability; 1: all.
+        seed: With `do_sample`: seed of the random numbers; every line has its own random stream.
 
     Raises:
-        ValueError: If a value is not allowed, `n_best` is more than the beam can give, the rules of length do not
-            go together, or an option of sampling is given without `do_sample`.
+        ValueError: If a value is not allowed, `n_best` exceeds `num_beams`, `length_normalization` is set for greedy
+            search or together with `length_penalty`, or an option of sampling is given without `do_sample`.
     """
 
     num_beams: int = 10
@@ -112,7 +115,7 @@ class Search:
 
     def __post_init__(self) -> None:
         check_at_least(1, num_beams=self.num_beams, max_new_tokens=self.max_new_tokens)
-        check_at_least(2, max_length=self.max_length)  # a token and the end of the sentence
+        check_at_least(2, max_length=self.max_length)  # one token and the end token
         check_at_least(0, n_best=self.n_best)
         check_finite(length_penalty=self.length_penalty, length_normalization=self.length_normalization)
         check_choice(OPTIMIZATIONS, optimize=self.optimize)
@@ -144,7 +147,7 @@ class Search:
             raise ValueError(f"{unused[0]} is {getattr(self, unused[0])} without do_sample, which alone reads it")
 
     def settings(self) -> JsonObject:
-        """All settings by name, and of the two rules of length the one that holds."""
+        """Return the settings by name, without those that have no effect (such as the unused length rule)."""
         unused = {"length_penalty" if self.length_normalization is not None else "length_normalization"}
         unused |= {name for name in ("optimize", "shortlist") if getattr(self, name) is None}
         if not self.do_sample:
@@ -152,7 +155,7 @@ class Search:
         return {key: setting for key, setting in asdict(self).items() if key not in unused}
 
     def described(self) -> JsonObject:
-        """The settings with the rule of length written out, as reports have them."""
+        """Return the settings with the formula of the length rule, as reports record them."""
         if self.length_normalization is not None:
             return {**self.settings(), "length_normalization_formula": LENGTH_NORMALIZATION}
         return {**self.settings(), "length_penalty_formula": LENGTH_PENALTY}
@@ -164,14 +167,14 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
     Args:
         name: Folder or Hub id.
         device: Torch device; None: the GPU if there is one.
-        optimize: As [`Search`] has it.
+        optimize: See [`Search`].
 
     Returns:
         The model.
 
     Raises:
-        ValueError: If there is no such model, its weights are missing, damaged or those of another configuration, or
-            the device cannot be used, or not with `optimize`.
+        ValueError: If there is no such model, its weights are missing, damaged or of another configuration, or the
+            device is unavailable or does not support `optimize`.
     """
     place = find_device(device)
     config = load_config(name)
@@ -182,8 +185,8 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
         model: Any = load_auto("AutoModelForSeq2SeqLM", name, config=config)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
-    model.generation_config.max_length = None  # the search says how long a hypothesis may be
-    model.generation_config.length_normalization = None  # the search says which rule holds
+    model.generation_config.max_length = None  # `Search.max_new_tokens` sets the limit
+    model.generation_config.length_normalization = None  # `Search` selects the length rule
     model.to(place).eval()
     for chosen in model.optimize_for_inference(int8=optimize == "int8") if optimize else ():
         logger.info(chosen)
@@ -195,11 +198,11 @@ def load_model(name: str, device: str | None = None, optimize: str | None = None
 
     Args:
         name: Folder or Hub id.
-        device: As [`load_weights`] has it.
-        optimize: As [`Search`] has it.
+        device: See [`load_weights`].
+        optimize: See [`Search`].
 
     Returns:
-        The two.
+        Model and processor.
 
     Raises:
         ValueError: If one of the two cannot be loaded; the message says why.
@@ -219,20 +222,21 @@ def decode_batch(
     """Search for the best hypotheses of every example of a padded batch.
 
     Args:
-        model: Has `generate` and `device`; with `tables`, `generation_config` too.
-        processor: Has `batch_decode`; with `tables` or a shortlist, `tokenizer` too.
+        model: Model with `generate` and `device`; with `tables`, also `generation_config`.
+        processor: Processor with `batch_decode`; with `tables` or a shortlist, also `tokenizer`.
         batch: The inputs of the model.
         search: The search.
-        lines: Numbers of the examples in the whole input, which sampling reads.
-        tables: Of masked examples, the placeholders that each translation must have; empty: they are not masked.
+        lines: Indices of the examples in the whole input, which seed the sampling of each example.
+        tables: For masked examples, the placeholders that each translation must contain; empty if the examples are not
+            masked.
 
     Returns:
-        The hypotheses of every example, best first; those of masked examples are masked.
+        The hypotheses of every example, best first. Hypotheses of masked examples still contain mask tokens.
     """
     width = max(1, search.n_best)
     rule: JsonObject = {}
     is_masked = bool(tables) and has_mask_tokens(processor.tokenizer)
-    if search.num_beams > 1:  # greedy search has no rule and warns
+    if search.num_beams > 1:  # greedy search ignores the length penalty and warns about it
         rule["length_penalty"] = search.length_penalty
     if search.length_normalization is not None:
         rule.update(length_normalization=search.length_normalization, early_stopping=False)
@@ -255,7 +259,7 @@ def decode_batch(
             search.top_k,
             search.top_p,
         )
-    if processors:  # with an empty list, too, the search would be slower
+    if processors:  # passing even an empty list would slow the search down
         rule["logits_processor"] = processors
     with torch.inference_mode():
         output = model.generate(
@@ -277,7 +281,7 @@ def decode_batch(
 
 
 def _without_end(sequences: torch.Tensor, end_token_ids: int | Sequence[int]) -> list[bool]:
-    """Say of each sequence whether it has no end token; the first token is the decoder's start."""
+    """Return for each sequence whether it lacks an end token; the decoder's start token is ignored."""
     ends = torch.tensor(end_token_ids, device=sequences.device).reshape(-1)
     cut: list[bool] = (~torch.isin(sequences[:, 1:], ends).any(dim=1)).tolist()
     return cut
@@ -293,21 +297,21 @@ def decode_window(
     first: int = 0,
     advance: Callable[[int], object] = int,
 ) -> tuple[list[list[Hypothesis]], Counter[str]]:
-    """Decode one window of rows, sentences of like length in a batch.
+    """Decode one window of rows in batches of sentences of similar length.
 
     Args:
-        model: Has `generate`, `state_dict`, `device`.
-        processor: Has `source_names`, `__call__`, `batch_decode`.
-        rows: The window. Either all rows are masked, as `mask_sources` makes them, or none is.
+        model: Model with `generate`, `state_dict` and `device`.
+        processor: Processor with `source_names`, `__call__` and `batch_decode`.
+        rows: The rows of the window. Either all of them were masked by `mask_sources`, or none was.
         search: The search and its limits.
-        batch_size: Sentences a batch.
-        first: Number of the first row of the window in the whole input.
-        advance: Called with the number of rows that were decoded, as they are.
+        batch_size: Number of sentences per batch.
+        first: Index of the first row of the window in the whole input.
+        advance: Callback for progress; it receives the number of newly decoded rows.
 
     Returns:
-        The hypotheses of every row, empty (score nan) for a row without any source and for one that `refusal` refuses;
-        those of masked rows are masked. And counts: `silent`, rows without any source, `refused`, and
-        `truncated.<source>`, rows in which the source was cut.
+        The hypotheses of every row, and counts. Hypotheses are empty (score nan) for rows without any source and for
+        rows that `refusal` refuses; hypotheses of masked rows still contain mask tokens. The counts are `silent` (rows
+        without any source), `refused` (refused rows) and `truncated.<source>` (rows whose source was truncated).
     """
     collate = DataCollatorForMultiSource(processor)
     window = [{name: row.get(name) for name in processor.source_names} for row in rows]
@@ -318,7 +322,7 @@ def decode_window(
     counts: Counter[str] = Counter(cut)
     counts.update(silent=len(window) - len(present), refused=len(present) - len(spoken))
     lengths = dict(zip(spoken, longest(encoded), strict=True))
-    spoken.sort(key=lambda i: -lengths[i])  # the longest first: memory fails early
+    spoken.sort(key=lambda i: -lengths[i])  # longest first, so that an out-of-memory error occurs at the start
     nothing = Hypothesis("", float("nan") if search.n_best else None)
     results = [[nothing] * max(1, search.n_best) for _ in window]
     advance(len(window) - len(spoken))
@@ -336,15 +340,16 @@ def decode_window(
 def restore_window(
     results: Sequence[Sequence[Hypothesis]], rows: Sequence[Row], counts: Counter[str]
 ) -> list[list[Hypothesis]]:
-    """Put the placeholders of masked rows into their hypotheses, each of which becomes one line.
+    """Restore the placeholders in the hypotheses of masked rows, and turn each hypothesis into a single line.
 
     Args:
         results: The hypotheses of each row, as [`decode_window`] returns them.
         rows: The rows.
-        counts: Where `broken` counts rows whose best hypothesis has not its placeholders; such a hypothesis is empty.
+        counts: Counter whose `broken` is increased for each row whose best hypothesis lacks a placeholder. Hypotheses
+            that lack a placeholder become empty.
 
     Returns:
-        The hypotheses. Those of rows that are not masked are as they were.
+        The hypotheses; rows that are not masked keep theirs unchanged.
     """
     restored = []
     for row, hypotheses in zip(rows, results, strict=True):
@@ -361,7 +366,7 @@ def restore_window(
 
 
 def _restored(text: str, table: PlaceholderTable) -> str | None:
-    """The text with its placeholders; None if it has not all of them."""
+    """Return the text with its placeholders restored; None if one is missing."""
     try:
         return restore_masked(text, table)
     except ValueError:
@@ -380,8 +385,8 @@ def decode_windows(
 ) -> Iterator[list[list[Hypothesis]]]:
     """Decode `rows[done:]` with a progress bar; yield the hypotheses of one window of rows after the other, in order.
 
-    Inside a window, sentences of like length share a batch. A row without any source, or one that cannot be masked,
-    gets empty hypotheses (score nan). Hypotheses of masked rows have the placeholders of their sources.
+    Within a window, sentences of similar length share a batch. Rows without any source, and rows that cannot be masked,
+    get empty hypotheses (score nan). Hypotheses of masked rows contain the placeholders of their sources.
     """
     counts: Counter[str] = Counter()
     with tqdm(total=len(rows), initial=done, desc=title, unit="sent", dynamic_ncols=True) as bar:
@@ -396,7 +401,7 @@ def decode_windows(
 
 
 def report_counts(counts: Mapping[str, int], sources: Sequence[str], max_length: int | None, title: str) -> None:
-    """Log what [`decode_window`] and [`restore_window`] have counted, as warnings; nothing if all went well."""
+    """Log a warning for each nonzero count of [`decode_window`] and [`restore_window`]."""
     cut_rows = {name: count for name in sources if (count := counts.get(f"truncated.{name}", 0))}
     if cut_rows:
         listed = ", ".join(f"{name} in {count} rows" for name, count in cut_rows.items())
@@ -412,17 +417,17 @@ def report_counts(counts: Mapping[str, int], sources: Sequence[str], max_length:
 
 
 def longest(examples: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The longest text source of every example, in tokens; 0 where there is none."""
+    """Return the length in tokens of the longest text source of every example; 0 without any text source."""
     if isinstance(examples, MixedExamples):
         return [max(lengths, default=0) for lengths in examples.text_lengths]
     return [max(len(row or ()) for row in example.values()) for example in examples]
 
 
 def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], search: Search) -> JsonObject:
-    """Everything that decides the hypotheses: search, rows and weights. Not the batch size, which may change."""
+    """Return everything that determines the hypotheses: search, rows and weights, but not the batch size."""
     names = list(processor.source_names)
     values = [[None if is_absent(row.get(name)) else row[name] for name in names] for row in rows]
-    text = json.dumps(values, default=digest)  # of pictures in files: the paths
+    text = json.dumps(values, default=digest)  # pictures in files are represented by their paths
     if any(TABLE in row for row in rows):
         text += json.dumps([asdict(row[TABLE]) for row in rows])
     settings = search.settings()
@@ -439,7 +444,7 @@ def fingerprint(model: Model, processor: MultiSourceProcessor, rows: Sequence[Ro
 
 
 def digest_weights(model: Model) -> str:
-    """A digest of all weights of a model, with their names."""
+    """Return the SHA-256 of the names and values of all weights of a model."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode())
@@ -448,7 +453,7 @@ def digest_weights(model: Model) -> str:
 
 
 def format_lines(index: int, hypotheses: Sequence[Hypothesis]) -> str:
-    """One line a hypothesis: the text, or, with scores, row index, score and text between tabs."""
+    """Format one line per hypothesis: the text, or row index, score and text separated by tabs."""
     return "".join(f"{text}\n" if score is None else f"{index}\t{score:.6f}\t{text}\n" for text, score, _ in hypotheses)
 
 
@@ -460,13 +465,13 @@ def _parse(line: str, scored: bool) -> Hypothesis:
 
 
 def check_output(path: Path) -> None:
-    """Check that a file can be written, or continued; make nothing.
+    """Check that a file can be written or continued, without creating anything.
 
     Args:
         path: The file.
 
     Raises:
-        OSError: If it is a folder, or its folder cannot be made or written to.
+        OSError: If the path is a folder, or its parent folder cannot be created or written to.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file")
@@ -474,10 +479,13 @@ def check_output(path: Path) -> None:
 
 
 def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: int) -> tuple[int, float]:
-    """Return complete rows and seconds so far; drop a torn end. Write the settings of a new file beside it."""
+    """Return the number of complete rows and the seconds so far.
+
+    An incomplete last row is cut off. For a new file, the settings are written beside it.
+    """
     check_output(out_path)
     content = out_path.read_bytes() if out_path.exists() else b""
-    lines = content.split(b"\n")[:-1]  # what follows the last line end is torn
+    lines = content.split(b"\n")[:-1]  # text after the last line end is an incomplete line
     if content and not sidecar.exists():
         raise FileExistsError(
             f"{out_path} exists, but {sidecar.name} is missing, so it cannot be continued: give another --out"
@@ -493,7 +501,7 @@ def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: 
             f"settings, give another --out, or delete it and {sidecar.name}"
         )
     rows = 0 if changed else len(lines) // lines_per_row
-    if rows == 0:  # a new file, or one in which no row is complete: its settings do not matter
+    if rows == 0:  # no row is complete, so earlier settings do not matter
         out_path.parent.mkdir(parents=True, exist_ok=True)
         write_json(sidecar, {"settings": settings, "lines_per_row": lines_per_row, "seconds": 0.0})
     if content:
@@ -504,21 +512,21 @@ def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: 
 def write_windows(
     out_path: Path, settings: JsonObject, rows: int, lines_per_row: int, windows: Callable[[int], Iterator[list[str]]]
 ) -> tuple[list[str], float]:
-    """Write the lines of rows as they are made; called again after an interruption, go on with the first missing row.
+    """Write the lines of rows as they are produced; a later call continues at the first missing row.
 
     Args:
-        out_path: The file. `<out_path>.json` beside it holds the settings it was begun with.
-        settings: Everything that decides the lines.
+        out_path: The file. `<out_path>.json` beside it holds the settings with which it was begun.
+        settings: Everything that determines the lines.
         rows: Number of rows.
-        lines_per_row: Lines of each row.
-        windows: Takes the number of rows that are there, and makes the lines of the others: of one window of rows
-            after the other, each row's with their line ends.
+        lines_per_row: Number of lines per row.
+        windows: Generator function. It takes the number of rows that are already written and yields the lines of the
+            remaining rows window by window: one text per row, line ends included.
 
     Returns:
-        All lines of the file, those of earlier starts included, and the seconds over all starts.
+        All lines of the file, including those of earlier starts, and the seconds over all starts.
 
     Raises:
-        FileExistsError: If the file is there but was not written by this function.
+        FileExistsError: If the file exists but was not written by this function.
         ValueError: If it was begun with other settings; the message says which.
     """
     sidecar = out_path.with_name(out_path.name + ".json")
@@ -543,25 +551,26 @@ def decode(
     batch_size: int = 64,
     title: str = "decoding",
 ) -> Decoded:
-    """Decode rows into a text file; called again after an interruption, go on with the first row that is not there.
+    """Decode rows into a text file; a later call continues at the first missing row.
 
-    The file holds one line a row, or with `search.n_best` = K, K lines a row: row index (from 0), score, text, between
-    tabs. `<out_path>.json` beside it holds the settings it was begun with.
+    The file holds one line per row. With `search.n_best` = K, it holds K lines per row: row index (from 0), score and
+    text, separated by tabs. `<out_path>.json` beside it holds the settings with which it was begun.
 
     Args:
-        model: Has `generate`, `state_dict`, `device`.
-        processor: Has `source_names`, `__call__`, `batch_decode`.
-        rows: One dict a sentence, source name -> text or what `media` says; None, "" or left out = absent.
-        out_path: The file to write or to go on with.
+        model: Model with `generate`, `state_dict` and `device`.
+        processor: Processor with `source_names`, `__call__` and `batch_decode`.
+        rows: One dict per sentence that maps each source name to a text or a medium (see `media`). A source is absent
+            if it is None, "" or left out.
+        out_path: The file to write or to continue.
         search: The search and its limits.
-        batch_size: Sentences a batch; may change between starts.
-        title: Stands before the progress bar and warnings.
+        batch_size: Number of sentences per batch; may change between starts.
+        title: Prefix of the progress bar and of warnings.
 
     Returns:
-        All hypotheses of the file, those of earlier starts included.
+        All hypotheses of the file, including those of earlier starts.
 
     Raises:
-        FileExistsError: If the file is there but was not written by this function.
+        FileExistsError: If the file exists but was not written by this function.
         ValueError: If it was begun with other settings, rows or weights; the message says which.
     """
     lines_per_row = max(1, search.n_best)

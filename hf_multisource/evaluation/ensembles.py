@@ -1,4 +1,4 @@
-"""Load the models that a command decodes with: one, or several of one experiment that decode together."""
+"""Load the model of a command, or an ensemble of several models that decode together."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def load_members(
     device: str | None = None,
     optimize: str | None = None,
 ) -> Model:
-    """Load a model, or an ensemble, ready to decode.
+    """Load a model or an ensemble of models for decoding.
 
     Args:
         run: Run folder, model folder or Hub id of the first member, which has encoded the data.
         ensemble: Further members.
         processor: The processor of the first member.
-        device: As [`load_weights`].
-        optimize: As [`load_weights`].
+        device: See [`load_weights`].
+        optimize: See [`load_weights`].
 
     Returns:
-        The model; with further members a [`MultiSourceEnsemble`].
+        The model; a [`MultiSourceEnsemble`] if there are further members.
 
     Raises:
-        ValueError: If a member cannot be loaded, or does not encode texts as the first one does; the message names it.
+        ValueError: If a member cannot be loaded, or does not encode texts like the first one; the message names the
+            member.
     """
     for name in ensemble:
         check_member(run, processor, name)
@@ -46,19 +47,19 @@ def load_members(
 
 
 def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None:
-    """Check that a member reads and writes what the processor of the first member makes.
+    """Check that a further member of an ensemble encodes sources and target like the first one.
 
     Args:
-        run: The first member.
-        processor: Its processor.
-        member: The other member.
+        run: Name of the first member.
+        processor: Processor of the first member.
+        member: Name of the further member.
 
     Raises:
-        ValueError: If the other one has another tokenizer of the target, another source, or another tokenizer,
-            preprocessing, kind or null token of a source, or joins its sources otherwise; the message names both
-            members, and the source or the key of the recipe.
+        ValueError: If the further member has a source that the first one lacks, differs in a tokenizer, in the
+            preprocessing or kind of a source or in the null token, or joins its sources differently. The message names
+            both members, and the source or the key of the recipe.
     """
-    load_config(member)  # whose error says what a member is
+    load_config(member)  # raises an error if `member` is not a model of this package
     own = load_processor(member)
     for name in own.source_names:
         if name not in processor.source_names:
@@ -79,7 +80,7 @@ def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None
 
 
 def _form_of_rows(model: str) -> dict[str, Any]:
-    """What the recipe of a run says about how rows become inputs of the model; nothing for a model without recipe."""
+    """Return the recipe's settings that decide how rows become model inputs; empty without a recipe."""
     recipe = Path(model) / "recipe.yaml"
     if not recipe.exists():
         return {}

@@ -1,8 +1,8 @@
-"""Run an experiment: train and score the cells of its table, and write its rows and its page after each of them.
+"""Run an experiment: train and score the cells of its table, and update its rows and page after each cell.
 
-A cell is one seed of one row. The first seed of every row comes before the second seed of any. Several processes may
-work on the same folder: each cell is locked while it is in work, and the operating system releases the lock when the
-process ends in any way. What was interrupted is resumed. RUNS/<experiment> holds
+A cell is one seed of one row. The first seeds of all rows are run before any second seed. Several processes may work on
+the same folder: a process locks each cell that it runs, and the operating system releases the lock when the process
+ends for any reason. Interrupted cells are resumed. RUNS/<experiment> holds
 
     <row>/seed-<n>             a run folder, with `cell.json` when the cell is done
     <row>-<source>/seed-<n>    the same for rows of the kind `best_source`
@@ -11,11 +11,11 @@ process ends in any way. What was interrupted is resumed. RUNS/<experiment> hold
     data.json                  fingerprints of the data with which the runs began
     locks/                     the locks
 
-and RESULTS/<experiment>/cells what `kept_cells` keeps of every finished cell. Cells whose folder is missing are
-restored from there, so that an experiment can go on where its runs are not.
+RESULTS/<experiment>/cells holds an archive of every finished cell (see `kept_cells`). Cells whose folder is missing are
+restored from these archives, so that an experiment can continue on another machine.
 
-A row of the kind `best_source` is trained on every source with one seed. The source that is best on the dev split is
-then trained with the other seeds, too.
+A row of the kind `best_source` is trained on every source with one seed. The source with the best score on the dev
+split is then trained with the remaining seeds.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ from hf_multisource.recipes.seeds import seed_folder, seed_folders
 from hf_multisource.recipes.training import train
 from hf_multisource.recipes.widths import match_parameters
 
-DATA = "data.json"  # in the folder of the experiment's runs
-DONE = "cell.json"  # in the folder of a cell that is done: how it was scored
-WORDS = "words.json"  # in the folder of a cell of the row `analysed`: what `measure_words` gave
-ONCE = "once"  # folder of the only cell of a row that needs no model
-INITIAL = ("model.init_from",)  # key of a recipe whose value is a folder: `settings` has the name of the row
+DATA = "data.json"  # fingerprints of the data, in the folder of the experiment's runs
+DONE = "cell.json"  # settings of the scores, in the folder of a finished cell; marks the cell as finished
+WORDS = "words.json"  # output of `measure_words`, in the folder of a cell of the row `analysed`
+ONCE = "once"  # folder name of the single cell of a row that needs no model
+# Keys that `is_finished` does not compare: the value is the folder of another row's run, and `settings` compares that
+# row's name instead
+INITIAL = ("model.init_from",)
 WEIGHTS = "model.safetensors"
-CELLS = "cells"  # in the folder of the rows: archives of the cells that are done
+CELLS = "cells"  # folder of the archives of finished cells, in the folder of the rows
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,13 @@ class Cell:
 
     Args:
         row: The row.
-        seed: The seed; of an ensemble of several seeds, the first of them; of a row that needs no model, the
-            experiment's first.
-        folder: Its folder.
+        seed: The seed. An ensemble of several seeds has the first of them; a row that needs no model has the first seed
+            of the experiment.
+        folder: Folder of the cell.
         source: The only source of the model; None: all.
-        of: Folders of the runs that write the hypotheses, if they are not its own.
-        reverse: Folder of the run that chooses among them.
-        begins: Folder of the run from whose weights its training starts.
+        of: Folders of the runs that write the hypotheses; empty if the cell itself is such a run.
+        reverse: Folder of the reverse run that reranks these hypotheses; None: no reranking.
+        begins: Folder of the run whose weights initialize the training; None: random weights.
     """
 
     row: ExperimentRow
@@ -85,17 +87,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Folders of row and seed, such as "single-italian/seed-1"."""
+        """Name of the cell: the folder names of row and seed, such as "single-italian/seed-1"."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     @property
     def needs(self) -> tuple[Path, ...]:
-        """Folders of the cells that must be done before."""
+        """Folders of the cells that must be finished before this cell is run."""
         return (*self.of, *(folder for folder in (self.reverse, self.begins) if folder))
 
     @property
     def is_trained(self) -> bool:
-        """Whether its folder is that of a training."""
+        """Whether the cell is trained, rather than made from other runs."""
         return self.row.kind in ("train", "best_source") and not self.of
 
 
@@ -107,7 +109,7 @@ class Choice:
         source: The source.
         seed: The seed with which all sources were trained.
         metric: The metric of the dev split.
-        scores: By source, the score on all lines of the dev split.
+        scores: Score of each source on all lines of the dev split, by source.
     """
 
     source: str
@@ -127,11 +129,11 @@ def cells_of(
     Args:
         experiment: The experiment.
         root: Folder of its runs.
-        choices: By name of the rows of the kind `best_source` whose source is known: how it was chosen.
-        sources: Sources on each of which a row of the kind `best_source` is trained; None: all.
+        choices: The choice of the source for rows of the kind `best_source`, by name of the row, as far as it is known.
+        sources: Candidate sources of rows of the kind `best_source`; None: all.
 
     Returns:
-        The cells; an ensemble of the seeds of one row needs two seeds or more.
+        The cells. An ensemble of the seeds of one row has a cell only if there are two seeds or more.
     """
     cells = []
     rows = {name: row for name, row in experiment.rows.items() if name in (experiment.chosen or experiment.rows)}
@@ -150,7 +152,7 @@ def cells_of(
                     cells.append(Cell(row, seed, seed_folder(root / f"{name}-{choice.source}", seed), choice.source))
                 elif seed == first:
                     cells += candidates
-                else:  # of a source that is not chosen yet
+                else:  # the source has not been chosen yet
                     cells.append(Cell(row, seed, own, of=tuple(cell.folder for cell in candidates)))
             elif row.made_of and not row.is_pooled:
                 cells.append(_reading_cell(row, root, [seed], own))
@@ -164,7 +166,7 @@ def cells_of(
 
 
 def _reading_cell(row: ExperimentRow, root: Path, seeds: Sequence[int], folder: Path) -> Cell:
-    """The cell of a row that reads these seeds of other rows, and the first of these seeds of its reverse row."""
+    """Return the cell of a row that reads other rows with these seeds, and its reverse row with the first of them."""
     of = tuple(seed_folder(root / name, seed) for name in row.members for seed in seeds)
     reverse = seed_folder(root / row.settings["reverse"], seeds[0]) if "reverse" in row.settings else None
     return Cell(row, seeds[0], folder, of=of, reverse=reverse)
@@ -172,13 +174,13 @@ def _reading_cell(row: ExperimentRow, root: Path, seeds: Sequence[int], folder: 
 
 @dataclass
 class Run:
-    """An experiment that is being run.
+    """Execution of an experiment.
 
     Args:
         experiment: The experiment.
         runs: Folder of the runs of all experiments.
         results: Folder of the tables of all experiments.
-        say: Receives a line about each step.
+        say: Function that prints a line about each step.
     """
 
     experiment: Experiment
@@ -204,12 +206,13 @@ class Run:
         """Return the state of every cell.
 
         Returns:
-            By name: done, in work, waiting for other cells, trained (also with another recipe), begun, or not begun.
+            State by name of the cell: done, in work, kept in an archive, waiting for other cells, trained, trained with
+            another recipe, begun, or not begun.
         """
         return {cell.name: self.state(cell) for cell in self.find_done()}
 
     def find_done(self) -> list[Cell]:
-        """Look up which cells are done, and return all cells."""
+        """Update the set of finished cells and the chosen sources, and return all cells."""
         for row in self.experiment.rows.values():
             if row.kind == "best_source":
                 self.choice_of(row)
@@ -219,26 +222,26 @@ class Run:
         return cells
 
     def plain_recipe(self) -> Recipe:
-        """Return the recipe of the experiment, with what it changes in all rows."""
+        """Return the recipe of the experiment with the changes that apply to all rows."""
         known = self.experiment
         data = {"path": known.path, "sources": known.sources, "target": known.target}
         return load_recipe(known.recipe, {**data, **known.train})
 
     def fingerprints(self) -> JsonObject:
-        """Return the fingerprint of each split, by role."""
+        """Return the data fingerprint of each split, by role ("train", "dev", "test")."""
         forms = self.plain_recipe().forms()
         return {role: data_fingerprint(split.rows, forms) for role, split in self.splits().items()}
 
     def splits(self) -> dict[str, Split]:
-        """Read the three splits of the data, once.
+        """Read the three splits of the data; later calls return the same splits.
 
         Returns:
-            By role, "train", "dev" and "test": the split.
+            The splits by role: "train", "dev" and "test".
 
         Raises:
             ValueError: If the names of the columns or the files are wrong, or the recipe reads catalogues; the message
                 names them.
-            FileNotFoundError: If a split or the data are not there; the message says what was looked for.
+            FileNotFoundError: If a split or the data do not exist; the message names the missing file or dataset.
         """
         if not self._splits:
             recipe = self.plain_recipe()
@@ -262,11 +265,11 @@ class Run:
         return replace(split, rows=[split.rows[i] for i in chosen], kept=[split.kept[i] for i in chosen])
 
     def check_data(self) -> None:
-        """Check, before anything is trained, that the data can be read and are those with which the runs began.
+        """Check before any training that the data can be read and have not changed since the runs began.
 
         Raises:
-            ValueError: If the runs began with other data; the message names the folder. Other errors are those of
-                `splits`.
+            ValueError: If the runs began with other data; the message names the folder. Errors of `splits` are raised,
+                too.
         """
         now, path = self.fingerprints(), self.root / DATA
         for row in self.chosen_rows():
@@ -288,7 +291,7 @@ class Run:
             )
 
     def record_data(self) -> None:
-        """Record the data with which the runs begin."""
+        """Write the fingerprints of the data to `DATA` unless the file exists."""
         if not (path := self.root / DATA).exists():
             self.root.mkdir(parents=True, exist_ok=True)
             write_json(path, {"path": self.experiment.path, **self.fingerprints()})
@@ -297,7 +300,7 @@ class Run:
         """Return the sources on which a model can be trained and measured alone.
 
         Returns:
-            Those that occur in the training split and in the dev split.
+            The sources that occur in both the training split and the dev split.
         """
         return [
             source
@@ -306,7 +309,7 @@ class Run:
         ]
 
     def state(self, cell: Cell) -> str:
-        """Return the state of a cell, as `states` has it."""
+        """Return the state of a cell, see `states`."""
         if cell.folder in self._done:
             return "done"
         if self.lock_of(cell).exists():
@@ -324,13 +327,13 @@ class Run:
         return "begun" if cell.folder.exists() else "not begun"
 
     def is_done(self, cell: Cell) -> bool:
-        """Return whether a cell was trained and scored with these settings."""
+        """Return whether a cell was trained and scored with the current settings."""
         if cell.folder not in self._done and self.fits(cell, cell.folder):
             self._done.add(cell.folder)
         return cell.folder in self._done
 
     def settings(self, cell: Cell) -> JsonObject:
-        """Return what `DONE` holds: whether and how the cell was scored, and the words that were looked at."""
+        """Return the content of `DONE`: the scoring options of the cell and the words that were analyzed."""
         words = self.experiment.words if cell.row.name == self.experiment.analysed else None
         scored: JsonObject = {"score": self.score_options(cell.row) if cell.row.shown else None}
         if cell.row.kind in (*LOOKED_UP, MEMORY_FIRST):
@@ -351,13 +354,13 @@ class Run:
         return self.experiment.load_recipe(row, cell.folder, cell.seed, cell.source)
 
     def widths(self, row: ExperimentRow) -> dict[str, int]:
-        """Return the widths of a row that must reach the number of parameters of another one.
+        """Return the layer widths with which a row reaches the number of parameters of another row.
 
         Args:
             row: A row.
 
         Returns:
-            What `match_parameters` gives; empty if the row has the widths of the recipe.
+            Output of `match_parameters`; empty if the row has the widths of its recipe.
         """
         if row.parameters_as is None:
             return {}
@@ -376,13 +379,13 @@ class Run:
 
     @contextmanager
     def locked(self, cell: Cell) -> Iterator[bool]:
-        """Lock a cell.
+        """Lock a cell against other processes.
 
         Args:
             cell: The cell.
 
         Yields:
-            Whether this process has the lock; False if another one has it.
+            True if this process holds the lock, False if another process does.
         """
         path = self.lock_of(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -398,10 +401,10 @@ class Run:
             lock.release()
 
     def all_cells(self) -> dict[str, str]:
-        """Run all cells that no other process works on, and write the page.
+        """Run all cells that no other process is running, and write the page.
 
         Returns:
-            By name of the cells that failed: the reason.
+            The reason of each failure, by name of the cell.
         """
         failed: dict[str, str] = {}
         self.check_data()
@@ -414,10 +417,10 @@ class Run:
         self.restore()
         done = [cell for cell in self.find_done() if cell.folder in self._done]
         for cell in done:
-            if not self.archive_of(cell).exists():  # it was removed, or another --results was given before
+            if not self.archive_of(cell).exists():  # the archive was removed, or earlier runs had another --results
                 self.keep(cell)
         for row in {cell.row.name: cell.row for cell in done}.values():
-            if row.shown and not (self.table / f"{row.name}.json").exists():  # it was removed
+            if row.shown and not (self.table / f"{row.name}.json").exists():  # the file of the row was removed
                 self.write_row(row)
         while self.next_cell(failed):
             pass
@@ -428,11 +431,11 @@ class Run:
         return failed
 
     def archive_of(self, cell: Cell) -> Path:
-        """Return the file in which a finished cell is kept."""
+        """Return the path of the archive of a finished cell."""
         return self.table / CELLS / f"{cell.folder.parent.name}.{cell.folder.name}.zip"
 
     def keep(self, cell: Cell) -> None:
-        """Keep a finished cell beside the rows.
+        """Write the archive of a finished cell into the folder of the rows.
 
         Args:
             cell: The cell.
@@ -441,9 +444,9 @@ class Run:
         write_json(self.table / CELLS / DATA, self.fingerprints())
 
     def restore(self) -> None:
-        """Restore all cells that are kept beside the rows, and whose folders are missing.
+        """Restore the archived cells whose folders are missing.
 
-        Cells of other settings or other data are left out, with a note.
+        Cells with other settings or other data are skipped, and a note is printed.
         """
         kept = self.table / CELLS
         archives = sorted(kept.glob("*.zip"))
@@ -463,7 +466,7 @@ class Run:
                         self.say(f"{archive}: {'restored' if restored else 'not used, the settings are other ones'}")
 
     def cell_at(self, folder: Path) -> Cell | None:
-        """Return the cell that belongs into a folder; None if the experiment has no row for it."""
+        """Return the cell whose folder this is; None if the experiment has no such row."""
         name, last = folder.parent.name, folder.name
         numbers = [int(number) for number in last.split("-")[1:]]
         for row in self.experiment.rows.values():
@@ -481,34 +484,35 @@ class Run:
         return None
 
     def fits(self, cell: Cell, folder: Path) -> bool:
-        """Return whether a folder holds what a finished cell has in its own folder."""
+        """Return whether a folder holds a finished cell with the current settings of this cell."""
         if not (folder / DONE).exists() or read_result(folder / DONE) != self.settings(cell):
             return False
         return not cell.is_trained or is_finished(folder, self.recipe(cell)[0], INITIAL)
 
     def chosen_rows(self) -> list[ExperimentRow]:
-        """Return the rows that are to be run."""
+        """Return the rows that were selected to be run."""
         names = self.experiment.chosen or self.experiment.rows
         return [row for name, row in self.experiment.rows.items() if name in names]
 
     def next_cell(self, failed: dict[str, str]) -> bool:
-        """Run the first cell that can be run.
+        """Run the first cell that is not finished, not locked and not waiting for other cells.
 
         Args:
-            failed: By name of the cells that are to be left out: the reason. If this cell fails, it is added.
+            failed: Reasons of earlier failures, by name of the cell. These cells are skipped; if the cell fails, it is
+                added.
 
         Returns:
-            Whether there was such a cell.
+            True if a cell was run.
         """
         for cell in self.find_done():
             if cell.name in failed or cell.folder in self._done or not self._done.issuperset(cell.needs):
                 continue
             with self.locked(cell) as free:
-                if not free or self.is_done(cell):  # another process may have done it since
+                if not free or self.is_done(cell):  # another process may have finished the cell meanwhile
                     continue
                 try:
                     self.one_cell(cell)
-                except Exception as error:  # whatever it is, the other cells go on
+                except Exception as error:  # an error of any kind must not stop the other cells
                     failed[cell.name] = " ".join(str(error).split()) or type(error).__name__
                     self.say(f"{cell.name} failed: {failed[cell.name]}")
                     if not isinstance(error, ValueError | OSError):
@@ -520,7 +524,7 @@ class Run:
         """Train and score one cell, and write its row and the page.
 
         Args:
-            cell: The cell, locked.
+            cell: The cell, which this process has locked.
         """
         self.say(cell.name)
         looked_up = cell.row.kind in (*LOOKED_UP, MEMORY_FIRST)
@@ -550,7 +554,7 @@ class Run:
             self.write_row(cell.row)
 
     def score(self, cell: Cell) -> None:
-        """Score a cell.
+        """Decode and score a cell with its model or models.
 
         Args:
             cell: The cell.
@@ -558,7 +562,7 @@ class Run:
         options = self.score_options(cell.row)
         run, out = cell.folder, None
         if cell.source or self.experiment.sources_of(cell.row) != self.experiment.sources:
-            options["sources"] = self.experiment.sources  # on the lines on which the other rows are scored
+            options["sources"] = self.experiment.sources  # score the same lines as the other rows
         if cell.of:
             run, out = cell.of[0], cell.folder / ("reranking" if cell.reverse else "scores")
             options["ensemble"] = [str(folder) for folder in cell.of[1:]]
@@ -573,7 +577,7 @@ class Run:
             self.write_made_of(cell)
 
     def write_made_of(self, cell: Cell) -> None:
-        """Write which runs a cell is made of."""
+        """Write the file `MADE_OF`, which lists the runs that a cell is made of."""
         paths = {
             key: [f"../../{folder.relative_to(self.root).as_posix()}" for folder in folders]
             for key, folders in (("of", cell.of), ("with", (cell.reverse,) if cell.reverse else ()))
@@ -581,7 +585,7 @@ class Run:
         write_json(cell.folder / MADE_OF, paths)
 
     def look_up(self, cell: Cell) -> None:
-        """Score a cell whose hypotheses are copies of a source, or answers of a translation memory.
+        """Score a cell whose hypotheses are copies of a source or answers of a translation memory.
 
         Args:
             cell: The cell.
@@ -608,11 +612,11 @@ class Run:
         self.write_made_of(cell)
 
     def keep_reranked(self, report: JsonObject, folder: Path, out: Path) -> None:
-        """Write scores in which the reranked hypotheses are those of condition `all`.
+        """Write a copy of the scores in which the reranked hypotheses take the place of condition `all`.
 
         Args:
-            report: What `score` returned.
-            folder: Folder of its scores.
+            report: Return value of `score`.
+            folder: Folder of the scores of the report.
             out: Folder to write to.
         """
         split, sources, target = (report[key] for key in ("split", "sources", "target"))
@@ -631,15 +635,15 @@ class Run:
         write_json(out / f"{split}.json", {**report, **whole, "conditions": {"all": entry}, "presence": presence})
 
     def write_experiment(self) -> None:
-        """Write what the page says about the experiment itself."""
+        """Write the description of the experiment, from which the page is made."""
         self.table.mkdir(parents=True, exist_ok=True)
         write_text(self.table / EXPERIMENT, describe_experiment(self.experiment))
 
     def write_row(self, row: ExperimentRow) -> None:
-        """Write a row from the seeds that are done, and the page.
+        """Write a row from its finished seeds, and update the page.
 
         Args:
-            row: The row. Rows that are compared with it are compared anew.
+            row: The row. Comparisons of other rows with this row are updated, too.
         """
         with FileLock(self.root / "locks" / "results.lock"):
             folder = self.folder_of(row)
@@ -658,24 +662,24 @@ class Run:
             for path in sorted(self.table.glob("*.json")):
                 other = read_result(path)
                 if (one := self.experiment.rows.get(other["name"])) and self.experiment.reference_of(one) == row.name:
-                    own = self.folder_of(one)  # a row whose runs are gone cannot be compared with the new ones
+                    own = self.folder_of(one)  # without its runs, the other row cannot be compared again
                     scored = own is not None and _is_scored(own)
                     compared = self.comparison(own, other, row.name) if own is not None and scored else None
                     write_json(path, {**other, "baseline": compared})
             write_page(self.experiment.name, self.results)
 
     def write_page(self) -> None:
-        """Write the page of the experiment from its rows and notes, if there is a row."""
+        """Write the page of the experiment from its rows and notes, if any row is finished."""
         with FileLock(self.root / "locks" / "results.lock"):
             if any(row.shown and (self.table / f"{name}.json").exists() for name, row in self.experiment.rows.items()):
                 write_page(self.experiment.name, self.results)
 
     def unknown(self, folder: Path, split: str) -> JsonObject:
-        """Return the symbols of the test split that the models of a row do not know, by name of the column."""
+        """Return the symbols of the test split that are unknown to the models of a row, by name of the column."""
         return dict(read_result(runs_of(folder)[0] / "scores" / f"{split}.json").get("unknown", {}))
 
     def analyse(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
-        """Measure what the page shows of the row `analysed` alone."""
+        """Compute the analyses that the page shows only for the row `analysed`."""
         known, split = self.experiment, row["split"]
         rows = read_split(known.path, split, known.sources, known.target, limit=known.score.get("limit")).rows
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources][:2]
@@ -687,7 +691,7 @@ class Run:
         return {**measured, **({"words": mean_words(words)} if words else {})}
 
     def comparison(self, folder: Path, row: Mapping[str, Any], reference: str | None) -> JsonObject | None:
-        """Compare a row with another one, by its name; None if that was not scored."""
+        """Compare a row with the row named `reference`; None if that row was not scored."""
         other = self.folder_of(self.experiment.rows[reference]) if reference else None
         if other is None or not _is_scored(other):
             return None
@@ -695,13 +699,17 @@ class Run:
         return {**compare(folder, other, row["split"], metrics=metrics), "run": reference}
 
     def folder_of(self, row: ExperimentRow | None) -> Path | None:
-        """Return the folder of a row: of the best source, of the ensemble of most seeds, of the only cell, or its own.
+        """Return the folder from which a row is written.
+
+        For the kind `best_source` it is the folder of the chosen source, for an ensemble of seeds the scored folder
+        with the most seeds, for a row without a model the folder of its single cell, and otherwise the folder of the
+        row.
 
         Args:
-            row: The row; None: it is not in this experiment.
+            row: The row; None: the experiment has no such row.
 
         Returns:
-            The folder; None if there is none yet.
+            The folder; None if it does not exist yet.
         """
         if row is None:
             return None
@@ -716,13 +724,13 @@ class Run:
         return self.root / row.name
 
     def choice_of(self, row: ExperimentRow) -> Choice | None:
-        """Return the source with the best score on the dev split, with the lowest seed that all sources have.
+        """Choose the source with the best score on the dev split, for the lowest seed that is finished for all sources.
 
         Args:
             row: A row of the kind `best_source`.
 
         Returns:
-            The choice; None if no seed of all sources is done.
+            The choice; None if no seed is finished for all sources.
         """
         if row.name not in self._choices:
             folders = {source: self.root / f"{row.name}-{source}" for source in self.single_sources()}
@@ -740,14 +748,15 @@ class Run:
         return self._choices.get(row.name)
 
     def dev_score(self, run: Path, source: str) -> tuple[str, float]:
-        """Return the score of a single-source run on all lines of the dev split that have any source.
+        """Return the score of a single-source run on all lines of the dev split that have at least one source.
 
-        During training, only lines that have its source are scored. Here, the others have empty hypotheses, as on the
-        test split. For metrics that are means over sentences the result is exact.
+        During training, only the lines that have the source of the run are scored. This method also counts the
+        remaining lines, with empty hypotheses, as on the test split. The result is exact for metrics that are means
+        over sentences.
 
         Args:
             run: Run folder.
-            source: Its source.
+            source: Source of the run.
 
         Returns:
             Name of the metric, and the score.
@@ -768,12 +777,12 @@ class Run:
 
 
 def _is_scored(folder: Path) -> bool:
-    """Whether a folder of seeds, or of scores that several runs have made together, holds any scores."""
+    """Return whether a run folder, or any run in a folder of seeds, has scores."""
     return any(scored_splits(one) for one in (folder, *seed_folders(folder)))
 
 
 def _option(key: str, value: Any) -> list[str]:
-    """An option of `hf-multisource score` as words."""
+    """Return an option of `hf-multisource score` as command-line arguments."""
     if isinstance(value, bool):
         return [f"--{key}"] if value else []
     return [f"--{key}", *map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]

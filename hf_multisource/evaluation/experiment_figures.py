@@ -1,6 +1,6 @@
-"""The figures of the page of an experiment: scores by number of sources present, and what sources give to words.
+"""Draw the figures of an experiment's page: scores by number of present sources, and effect of sources on words.
 
-They are drawn from the JSON files of the rows. Needs matplotlib (the extra `plots`).
+The figures are drawn from the JSON files of the rows. Requires matplotlib (the extra `plots`).
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from hf_multisource.metrics.table import METRICS, Metric, metrics_of
 
 logger = logging.getLogger(__name__)
 
-WORDS = "words.png"  # in the folder of the experiment's rows
-WIDTH = 7.0  # inches, of both figures: where they are shown 700 pixels wide, letters of 9 points are 12 pixels high
+WORDS = "words.png"  # file name of the figure of words, in the folder of the experiment's rows
+WIDTH = 7.0  # width of both figures in inches: displayed 700 pixels wide, 9-point text is 12 pixels high
 SIZE = 9  # points
 DPI = 200
-# Okabe & Ito 2008, distinct to readers with any colour vision: blue, vermilion, green; and grey for published figures.
+# Color, marker and line style of each kind of row. The colors blue, vermilion and green of Okabe & Ito 2008 are
+# distinct for readers with any color vision; published figures are gray.
 STYLES = {
     "analysed": ("#0072B2", "o", "-"),
     "baseline": ("#D55E00", "s", "-"),
     "best_source": ("#00795B", "^", "-"),
-    "published": ("#555555", "D", ""),  # no line: figures are known of some numbers alone
+    "published": ("#555555", "D", ""),  # no line: published figures exist only for some numbers of sources
 }
 WORDS_CAPTION = "number: drop of the log-probability of the target without this word (nats)"
-LABEL_WIDTH = 26  # characters, of a line of a label
-LINE_HEIGHT = 0.165  # inches, of a line of a label
-CELL_HEIGHT = 0.42  # inches, of a row of the figure of words
-CELLS_WIDTH = 75  # characters that fit in the cells of a row of the figure of words
-# From vermilion (the source harms) over white to blue (it helps).
+LABEL_WIDTH = 26  # maximum number of characters per line of a label
+LINE_HEIGHT = 0.165  # height of a line of a label, in inches
+CELL_HEIGHT = 0.42  # height of a row of the figure of words, in inches
+CELLS_WIDTH = 75  # number of characters that fit into all cells of one row of the figure of words
+# Color map from vermilion (the source harms) over white to blue (the source helps).
 DIVERGING = ["#D55E00", "#EFA77E", "#FFFFFF", "#8DBFE0", "#0072B2"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the figure of scores.
+    """One line of the figure of scores: a row of the experiment or a published system.
 
     Args:
-        label: What stands beside it.
+        label: Text beside the line.
         style: One of `STYLES`.
-        points: By number of sources present: score and its standard deviation over the seeds.
-        mean: The same for the whole test set, if it is known.
+        points: Score and standard deviation over the seeds, by number of present sources.
+        mean: Score and standard deviation on the whole test set; None if unknown.
     """
 
     label: str
@@ -61,16 +62,17 @@ class Line:
 
 
 def draw_figures(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], results: Path) -> list[str]:
-    """Draw the figures of an experiment for which there are data.
+    """Draw the figures of an experiment for which data exist.
 
     Args:
         name: Name of the experiment.
-        experiment: What the page knows of it (`describe_experiment`).
-        rows: Its rows, as `make_row` gives them.
+        experiment: Description of the experiment, see `describe_experiment`.
+        rows: Rows of the experiment, as `make_row` returns them.
         results: Folder of all tables.
 
     Returns:
-        Those that were drawn, relative to this folder; none if matplotlib is not installed, of which a warning tells.
+        Paths of the figures, relative to the folder of all tables. Without matplotlib, a warning is logged and the list
+        is empty.
     """
     metric = metrics_of(rows[0]["scores"]["all"])[0]
     counts, lines = numbers_of(rows), lines_of(experiment, rows, metric)
@@ -93,13 +95,13 @@ def draw_figures(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonOb
 
 
 def numbers_of(rows: Sequence[JsonObject]) -> dict[int, int]:
-    """Return how many sentences have so many sources, for the numbers that enough sentences have.
+    """Count the sentences by number of present sources, for numbers with enough sentences.
 
     Args:
-        rows: As `draw_figures` has them.
+        rows: See `draw_figures`.
 
     Returns:
-        Number of sources -> number of examples, `LEAST_ROWS` or more, in order.
+        Number of sources -> number of examples, in ascending order; only numbers with at least `LEAST_ROWS` examples.
     """
     found: dict[int, int] = {}
     for row in rows:
@@ -111,12 +113,12 @@ def lines_of(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: 
     """Return the lines of the figure of scores: the row `analysed`, the baseline, best sources, and published figures.
 
     Args:
-        experiment: As `draw_figures` has it.
-        rows: As `draw_figures` has them.
+        experiment: See `draw_figures`.
+        rows: See `draw_figures`.
         metric: The metric.
 
     Returns:
-        The lines; those of rows that are not there yet are left out.
+        The lines, without rows that do not exist yet.
     """
     lines = []
     for row in rows:
@@ -137,29 +139,30 @@ def lines_of(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: 
 
 
 def _point(scores: Mapping[str, Any], metric: str) -> tuple[float, float]:
-    """Score and standard deviation over the seeds; 0 for one seed."""
+    """Return score and standard deviation over the seeds; the deviation is 0 for one seed."""
     return scores[metric]["score"], scores[metric].get("seeds_sd", 0.0)
 
 
 def _number(score: Any) -> float:
-    """The score of a published figure such as "54.6 ± 1.3"."""
+    """Return the score of a published figure such as "54.6 ± 1.3"."""
     return float(str(score).split()[0])
 
 
 def spread(values: Sequence[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
-    """Move labels apart, each as little as its neighbours allow.
+    """Move labels apart so that they do not overlap, each as little as possible.
 
     Args:
-        values: Where the middles of the labels should be, in ascending order.
-        gaps: Smallest distance between each middle and the next one.
-        low: Where the first middle may be at least.
-        high: Where the last middle may be at most, if there is room for all above `low`.
+        values: Preferred centers of the labels, in ascending order.
+        gaps: Minimum distance between each center and the next one.
+        low: Lower bound of the first center.
+        high: Upper bound of the last center, if all labels fit between `low` and `high`.
 
     Returns:
-        Where they are: the closest to the values in the sense of least squares (isotonic regression).
+        The centers, which are closest to the preferred ones in the least-squares sense (isotonic regression).
     """
     offsets = [sum(gaps[:i]) for i in range(len(values))]
-    blocks: list[list[float]] = []  # of labels that touch: where the middles should be, less the gaps below them
+    # Groups of touching labels: preferred centers minus the sum of the gaps below them
+    blocks: list[list[float]] = []
     for value, offset in zip(values, offsets, strict=True):
         blocks.append([value - offset])
         while len(blocks) > 1 and fmean(blocks[-2]) >= fmean(blocks[-1]):
@@ -169,7 +172,7 @@ def spread(values: Sequence[float], gaps: Sequence[float], low: float, high: flo
 
 
 def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metric) -> Any:
-    """Lay out the scores by number of sources present, and those of the whole test set at the side.
+    """Plot the scores by number of present sources, with the scores on the whole test set at the side.
 
     Args:
         lines: The lines.
@@ -184,7 +187,7 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
     beside = sorted(((line.mean[0], line) for line in lines if line.mean), key=lambda item: item[0])
     texts = ["\n".join(wrap(f"{metric.show(mean)} {line.label}", LABEL_WIDTH)) for mean, line in beside]
     heights = [(text.count("\n") + 1.4) * LINE_HEIGHT for text in texts]
-    height = max(sum(heights), 2.8)  # of the axes
+    height = max(sum(heights), 2.8)  # height of the axes, in inches
     figure = Figure(figsize=(WIDTH, height + 1.0), facecolor="white")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2.1])
     figure.subplots_adjust(left=0.07, right=0.99, top=1 - 0.35 / (height + 1), bottom=0.65 / (height + 1), wspace=0.03)
@@ -227,10 +230,10 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
 
 
 def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Any:
-    """Lay out words, one a row, with the drop of the target's log-probability without each source.
+    """Plot words, one per row, with the drop of the target's log-probability when each source is removed.
 
     Args:
-        words: What `measure_words` gave.
+        words: Output of `measure_words`.
         sources: Names of the sources.
 
     Returns:
@@ -248,12 +251,12 @@ def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> A
     figure.text(0.99, 0.1 / (height + 0.7), WORDS_CAPTION, ha="right")
     colours = LinearSegmentedColormap.from_list("drops", DIVERGING)
     panel.pcolormesh(drops, cmap=colours, vmin=-top, vmax=top, edgecolors="white", linewidth=1.5)
-    panel.set_facecolor("#eeeeee")  # of what is absent
+    panel.set_facecolor("#eeeeee")  # background of absent sources
     for row, word in enumerate(words):
         for column, name in enumerate(sources):
             text, drop = word["sources"].get(name), word["drops"].get(name)
             said = "absent" if text is None else _cut(text, CELLS_WIDTH // len(sources))
-            number = "" if drop is None else f"\n{round(drop, 1) + 0.0:+.1f}"  # no "-0.0"
+            number = "" if drop is None else f"\n{round(drop, 1) + 0.0:+.1f}"  # adding 0.0 turns "-0.0" into "+0.0"
             dark = drop is not None and abs(drop) > 0.7 * top
             panel.text(column + 0.5, row + 0.5, said + number, ha="center", va="center", color="w" if dark else "k")
     panel.xaxis.tick_top()
@@ -267,5 +270,5 @@ def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> A
 
 
 def _cut(text: str, width: int) -> str:
-    """A text of at most so many characters."""
+    """Shorten a text to at most `width` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,7 +1,7 @@
-"""The page of an experiment: docs/results/<experiment>.md, made from the folder docs/results/<experiment>.
+"""Render the page of an experiment, docs/results/<experiment>.md, from the folder docs/results/<experiment>.
 
-The folder holds a JSON file for each row, `experiment.yaml`, which says what the rows are, and `notes.md`, if somebody
-has written notes. The first paragraph of the notes opens the page. No figure of a table is typed by hand.
+The folder holds a JSON file for each row, `experiment.yaml` with the description of the rows, and optionally `notes.md`
+with notes. The first paragraph of the notes opens the page. All figures of the tables come from the JSON files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf_multisource.recipes.experiments import LOOKED_UP, Experiment
 from hf_multisource.recipes.reading import read_yaml
 
 EXPERIMENT = "experiment.yaml"
-UNKNOWN = 10  # symbols of a column that are listed
+UNKNOWN = 10  # maximum number of unknown symbols that are listed per column
 QUICK = (
     "**This is a quick run: few rows, one seed, few epochs. Training has not levelled off, so the figures show that "
     "everything works, not how good the rows are.**\n\n"
@@ -41,13 +41,13 @@ QUICK = (
 
 
 def describe_experiment(experiment: Experiment) -> str:
-    """Return what the page needs to know of an experiment.
+    """Describe an experiment in YAML, as the page needs it.
 
     Args:
         experiment: The experiment.
 
     Returns:
-        YAML.
+        The content of `EXPERIMENT`.
     """
     shown = {
         name: {
@@ -93,10 +93,10 @@ def render(
 
     Args:
         name: Name of the experiment.
-        experiment: What `EXPERIMENT` holds.
-        rows: Rows as `make_row` gives them, in order, one or more.
-        notes: What they show, in Markdown; the first paragraph opens the page.
-        figures: Those that were drawn, as `draw_figures` returns them.
+        experiment: Content of `EXPERIMENT`.
+        rows: Rows as `make_row` returns them, in order; at least one.
+        notes: Interpretation of the rows, in Markdown; the first paragraph opens the page.
+        figures: Paths of the figures, as `draw_figures` returns them.
 
     Returns:
         Markdown.
@@ -159,7 +159,7 @@ def render(
 
 
 def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
-    """What the columns of the main table mean."""
+    """Return the text that explains the columns of the main table."""
     head = METRICS[metrics[0]]
     numbers = rows[0].get("presence", {}).get("number", {})
     size = f"{sum(own['n'] for own in numbers.values()):,} examples of the split" if numbers else "the split"
@@ -193,7 +193,7 @@ def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], met
 
 
 def _unknown(rows: Sequence[JsonObject]) -> str:
-    """Symbols that the models do not know, by column, from the row that tells most columns apart."""
+    """Return the unknown symbols by column, in words, from the row that distinguishes the most columns."""
     found: Mapping[str, Mapping[str, int]] = max((row.get("unknown", {}) for row in rows), key=len)
     return "; ".join(
         f"{name}: {', '.join(list(counts)[:UNKNOWN])}"
@@ -203,7 +203,7 @@ def _unknown(rows: Sequence[JsonObject]) -> str:
 
 
 def _choice(choice: Mapping[str, Any]) -> str:
-    """How the source of a row of the kind `best_source` was chosen, in words."""
+    """Return in words how the source of a row of the kind `best_source` was chosen."""
     metric = METRICS[choice["metric"]]
     scores = ", ".join(f"{source} {metric.show(score)}" for source, score in choice["scores"].items())
     return (
@@ -213,7 +213,7 @@ def _choice(choice: Mapping[str, Any]) -> str:
 
 
 def _memory(row: Mapping[str, Any]) -> str:
-    """How many examples the memory answers, in words."""
+    """Return in words how many examples the translation memory answers."""
     found = row["memory"]
     return (
         f"the memory is the training split. It answers {found['answered']:,} of {found['rows']:,} examples, "
@@ -222,12 +222,12 @@ def _memory(row: Mapping[str, Any]) -> str:
 
 
 def _is_looked_up(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Whether a row needs no model."""
+    """Return whether the hypotheses of a row are looked up, without a model."""
     return bool(set(LOOKED_UP) & set(experiment["rows"][row["name"]]))
 
 
 def _training(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """The cells about training; those of a row that needs no model are empty."""
+    """Return the table cells about training; they are empty for a row without a model."""
     if _is_looked_up(experiment, row):
         return [""] * 4
     parameters = f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M"
@@ -235,7 +235,7 @@ def _training(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> list[str
 
 
 def _placeholders(row: Mapping[str, Any]) -> list[str]:
-    """The share of hypotheses with whole placeholders and the number of empty hypotheses, means over the seeds."""
+    """Return the share of hypotheses with intact placeholders and the number of empty ones, averaged over the seeds."""
     if (found := row.get("placeholders")) is None:
         return ["", ""]
     share = f"{100 * found['whole'] / found['written']:.1f} %" if found["written"] else ""
@@ -243,12 +243,12 @@ def _placeholders(row: Mapping[str, Any]) -> list[str]:
 
 
 def _capitalized(label: str) -> str:
-    """The label of a metric at the beginning of a sentence."""
+    """Return the label of a metric, capitalized for the beginning of a sentence."""
     return label[0].upper() + label[1:]
 
 
 def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
-    """Mean and standard deviation over the seeds, of one seed the score alone."""
+    """Format mean and standard deviation over the seeds; for one seed, only the score."""
     if entry is None:
         return ""
     show = METRICS[metric].show
@@ -256,7 +256,7 @@ def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
 
 
 def _levelled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """Of how many seeds the training has levelled off; nothing for an ensemble, which is not trained itself."""
+    """Return in words for how many seeds the training has leveled off; empty for an ensemble, which is not trained."""
     if "ensemble" in experiment["rows"][row["name"]]:
         return ""
     seeds = row.get("runs", [row])
@@ -264,7 +264,7 @@ def _levelled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The number of seeds, each of which has a score; of an ensemble, the number of models in it."""
+    """Return the number of seeds; for an ensemble, also the number of models that decode together."""
     if _is_looked_up(experiment, row):
         return ""
     if "ensemble" in experiment["rows"][row["name"]]:
@@ -274,15 +274,15 @@ def _seeds(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> list[str]:
-    """The sections with the differences to the baseline row, and to other rows with which some are compared.
+    """Render the sections with the differences to the baseline row and to other reference rows.
 
     Args:
-        experiment: What `EXPERIMENT` holds.
+        experiment: Content of `EXPERIMENT`.
         rows: The rows, with labels.
         metric: The metric.
 
     Returns:
-        Markdown of each section; none if no row was compared.
+        Markdown of each section; empty if no row was compared.
     """
     compared: dict[str, list[tuple[str, Mapping[str, float]]]] = {experiment["baseline"]: []}
     for row in rows:
@@ -295,7 +295,7 @@ def differences(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metri
 def _differences(
     experiment: Mapping[str, Any], reference: str, compared: Sequence[tuple[str, Mapping[str, float]]], metric: str
 ) -> str:
-    """The section with the differences to one row."""
+    """Render the section with the differences to one reference row."""
     show, margin = METRICS[metric].show, experiment["margin"]
     lines = [
         [
@@ -328,17 +328,17 @@ randomization. Both tests draw examples, not seeds: they do not say whether othe
 
 
 def _verdict(verdict: str, margin: float) -> str:
-    """What `equivalence` says, in words."""
+    """Return the verdict of `equivalence` in words."""
     return f"level within {margin}" if verdict == "level" else verdict
 
 
 def by_number(rows: Sequence[JsonObject], metric: str, published: Sequence[Mapping[str, Any]]) -> str:
-    """The section with the scores by number of sources present; empty if all sentences have equally many.
+    """Render the scores by number of present sources; empty if all sentences have the same number.
 
     Args:
         rows: The rows, with labels.
         metric: The metric.
-        published: Figures of others; `number` has their scores by number of sources.
+        published: Published figures of other systems; `number` maps the number of sources to their scores.
 
     Returns:
         Markdown.
@@ -367,7 +367,7 @@ these examples.
 
 
 def by_source(rows: Sequence[JsonObject], metric: str) -> str:
-    """The section with the scores of the sentences with and without each source; empty if none is ever absent.
+    """Render the scores of the sentences with and without each source; empty if no source is ever absent.
 
     Args:
         rows: The rows, with labels.
@@ -396,16 +396,16 @@ source.
 
 
 def _present(row: JsonObject, kind: str, labels: Sequence[str], metric: str) -> list[str]:
-    """The cells of a row by the groups of one kind."""
+    """Return the table cells of a row for the groups of one kind."""
     found = row.get("presence", {}).get(kind, {})
     return [row["label"], *(_score(found.get(label, {}).get(metric), metric) for label in labels)]
 
 
 def curves(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: Metric) -> str:
-    """The section with the learning curves of the rows that were trained; empty if there are none.
+    """Render the section with the learning curves of the trained rows; empty if no row was trained.
 
     Args:
-        experiment: What `EXPERIMENT` holds.
+        experiment: Content of `EXPERIMENT`.
         rows: The rows, with labels.
         metric: The metric.
 
@@ -430,13 +430,13 @@ def curves(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: Me
 
 
 def how_made(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
-    """The section that says how, when and on what each row was made.
+    """Render the section on the provenance of each row: commands, date and hardware.
 
     Args:
         name: Name of the experiment.
-        experiment: What `EXPERIMENT` holds.
+        experiment: Content of `EXPERIMENT`.
         rows: The rows, with labels.
-        metrics: Metrics whose signatures are given.
+        metrics: Metrics whose signatures are listed.
 
     Returns:
         Markdown.
@@ -472,14 +472,14 @@ How the metrics were computed:
 
 
 def _flow(settings: Mapping[str, Any]) -> str:
-    """Settings as YAML in one line."""
+    """Format settings as YAML in one line."""
     return str(
         yaml.safe_dump(dict(settings), default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
     ).strip()
 
 
 def _facts(row: Mapping[str, Any]) -> list[str]:
-    """What a row was made from and with, in words."""
+    """Return in words from which runs and with which settings a row was made."""
     packages = ", ".join(f"{package} {number}" for package, number in row["versions"].items())
     if row["search"] is None:
         return [f"sources {' '.join(row['sources'])}", packages]

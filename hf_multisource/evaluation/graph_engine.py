@@ -1,7 +1,7 @@
-"""Run the stages of a graph with DVC, which compares the content of files and knows what is done.
+"""Run the stages of a graph with DVC, which detects finished stages by the content of their files.
 
-The folder `work` of the graph is a DVC repository without version control. `dvc.yaml` in it has a stage for each step;
-`dvc.lock` holds, of each finished stage, its command lines and the digests of all that it read and wrote.
+The folder `work` of the graph is a DVC repository without version control. Its `dvc.yaml` has a stage for each step.
+Its `dvc.lock` holds, for each finished stage, the command lines and the digests of all inputs and outputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from hf_multisource.messages import install_hint
 from hf_multisource.recipes.reading import parse_yaml
 
 PIPELINE, LOCK, BUSY = "dvc.yaml", "dvc.lock", ".graph.lock"
-# Checkpoints, and what `score` and `calibrate` write into the folder of a run if they are called by hand.
+# Content of `.dvcignore`: checkpoints, and the files that `score` and `calibrate` write into a run folder when they are
+# called outside the graph.
 IGNORED = "# Files that DVC leaves out of its digests\ncheckpoint-*\n*/scores/\n*/scores-ensemble/\n*/confidence.json\n"
 DONE, CHANGED, BEGUN, OPEN = "done", "changed", "begun", "to do"
 
@@ -36,8 +37,8 @@ class Engine:
     """The DVC repository of a graph.
 
     Args:
-        work: Its folder.
-        stages: The stages by name.
+        work: Folder of the repository.
+        stages: Stages by name.
     """
 
     def __init__(self, work: Path, stages: Mapping[str, Stage]) -> None:
@@ -45,13 +46,13 @@ class Engine:
         self.stages = stages
 
     def relative(self, path: str) -> str:
-        """Return a path as DVC has it: relative to the folder of the repository.
+        """Return a path relative to the folder of the repository, as DVC needs it.
 
         Args:
             path: A path relative to the current folder.
 
         Returns:
-            The path with slashes.
+            The relative path, with forward slashes.
         """
         return Path(os.path.relpath(path, self.work)).as_posix()
 
@@ -62,7 +63,7 @@ class Engine:
             stage: The stage.
 
         Returns:
-            Each begins with a change to the current folder.
+            The command lines; each begins by changing to the current folder.
         """
         return [f"cd {shlex.quote(self.relative('.'))} && {shlex.join(words)}" for words in stage.commands]
 
@@ -84,10 +85,10 @@ class Engine:
         }
 
     def finished(self) -> dict[str, Any]:
-        """Return what `dvc.lock` records.
+        """Read the finished stages from `dvc.lock`.
 
         Returns:
-            By name of a finished stage, its command lines and digests.
+            Command lines and digests of the finished stages, by name.
         """
         path = self.work / LOCK
         content = parse_yaml(path.read_text(encoding="utf-8")) if path.exists() else None
@@ -95,10 +96,10 @@ class Engine:
         return recorded
 
     def states(self) -> dict[str, str]:
-        """Return how far every stage is, by its command lines and its folder; no file is compared.
+        """Return the state of every stage, judged by its command lines and its folder without reading other files.
 
         Returns:
-            One of "done", "changed", "begun" and "to do" by name.
+            "done", "changed", "begun" or "to do", by name of the stage.
         """
         finished, states = self.finished(), {}
         for name, stage in self.stages.items():
@@ -110,17 +111,17 @@ class Engine:
         return states
 
     def run(self, until: str | None = None) -> None:
-        """Run the stages that are not done, in the order of what they read.
+        """Run the unfinished stages in the order of their dependencies.
 
         Args:
-            until: Name of the last stage; None: all are run.
+            until: Name of the last stage; None: all stages are run.
 
         Raises:
             ImportError: If DVC is not installed.
             BlockingIOError: If another process runs the graph.
-            FileExistsError: If a folder that a stage is to write is there, and no stage has made it.
-            ValueError: If a finished step has changed, of which the message says what; nothing is overwritten. Or if a
-                step failed.
+            FileExistsError: If the output folder of a stage exists but was not written by that stage.
+            ValueError: If a finished step has changed or a step failed. The message names the change; nothing is
+                overwritten.
         """
         check_folder(self.work)
         self.check_foreign()
@@ -145,14 +146,14 @@ class Engine:
 
         Args:
             *words: Its arguments.
-            output: Where its output goes; None: to that of this process.
+            output: Destination of standard output and error; None: those of this process.
 
         Returns:
             The finished process.
 
         Raises:
             ImportError: If DVC is not installed.
-            ValueError: If DVC fails to do anything but to run stages.
+            ValueError: If a DVC command other than `repro` fails.
         """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         program = shutil.which("dvc", path=path)
@@ -161,7 +162,7 @@ class Engine:
         own = {
             "DVC_NO_ANALYTICS": "1",
             "DVC_SITE_CACHE_DIR": str((self.work / ".dvc" / "site").absolute()),
-            "PATH": path,  # of the commands of the stages
+            "PATH": path,  # search path for the commands of the stages
         }
         done = run_program([program, *words], cwd=self.work, env={**os.environ, **own}, stdout=output, stderr=output)
         if done.returncode and words[0] != "repro":
@@ -169,10 +170,10 @@ class Engine:
         return done
 
     def check_foreign(self) -> None:
-        """Refuse folders that are there though no stage has made them.
+        """Raise an error if the folder of an unfinished stage holds files that the stage did not write.
 
         Raises:
-            FileExistsError: If there is one; the message names it.
+            FileExistsError: If there is such a folder; the message names it.
         """
         finished = self.finished()
         for name, stage in self.stages.items():
@@ -180,7 +181,7 @@ class Engine:
                 raise FileExistsError(f"steps.{name}: {stage.folder} exists, but was not written by this step; move it")
 
     def check_commands(self) -> None:
-        """Refuse settings that are not those with which a step was finished.
+        """Raise an error if the settings of a finished step have changed.
 
         Raises:
             ValueError: If a step has changed; the message names the old and the new setting.
@@ -196,10 +197,10 @@ class Engine:
                     )
 
     def check_files(self) -> None:
-        """Refuse files that are not those with which a step was finished.
+        """Raise an error if the input or output files of a finished step have changed.
 
         Raises:
-            ValueError: If what a finished step has read or written has changed; the message names the files.
+            ValueError: If a file that a finished step has read or written has changed; the message names the files.
         """
         finished = self.finished()
         status = json.loads(self.dvc("status", "--json").stdout or "{}")
@@ -217,7 +218,7 @@ class Engine:
                         )
 
     def remedy(self, name: str) -> str:
-        """Return what to do about a finished step that has changed.
+        """Return advice, for error messages, on a finished step that has changed.
 
         Args:
             name: Name of the step.
@@ -234,14 +235,16 @@ class Engine:
 def run_program(
     words: Sequence[str], grace: float = 2.0, patience: float = 20.0, **settings: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end. If this process is interrupted, all programs that it has started end, too.
+    """Run a program to its end; if this process is interrupted, end the program and all its child processes.
 
-    In a terminal, Ctrl-C reaches them without us; SIGTERM reaches this process alone, and a training would go on.
+    Ctrl-C in a terminal reaches all of these processes, but SIGTERM reaches only this process. Without this function, a
+    training would then continue to run.
 
     Args:
         words: The program and its arguments.
-        grace: Seconds in which they may end by themselves, as after Ctrl-C. Those that are left receive SIGTERM.
-        patience: Seconds after SIGTERM. Those that are left then are killed.
+        grace: Seconds to wait until the processes end by themselves, as after Ctrl-C. Remaining processes receive
+            SIGTERM.
+        patience: Seconds to wait after SIGTERM. Remaining processes are killed.
         **settings: Further arguments of `subprocess.Popen`.
 
     Returns:
@@ -260,17 +263,17 @@ def run_program(
 
 
 def end_programs(number: int, grace: float, patience: float) -> None:
-    """End a program and all that it has started.
+    """End a program and all its child processes.
 
     Args:
         number: Process ID of the program.
-        grace: Seconds in which they may end by themselves. Those that are left receive SIGTERM.
-        patience: Seconds after SIGTERM. Those that are left then are killed.
+        grace: Seconds to wait until the processes end by themselves. Remaining processes receive SIGTERM.
+        patience: Seconds to wait after SIGTERM. Remaining processes are killed.
     """
     import psutil
 
     def running(processes: list[Any], seconds: float) -> list[Any]:
-        """Wait at most `seconds` for processes to end; return those still running. Zombies have ended."""
+        """Wait at most `seconds` for processes to end and return those that still run; zombies count as ended."""
         end = time.monotonic() + seconds
         while True:
             left = []
@@ -292,24 +295,24 @@ def end_programs(number: int, grace: float, patience: float) -> None:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 getattr(process, stop)()
-    running(processes, patience)  # until the killed ones are gone
+    running(processes, patience)  # wait until the killed processes are gone
 
 
 def _lines(recorded: Mapping[str, Any]) -> list[str]:
-    """The command lines that `dvc.lock` has of a stage."""
+    """Return the command lines that `dvc.lock` records for a stage."""
     lines = recorded.get("cmd", [])
     return [lines] if isinstance(lines, str) else list(lines)
 
 
 def _difference(before: list[str], now: list[str]) -> str:
-    """What differs between two lists of command lines, by option."""
+    """Return in words which options differ between two lists of command lines."""
     old, new = (_by_option(lines) for lines in (before, now))
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     return "; ".join(f"{key} was {old.get(key, 'not given')}, is {new.get(key, 'not given')}" for key in changed)
 
 
 def _by_option(lines: list[str]) -> dict[str, str]:
-    """The words behind every option of command lines; those in front of the first one under the command's name."""
+    """Return the values of every option of command lines; words before the first option are under "the command"."""
     found: dict[str, list[str]] = {}
     for line in lines:
         key = "the command"

@@ -1,4 +1,4 @@
-"""Turn the steps of a graph into stages: command lines, what they read and what they write; list and draw them."""
+"""Turn the steps of a graph into stages (command lines, inputs and outputs); list and draw them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from hf_multisource.recipes.graph import GUARD, Corpus, Graph, Step, corpora_of,
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 
 PROGRAM = "hf-multisource"
-MODULES = ("accelerate", "torchrun")  # launchers that start a module, not a program
+MODULES = ("accelerate", "torchrun")  # launchers that start a Python module instead of a program
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One step as the engine runs it.
+    """Stage: one step of a graph in the form in which the engine runs it.
 
     Args:
         step: The step.
-        commands: Command lines, one after the other; each as words.
-        reads: Files and folders.
-        folder: What it writes.
-        keeps: Whether its command continues in a folder that is there; else the folder appears when it is complete.
-        writes: Names of all files and folders that it writes into its folder; empty: its command refuses others.
-        marks: Those of `writes` of which one is there as soon as there is anything.
-        record: Settings that `counts.json` in its folder holds.
+        commands: Command lines in the order in which they are run, each a tuple of words.
+        reads: Input files and folders.
+        folder: Output folder.
+        keeps: Whether the command continues in an existing output folder; otherwise the folder appears when it is
+            complete.
+        writes: Names of all files and folders in the output folder; empty if the command itself refuses other files.
+        marks: Names in `writes` of which at least one exists as soon as the stage has written anything.
+        record: Settings that `counts.json` in the output folder must hold.
     """
 
     step: Step
@@ -48,10 +49,10 @@ class Stage:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def has_foreign_files(self) -> bool:
-        """Return whether its folder holds what this step has not written.
+        """Return whether the output folder holds files that this step has not written.
 
         Returns:
-            The answer; False where its command checks that itself.
+            True if it does; always False if the command itself checks the folder.
         """
         folder = Path(self.folder)
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -64,16 +65,16 @@ class Stage:
 
 
 def stages_of(graph: Graph) -> dict[str, Stage]:
-    """Return the stages of a graph. A mix has none: trainings read its corpora.
+    """Return the stages of a graph; a mix has no stage, because trainings read its corpora directly.
 
     Args:
         graph: The graph.
 
     Returns:
-        Stages by name of the step, in an order in which they can run.
+        Stages by name of the step, in a valid order of execution.
 
     Raises:
-        ValueError: If a recipe is not allowed, or a corpus cannot be read as its step must read it.
+        ValueError: If a recipe is not allowed, or a corpus cannot be read in the form that its step needs.
         FileNotFoundError: If a file of a corpus is missing.
     """
     makers = {"train": _train, "translate": _translate, "prepare": _prepare, "filter": _filter, "score": _score}
@@ -96,14 +97,14 @@ Made = tuple[tuple[tuple[str, ...], ...], list[str]]
 
 
 def recipe_of(graph: Graph, step: Step) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe of a training and what the graph changes in it.
+    """Return the recipe of a training and the values that the graph overrides.
 
     Args:
         graph: The graph.
         step: The training.
 
     Returns:
-        The recipe, checked, and the changes by key.
+        The validated recipe, and the overridden values by key.
 
     Raises:
         ValueError: If a value is not allowed; the message names the key.
@@ -122,7 +123,7 @@ def recipe_of(graph: Graph, step: Step) -> tuple[Recipe, dict[str, Any]]:
 
 
 def _files(graph: Graph, corpus: Corpus) -> dict[str, str]:
-    """The files of a corpus by language; one file of all under the name ""."""
+    """Return the files of a corpus by language; a single file of all languages has the key ""."""
     if corpus.made:
         return {name: _column(graph, corpus, name) for name in corpus.languages}
     found = find_texts(Path(corpus.path), corpus.split, corpus.languages)
@@ -130,7 +131,7 @@ def _files(graph: Graph, corpus: Corpus) -> dict[str, str]:
 
 
 def _column(graph: Graph, corpus: Corpus, language: str) -> str:
-    """The file of a column of a corpus that a step makes."""
+    """Return the file of one column of a corpus that a step makes."""
     step = graph.steps[corpus.name]
     if step.kind != "translate" or language == step.settings["into"]:
         return f"{corpus.path}/{corpus.split}.{language}"
@@ -138,12 +139,12 @@ def _column(graph: Graph, corpus: Corpus, language: str) -> str:
 
 
 def _inputs(graph: Graph, corpus: Corpus) -> list[str]:
-    """What a stage depends on that reads a corpus."""
+    """Return the files on which a stage that reads this corpus depends."""
     return [corpus.path] if corpus.made else list(_files(graph, corpus).values())
 
 
 def _written(graph: Graph, step: Step) -> dict[str, Any]:
-    """`writes`, `marks` and `record` of the stage of a step."""
+    """Return the fields `writes`, `marks` and `record` of the stage of a step."""
     if step.kind == "translate":
         corpus = graph.corpora[step.subject]
         out = f"{corpus.split}.{step.settings['into']}"
@@ -161,7 +162,7 @@ def _written(graph: Graph, step: Step) -> dict[str, Any]:
 
 
 def _program(step: Step, command: str) -> list[str]:
-    """The first words of a command line."""
+    """Return the first words of a command line: launcher, program and command."""
     launch = shlex.split(step.launch)
     if any(Path(word).name in MODULES for word in launch):
         return [*launch, "-m", f"hf_multisource.cli.{command}"]
@@ -169,7 +170,7 @@ def _program(step: Step, command: str) -> list[str]:
 
 
 def _options(options: Mapping[str, Any]) -> list[str]:
-    """Options of a command; a list or a mapping gives several words."""
+    """Format the options of a command as words; a list or a mapping becomes several words."""
     words: list[str] = []
     for key, value in options.items():
         if value is False or value is None:
@@ -185,12 +186,13 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 def _train(graph: Graph, step: Step) -> Made:
     recipe, changes = recipe_of(graph, step)
     tokenizer = recipe.tokenizer.load
-    if tokenizer is not None and not Path(tokenizer).is_relative_to(graph.work):  # else a step writes it
+    if tokenizer is not None and not Path(tokenizer).is_relative_to(graph.work):  # otherwise a step writes it
         recipe.check_tokenizer_folder()
     words = [*_program(step, "train"), step.subject, "--resume"]
     for key, value in changes.items():
         words += [f"--{key}", json.dumps(value, ensure_ascii=False)]
-    reads = [step.subject] if str(find_recipe(step.subject)) == step.subject else []  # shipped ones have names
+    # A shipped recipe is given by its name, and is not a file to depend on.
+    reads = [step.subject] if str(find_recipe(step.subject)) == step.subject else []
     reads += [] if tokenizer is None else [tokenizer]
     for corpus in [*(one for _, one in corpora_of(graph, step.settings["on"])), graph.corpora[step.settings["dev"]]]:
         reads += _inputs(graph, corpus)
@@ -210,7 +212,7 @@ def _translate(graph: Graph, step: Step) -> Made:
         words += [f"--{name}", files[name]] if name in files else []
     words += ["--out", f"{folder}/{corpus.split}.{into}"]
     copies = ("cp", *files.values(), folder)
-    # The copies last: a translation that is refused leaves the folder as it is.
+    # Copy after the translation, so that a translation that is refused leaves the folder unchanged.
     return (tuple(words), copies), [*_inputs(graph, corpus), str(graph.work / model), *_shortlist(step)]
 
 
@@ -240,18 +242,18 @@ def _score(graph: Graph, step: Step) -> Made:
 
 
 def _shortlist(step: Step) -> list[str]:
-    """The file to which an option restricts the tokens that are generated."""
+    """Return the file of the option `shortlist`, as a list that is empty without the option."""
     file = step.options.get("shortlist")
     if file is not None and not Path(str(file)).is_file():
         raise FileNotFoundError(f"options: shortlist is {str(file)!r}, and there is no such file")
     return [] if file is None else [str(file)]
 
 
-# What is known before, and from earlier steps.
+# Estimates from the corpora and from finished steps.
 
 
 def _rows(graph: Graph, counts: Mapping[str, int], name: str) -> tuple[int, bool]:
-    """Rows of a corpus, a mix or a step, and whether that is only their largest number."""
+    """Return the number of rows of a corpus, mix or step, and whether the number is only an upper bound."""
     if name in counts:
         return counts[name], False
     step = graph.steps[name]
@@ -268,14 +270,14 @@ def _rows(graph: Graph, counts: Mapping[str, int], name: str) -> tuple[int, bool
 
 
 def measured(graph: Graph, step: Step) -> tuple[float, float] | None:
-    """Return what a finished step took.
+    """Return size and duration of a finished step.
 
     Args:
         graph: The graph.
         step: The step.
 
     Returns:
-        Units (updates of a training, else sentences) and seconds; None if that is not known.
+        Number of units (updates of a training, otherwise sentences) and seconds; None if unknown.
     """
     folder = graph.work / step.name
     if step.kind == "train" and (folder / "train_summary.json").exists():
@@ -299,10 +301,10 @@ def estimate(graph: Graph, step: Step, rows: int) -> float | None:
     Args:
         graph: The graph.
         step: The step.
-        rows: Its rows.
+        rows: Number of rows that the step processes.
 
     Returns:
-        Seconds; None: unknown.
+        The seconds; None if unknown.
     """
     found = [measured(graph, one) for one in graph.steps.values() if one.kind == step.kind]
     known = [one for one in found if one is not None]
@@ -323,10 +325,10 @@ def describe_stages(
         graph: The graph.
         stages: Its stages.
         counts: Rows of the corpora and sets that are given.
-        states: Of each stage, what is done of it.
+        states: State of each stage, by name.
 
     Returns:
-        The table, and the corpora in front of it.
+        The list of corpora followed by the table.
     """
     corpora = []
     for corpus in graph.corpora.values():
@@ -351,10 +353,10 @@ def describe_stages(
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words.
+    """Format a duration in words.
 
     Args:
-        seconds: The time.
+        seconds: The duration, in seconds.
 
     Returns:
         Such as "2 h 05 min", "3 min" or "40 s".
@@ -370,7 +372,7 @@ def draw_graph(graph: Graph, *, dot: bool = False) -> str:
 
     Args:
         graph: The graph.
-        dot: Whether to write the language of Graphviz; else that of Mermaid.
+        dot: Whether to write Graphviz's DOT language instead of Mermaid.
 
     Returns:
         The drawing: corpora and held-out sets as boxes with round ends, steps as boxes.
@@ -388,14 +390,14 @@ def draw_graph(graph: Graph, *, dot: bool = False) -> str:
 
 
 def _drawn_reads(graph: Graph, step: Step) -> list[str]:
-    """What a step reads, corpora through the steps that guard them."""
+    """Return the inputs of a step; a guarded corpus is represented by the step that guards it."""
     if step.name.endswith(GUARD) or step.kind not in ("train", "mix"):
         return step.reads
     return [name + GUARD if name + GUARD in graph.steps else name for name in step.reads]
 
 
 def _caption(step: Step) -> str:
-    """What a step does, in a few words."""
+    """Return a short caption of a step."""
     if step.kind == "train":
         return f"train {' + '.join(step.settings['sources'])} to {step.settings['target']}"
     if step.kind == "translate":

@@ -1,4 +1,4 @@
-"""How likely a model thinks targets are, under teacher forcing: cross-entropy, and the log-probability of each."""
+"""Cross-entropy and log-probabilities of targets under a model, with teacher forcing."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def cross_entropy(
     max_length: int,
     batch_size: int = 64,
 ) -> JsonObject:
-    """Cross-entropy of the model's predictions on the targets of rows, given the reference so far.
+    """Compute the cross-entropy of the targets of rows, with teacher forcing.
 
     Args:
-        model: In evaluation mode.
-        processor: Encodes sources and target.
-        rows: One dict a sentence; rows without any source, or without target, count for nothing.
+        model: The model, in evaluation mode.
+        processor: Processor that encodes sources and target.
+        rows: One dict per sentence. Rows without any source or without target are ignored.
         target: Name of the target in the rows.
-        max_length: Longest source and target, in tokens; what is beyond is cut, as in training.
-        batch_size: Sentences a batch.
+        max_length: Maximum length of source and target, in tokens; longer texts are truncated, as in training.
+        batch_size: Number of sentences per batch.
 
     Returns:
-        `tokens` that were predicted, ends of sentences included; `cross_entropy`, their mean in nats; and `score`, its
-        exponential, the perplexity. Both are None where there is no token.
+        `tokens`, the number of predicted tokens including end tokens; `cross_entropy`, the mean per token in nats; and
+        `score`, the perplexity (exponential of the cross-entropy). The last two are None if there is no token.
     """
     spoken = [row for row in rows if row[target] and not all(is_absent(row[name]) for name in processor.source_names)]
     nats, tokens = 0.0, 0
@@ -60,18 +60,18 @@ def log_probabilities(
     max_length: int,
     batch_size: int = 64,
 ) -> list[float]:
-    """Log-probability of the target of each row: the sum over its tokens, the end of the sentence included.
+    """Compute the log-probability of the target of each row, summed over its tokens and the end token.
 
     Args:
-        model: In evaluation mode.
-        processor: Encodes sources and target.
-        rows: One dict a sentence, each with a target and at least one source.
-        target: As `cross_entropy` has it.
-        max_length: As `cross_entropy` has it.
-        batch_size: Sentences a batch.
+        model: The model, in evaluation mode.
+        processor: Processor that encodes sources and target.
+        rows: One dict per sentence, each with a target and at least one source.
+        target: See `cross_entropy`.
+        max_length: See `cross_entropy`.
+        batch_size: Number of sentences per batch.
 
     Returns:
-        One number a row, in nats.
+        One log-probability per row, in nats.
     """
     sums = [0.0] * len(rows)
     for places, batch in _batches(model, processor, rows, target, max_length, batch_size):
@@ -86,7 +86,7 @@ def log_probabilities(
 def _batches(
     model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], target: str, max_length: int, batch_size: int
 ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-    """Batches of rows of like length on the model's device, each with the places of its rows."""
+    """Yield batches of rows of similar length on the model's device, each with the indices of its rows."""
     examples: Sequence[Any] = encode_rows(processor, rows, target, max_length)[0] if rows else []
     lengths = longest(examples)
     order = sorted(range(len(examples)), key=lambda i: lengths[i])

@@ -1,4 +1,4 @@
-"""Sample translations so that every line has random numbers of its own, whatever batch or process it is decoded in."""
+"""Sample translations with a separate random stream per line, independent of batches and processes."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from transformers import (
 
 
 def draw_uniform(seed: int, line: int, count: int) -> list[float]:
-    """Return random numbers that depend on a seed and a line alone.
+    """Return random numbers that depend only on a seed and a line number.
 
     Args:
         seed: The seed of the whole input, 0 or more.
         line: Number of the line in the whole input, counted from 0.
-        count: How many numbers.
+        count: Number of random numbers.
 
     Returns:
-        Numbers in [0, 1). More of them begin with the same ones.
+        Numbers in [0, 1). A larger `count` only appends further numbers.
     """
     numbers: list[float] = np.random.Generator(np.random.Philox(key=[seed, line])).random(count).tolist()
     return numbers
 
 
 class LineSampling(LogitsProcessor):
-    """Samples the next token of each batch row with the random numbers of its line, for greedy search.
+    """Logits processor that samples the next token of each batch row with the random numbers of its line.
 
-    The token is where the cumulative distribution passes the random number. Greedy search then finds one token with
-    the score 0 among others of minus infinity.
+    The sampled token is the one at which the cumulative distribution exceeds the random number. It gets the score 0 and
+    all other tokens minus infinity, so that greedy search selects it.
 
     Args:
-        numbers: (B, T) float64 in [0, 1): of each batch row, one for each step.
-        temperature: What logits are divided by.
-        top_k: Number of tokens that may be drawn; 0: all.
-        top_p: Probability of the smallest set of likeliest tokens that may be drawn; 1: all.
+        numbers: (B, T) float64 in [0, 1): one random number for each batch row and step.
+        temperature: Temperature by which the logits are divided.
+        top_k: Number of most likely tokens to sample from; 0: all.
+        top_p: Sample from the smallest set of most likely tokens with this total probability; 1: all.
     """
 
     def __init__(self, numbers: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
@@ -59,16 +59,16 @@ class LineSampling(LogitsProcessor):
         """Draw the next token of every row.
 
         Args:
-            input_ids: (B, t) the tokens so far.
+            input_ids: (B, t) the tokens generated so far.
             scores: (B, V) the logits of the next token.
 
         Returns:
-            (B, V) 0 at the token that was drawn, and minus infinity elsewhere.
+            (B, V) scores: 0 for the sampled token, minus infinity for all others.
         """
         filtered: Tensor = self.filters(input_ids, scores)
         cumulative = torch.softmax(filtered.double(), dim=-1).cumsum(dim=-1)
-        threshold = self.numbers[:, self.step, None] * cumulative[:, -1:]  # the sum differs from 1 by rounding
-        drawn = torch.searchsorted(cumulative, threshold, right=True)  # right: a token without probability never comes
+        threshold = self.numbers[:, self.step, None] * cumulative[:, -1:]  # the total differs from 1 by rounding errors
+        drawn = torch.searchsorted(cumulative, threshold, right=True)  # right=True: never draw a token of probability 0
         self.step += 1
         chosen = torch.full_like(scores, float("-inf"))
         return chosen.scatter_(1, drawn.clamp_(max=scores.shape[-1] - 1), 0.0)  # type: ignore[return-value]
@@ -77,16 +77,16 @@ class LineSampling(LogitsProcessor):
 def line_sampling(
     lines: Sequence[int], steps: int, device: torch.device, seed: int, temperature: float, top_k: int, top_p: float
 ) -> LogitsProcessorList:
-    """Return what makes greedy search sample.
+    """Return the logits processors with which greedy search samples.
 
     Args:
-        lines: Numbers of the lines in the whole input, one for each batch row.
-        steps: Largest number of tokens.
+        lines: Line number in the whole input of each batch row.
+        steps: Maximum number of generated tokens.
         device: Device of the model.
-        seed: As [`draw_uniform`] has it.
-        temperature: As [`LineSampling`] has it.
-        top_k: As [`LineSampling`] has it.
-        top_p: As [`LineSampling`] has it.
+        seed: See [`draw_uniform`].
+        temperature: See [`LineSampling`].
+        top_k: See [`LineSampling`].
+        top_p: See [`LineSampling`].
 
     Returns:
         A list with one [`LineSampling`].

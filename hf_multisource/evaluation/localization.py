@@ -1,7 +1,7 @@
-"""Plan how the catalogues of a language are filled: what is missing, and what its sources say, text by text.
+"""Plan how the catalogues of a language are filled: collect the missing texts and the texts of their sources.
 
-Texts are aligned by file, key and plural category, so that the forms of a language are translated one by one from the
-forms of its sources that have the same category.
+Texts are aligned by file, key and plural category, so that each plural form is translated from the forms of the sources
+with the same category.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plur
 from hf_multisource.data.translation_memory import TranslationMemory
 from hf_multisource.data.xml_places import escape
 
-#: Suffix -> syntax of the placeholders, of formats in which all files have the same one.
+#: File suffix -> syntax of the placeholders, for formats with a single syntax.
 SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
 GETTEXT = (".po", ".pot", ".mo")
-ANDROID_CODE = re.compile(r"[a-z]{2,3}-r([A-Z]{2}|[0-9]{3})")  # of a language with a region
-#: Flag of gettext -> syntax of the placeholders. Entries without one of these, or with several, have any placeholders.
+ANDROID_CODE = re.compile(r"[a-z]{2,3}-r([A-Z]{2}|[0-9]{3})")  # code of a language with a region, such as pt-rBR
+#: Flag of gettext -> syntax of the placeholders. For entries with none or several of these flags, the syntax is "any".
 SYNTAX_OF_FLAG = {
     **dict.fromkeys(("c-format", "objc-format", "gcc-internal-format", "php-format", "perl-format"), "c-format"),
     **{name: name for name in ("python-format", "python-brace-format", "java-format")},
@@ -69,18 +69,17 @@ COMPILED = "files of this format are made from others: fill the file that it is 
 
 @dataclass(frozen=True)
 class Places:
-    """The catalogues to fill, and those of the sources.
+    """Locations of the catalogues to fill and of the source catalogues.
 
     Args:
         target: The language to fill.
-        sources: Source language -> folder, archive or file. The first one is the guide: its files say what a whole
-            catalogue has, and its texts which placeholders a translation has.
-        target_path: Folder, archive or file of the target; None: it has no catalogues yet.
-        codes: Language -> its code in paths, of languages whose code is not their name.
-        source_language: The language of the messages themselves in gettext files, and in Qt and XLIFF files that do not
-            name it.
-        drop_copies: Whether the memory leaves out translations of the target that seem to be untranslated, as
-            [`is_copy`] says.
+        sources: Source language -> folder, archive or file. The first source is the guide: its files define which
+            entries a complete catalogue has, and its texts define which placeholders a translation must have.
+        target_path: Folder, archive or file of the target; None: the target has no catalogues yet.
+        codes: Language -> language code in paths, for languages whose name is not their code.
+        source_language: Language of the messages in gettext files, and in Qt and XLIFF files that do not name it.
+        drop_copies: Whether the memory ignores translations of the target that are probably untranslated copies, see
+            [`is_copy`].
     """
 
     target: str
@@ -109,7 +108,7 @@ class Places:
             language: The language.
 
         Returns:
-            The code.
+            The language code.
         """
         return self.codes.get(language, language)
 
@@ -119,15 +118,15 @@ class MissingText:
     """A text that the target lacks.
 
     Args:
-        file: Path of its file in the output.
-        key: Key of its entry.
-        part: Part of its entry, as the file has it.
-        sources: Language -> text, of the sources that are present.
-        syntax: Syntax of its placeholders.
-        labels: Of an access key: the entries of the same file that it may belong to, likeliest first.
-        reason: Why it cannot be filled; "": it can.
+        file: Path of the file in the output.
+        key: Key of the entry.
+        part: Part of the entry, as it is written in the file.
+        sources: Language -> text, for the sources that have this text.
+        syntax: Syntax of the placeholders.
+        labels: For an access key, the entries of the same file to which the key may belong, most likely first.
+        reason: Reason why the text cannot be filled; "" if it can be filled.
         guide: The text whose placeholders and outer white space a translation must have; "" if there is no source.
-        left_out: Sources that the model does not read, because their placeholders are not those of the guide.
+        left_out: Sources that the model does not read, because their placeholders differ from those of the guide.
     """
 
     file: str
@@ -142,28 +141,29 @@ class MissingText:
 
     @property
     def read(self) -> dict[str, str]:
-        """Language -> text, of the sources that the model reads."""
+        """Texts that the model reads, by source language."""
         return {language: text for language, text in self.sources.items() if language not in self.left_out}
 
     @property
     def identity(self) -> Identity:
-        """Key and part."""
+        """Identity of the text: key and part."""
         return self.key, self.part
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """What one file needs.
+    """Plan for one file of the output.
 
     Args:
-        path: Its path in the output.
-        catalogue: The target's file, or a new one without translations.
-        reference: The same file in the first source that has it; None if no source has it.
-        missing: The texts that it lacks.
-        kept: How many texts it has.
-        unreviewed: How many of its texts are marked as needing review; they are kept, and not learned from.
-        languages: The languages that its texts can have: those of the sources and, if the file holds messages in the
-            source language, this one.
+        path: Path of the file in the output.
+        catalogue: Catalogue of the target, or a new one without translations.
+        reference: Catalogue of the first source that has this file; None if no source has it.
+        missing: Texts that the catalogue lacks.
+        kept: Number of texts that the catalogue already has.
+        unreviewed: Number of existing texts that are marked as needing review; they are kept, but not added to the
+            memory.
+        languages: Languages in which source texts can exist: the sources and, if the file holds messages, the source
+            language.
     """
 
     path: str
@@ -177,14 +177,14 @@ class FilePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a language needs.
+    """Plan for all catalogues of a language.
 
     Args:
-        files: The files of the output.
-        memory: The translations that the target has; more can be added.
+        files: Plans of the output files.
+        memory: Translation memory with the target's existing translations; more can be added.
         single: Whether the output is one file.
-        digests: Language -> digest of its catalogues.
-        unread: Language -> what could not be read in its place, with the reason.
+        digests: Language -> digest of the catalogues.
+        unread: Language -> files and messages that could not be read, with the reason.
     """
 
     files: tuple[FilePlan, ...]
@@ -195,24 +195,24 @@ class Plan:
 
     @property
     def missing(self) -> Iterator[MissingText]:
-        """All missing texts, file by file."""
+        """Missing texts of all files, file by file."""
         for file in self.files:
             yield from file.missing
 
 
 def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
-    """Find what the target's catalogues lack, and the texts of the sources.
+    """Find the texts that the target's catalogues lack, and the corresponding texts of the sources.
 
     Args:
-        places: The catalogues.
-        spoken: The languages that the model reads. The source language of gettext, XLIFF and Qt files is read from
-            these files if it is among them, and has no catalogues of its own.
+        places: Locations of the catalogues.
+        spoken: The languages that the model reads. If the source language of gettext, XLIFF and Qt files is among them,
+            its texts are read from the messages in these files.
 
     Returns:
         The plan.
 
     Raises:
-        FileNotFoundError: If a place is not there.
+        FileNotFoundError: If a location does not exist.
         ImportError: If a format or plural forms need a package that is not installed.
         ValueError: If a language is unknown to the model, has no catalogue, or a file is damaged.
     """
@@ -238,12 +238,12 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
     single = all(alone.values())
     if single:
         _check_formats([catalogue.path for files in found.values() for catalogue in files.values()])
-    if single:  # the same file in each language, whatever its names are
+    if single:  # one file per language; their names may differ
         found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
     elif alone.get(places.target):
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
-    lost = tuple(skipped.get(places.target, ()))  # of the target: these files are there, and are not made anew
+    lost = tuple(skipped.get(places.target, ()))  # unreadable files of the target; not created again
     for neutral in sorted({path for catalogues in found.values() for path in catalogues}):
         catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
         if neutral in lost or neutral.startswith(tuple(path for path in lost if path.endswith("/"))):
@@ -261,7 +261,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
 
 
 def _check_formats(paths: Sequence[str]) -> None:
-    """Refuse files of different formats."""
+    """Raise an error if the files have different formats."""
     names = {}
     for path in paths:
         form = find_format(path)
@@ -273,7 +273,7 @@ def _check_formats(paths: Sequence[str]) -> None:
 
 
 def _path_for(neutral: str, code: str) -> str:
-    """The path of a file in a language; folders of Android name a region as in `values-pt-rBR`."""
+    """Return the path of a file in a language; Android folders write regions as in `values-pt-rBR`."""
     if find_format(neutral) == ANDROID and not ANDROID_CODE.fullmatch(code):
         language, *rest = JOINT.split(code)
         if len(rest) == 1 and re.fullmatch(r"[A-Za-z]{2}|\d{3}", rest[0]):
@@ -284,13 +284,13 @@ def _path_for(neutral: str, code: str) -> str:
 
 
 def _is_compiled(path: str) -> bool:
-    """Whether files of this name are made from other ones."""
+    """Return whether files of this format are compiled from other files and cannot be filled."""
     form = find_format(path)
     return form is not None and form.fill is None
 
 
 def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], code: str) -> tuple[str, ...]:
-    """What could not be read of a language: files, and messages of files."""
+    """Return the files of a language, and the messages in files, that could not be read."""
     files = describe_unread(skipped, code)
     messages = [
         f"{(path or Path(catalogue.path).name).replace(LANG, code)}: {one}"
@@ -301,14 +301,14 @@ def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], cod
 
 
 def _without_templates(files: Mapping[str, Catalogue], of_target: bool) -> dict[str, Catalogue]:
-    """The files without those templates (.pot) that are of no use; the others have the paths of translated files."""
+    """Return the files without templates (.pot) for the target; for a source, templates get the path of a .po file."""
     templates = {path for path in files if path.endswith(".pot")}
     found = {path: catalogue for path, catalogue in files.items() if path not in templates}
     return found if of_target else {**{path[:-1]: files[path] for path in templates}, **found}
 
 
 def _digest(files: Mapping[str, Catalogue]) -> str:
-    """A digest of all catalogues of a language."""
+    """Return a digest of all catalogues of a language."""
     digest = hashlib.sha256()
     for path, catalogue in sorted(files.items()):
         digest.update(f"{path}\0{len(catalogue.content)}\0".encode() + catalogue.content)
@@ -322,7 +322,7 @@ def _plan_file(
     spoken: Sequence[str],
     memory: TranslationMemory,
 ) -> FilePlan | None:
-    """Plan one file, and add its translations to the memory; None: only sources after the first have this file."""
+    """Plan one file and add its translations to the memory; return None if only later sources have this file."""
     code = places.code(places.target)
     reference = next((catalogues[language] for language in places.sources if language in catalogues), None)
     catalogue = catalogues.get(places.target)
@@ -354,7 +354,7 @@ def _plan_file(
 def _views(
     catalogue: Catalogue, catalogues: Mapping[str, Catalogue], places: Places, spoken: Sequence[str]
 ) -> dict[str, View]:
-    """The texts of the sources of a file, in the order of the model."""
+    """Return the texts of each source of a file, in the order of the model's sources."""
     views = {name: view_of(catalogues[name], places.code(name)) for name in places.sources if name in catalogues}
     language = places.source_language
     if language in spoken and language != places.target:
@@ -370,9 +370,10 @@ def _views(
 def _sources(
     views: Mapping[str, View], key: str, part: str, markup: bool, rule: PluralRule | None, syntax: str
 ) -> dict[str, str]:
-    """The texts of the sources for a part: as XML if the entry is XML, and otherwise only those that are not XML.
+    """Return the texts of the sources for a part: escaped as XML if the entry is XML, otherwise only plain texts.
 
-    A plural form that several numbers have in the target needs the number: "Close tab?" is no source of it.
+    A target plural form that stands for several numbers must contain the number. A source form without the number, such
+    as "Close tab?", is therefore replaced by the source's general form.
     """
     found = {}
     name, _, variant = split_part(part)
@@ -394,7 +395,7 @@ def _missing(
     path: str,
     order: Sequence[str],
 ) -> Iterator[MissingText]:
-    """The texts that a catalogue lacks, in the order of the file or of the reference; `order` begins with the guide."""
+    """Yield the texts that a catalogue lacks, in file or reference order; `order` lists the languages, guide first."""
     default, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
 
     def missing(
@@ -406,7 +407,8 @@ def _missing(
         guide = next(iter(ordered.values()), "")
         if is_access_key(key, part) and len(guide.strip()) == 1:
             return MissingText(path, key, part, ordered, syntax, labels_of(key, part), reason, guide)
-        # The message may be a name, such as "menu.open", unless it has several words or gettext flags it as a format.
+        # A message of one word without a gettext format flag may be an identifier such as "menu.open" instead of a
+        # text.
         others = [text for text in texts.values() if text != message]
         is_text = syntax != default or len(message.split()) > 1
         if message and (is_text or any(same_placeholders(message, text, syntax) for text in others)):
@@ -483,14 +485,14 @@ def lacks_value(text: str, other: str, syntax: str) -> bool:
         syntax: Syntax of the placeholders.
 
     Returns:
-        The answer.
+        True if it does.
     """
     there, needed = ({one.key for one in find_placeholders(one, syntax) if one.kind == VALUE} for one in (text, other))
     return not needed <= there
 
 
 def same_placeholders(guide: str, text: str, syntax: str) -> bool:
-    """Return whether a text has the placeholders of another one.
+    """Return whether a text has the same placeholders as another text.
 
     Args:
         guide: The other text.
@@ -498,13 +500,13 @@ def same_placeholders(guide: str, text: str, syntax: str) -> bool:
         syntax: Syntax of the placeholders.
 
     Returns:
-        The answer.
+        True if it does.
     """
     return guide == text or not differing_languages({"guide": guide, "text": text}, syntax)
 
 
 def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:
-    """Key and name of each text without its variants -> its variants."""
+    """Group entries by key and name of the text; each group maps the variants to their entries."""
     found: dict[Identity, dict[str, Entry]] = {}
     for entry in entries:
         found.setdefault((entry.key, split_part(entry.part)[0]), {}).setdefault(entry.part, entry)
@@ -514,7 +516,7 @@ def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:
 def _parts_of(
     name: str, group: Mapping[str, Entry], key: str, views: Mapping[str, View], rule: PluralRule | None
 ) -> list[str]:
-    """The parts of a text that the target needs: of plural forms, the categories of its language."""
+    """Return the parts of a text that the target needs; for plural forms, one per category of its language."""
     parts = [*group, *(part for view in views.values() for part in view.entries.get(key, ()))]
     variants = {variant for one, given, variant in map(split_part, parts) if given and one == name}
     plural = OTHER in variants and all(variant in CATEGORIES or variant.isdigit() for variant in variants)
@@ -525,13 +527,13 @@ def _parts_of(
 
 
 def count_sources(missing: Iterable[MissingText]) -> dict[int, int]:
-    """Count texts by the number of their sources.
+    """Count missing texts by their number of sources.
 
     Args:
         missing: The texts.
 
     Returns:
-        Number of sources -> number of texts, the most sources first.
+        Number of sources -> number of texts, in descending order of the number of sources.
     """
     return dict(sorted(Counter(len(one.sources) for one in missing).items(), reverse=True))
 

@@ -1,4 +1,4 @@
-"""What becomes of each missing text: an answer of the translation memory, of a model, or a refusal with the reason."""
+"""Answer each missing text from the translation memory or a model, or refuse it with a reason."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from hf_multisource.evaluation.localization import MissingText, Plan
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 
-CANDIDATES = 3  # translations that the model is asked for, or as many as there are beams; the review page shows them
+# Maximum number of candidate translations per text, limited by the number of beams; the review page shows them
+CANDIDATES = 3
 MEMORY, MODEL, COPY, ACCESS_KEY = "memory", "model", "copy", "access key"
 ORIGINS = (MEMORY, MODEL, COPY, ACCESS_KEY)
 NO_LABEL = "no label is found that the access key belongs to"
 NO_LABEL_TEXT = "the label of the access key is not translated"
 
-Request = tuple[tuple[tuple[str, str], ...], str]  # the texts of the sources, and the syntax of their placeholders
+Request = tuple[tuple[tuple[str, str], ...], str]  # (language, text) of the sources; placeholder syntax
 
 
 class Probability(Protocol):
-    """Tells how likely a translation is what a person would write."""
+    """Estimator of the probability that a translation equals the text that a person would write."""
 
     def probability(self, row: Mapping[str, str | None], translation: Translation) -> float:
-        """Return the probability for the best candidate."""
+        """Return the probability of the best candidate."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How texts are translated.
+    """Options of the translation by a model.
 
     Args:
         num_beams: Beam width, at least 2.
-        max_new_tokens: Longest translation, in tokens; None: what the translator allows.
-        min_confidence: Translations of the model with a lower confidence are not written; None: all are.
+        max_new_tokens: Longest translation, in tokens; None: the limit of the translator.
+        min_confidence: Translations with a lower confidence are not written; None: all translations are written.
     """
 
     num_beams: int = 5
@@ -55,17 +56,17 @@ class Options:
 
 @dataclass
 class Answer:
-    """What becomes of a missing text.
+    """Answer to a missing text: a translation, or a refusal with the reason.
 
     Args:
-        missing: The text.
-        origin: One of `ORIGINS`; "" as long as nothing has answered.
-        text: What is proposed; "" if nothing is.
-        confidence: Probability that a person would write the same; None if it is not known.
-        reason: Why the text is not written; "": it is.
-        times: Of the memory: how many entries have this translation.
-        total: Of the memory: how many entries have these sources.
-        others: Further translations, best first.
+        missing: The missing text.
+        origin: One of `ORIGINS`; "" while there is no answer yet.
+        text: The proposed translation; "" if there is none.
+        confidence: Probability that a person would write the same text; None if unknown.
+        reason: Reason why the text is not written; "" if it is written.
+        times: For an answer of the memory, the number of entries with this translation.
+        total: For an answer of the memory, the number of entries with the same source texts.
+        others: Alternative translations, best first.
     """
 
     missing: MissingText
@@ -81,7 +82,7 @@ class Answer:
         """Return the answer as JSON.
 
         Returns:
-            Values by name.
+            The fields of the answer by name.
         """
         return {
             "file": self.missing.file,
@@ -100,13 +101,13 @@ class Answer:
 
 
 def answer_from_memory(plan: Plan) -> list[Answer]:
-    """Answer what needs no model: texts that the memory has, and texts without words.
+    """Answer the texts that need no model: those found in the memory, and texts without words.
 
     Args:
         plan: The plan.
 
     Returns:
-        An answer for each missing text of the plan, in its order. Those for the model and access keys are still open.
+        An answer for each missing text of the plan, in order. Texts for the model and access keys are still unanswered.
     """
     answers = []
     for file in plan.files:
@@ -129,19 +130,19 @@ def _take_match(answer: Answer, found: Sequence[Match]) -> None:
 
 
 def _words(text: str, syntax: str) -> bool:
-    """Whether a text has letters beside its placeholders."""
+    """Return whether a text has letters outside its placeholders."""
     hidden = {i for one in find_placeholders(text, syntax) for i in range(one.start, one.end)}
     return any(letter.isalpha() for i, letter in enumerate(text) if i not in hidden)
 
 
 def open_requests(answers: Sequence[Answer]) -> dict[Request, list[Answer]]:
-    """Collect the texts that the model has to translate.
+    """Collect the translation requests for the model.
 
     Args:
         answers: All answers.
 
     Returns:
-        What the model is asked, each once, sorted by syntax -> the answers that wait for it.
+        Request -> answers that wait for it. Requests are unique and sorted by syntax.
     """
     waiting: dict[Request, list[Answer]] = {}
     for answer in answers:
@@ -160,10 +161,10 @@ def take_proposals(
     """Enter the model's translations into the answers that wait for them.
 
     Args:
-        waiting: What the model was asked -> answers.
-        proposals: The translations, in the same order.
-        options: The least confidence.
-        confidence: Gives the probability of a translation; None: it is not known.
+        waiting: Request -> answers that wait for it.
+        proposals: The translation of each request, in the same order.
+        options: Options with the minimum confidence.
+        confidence: Estimator of the probability of a translation; None: the probability is unknown.
     """
     for ((sources, _), answers), found in zip(waiting.items(), proposals, strict=True):
         probability = confidence.probability(dict(sources), found) if confidence and found.candidates else None
@@ -181,13 +182,13 @@ def take_proposals(
 
 
 def choose_access_keys(plan: Plan, answers: Sequence[Answer]) -> None:
-    """Choose the access keys, each a letter of its label.
+    """Choose the missing access keys, each a letter of its label.
 
     Args:
         plan: The plan.
-        answers: The answers; texts are there already.
+        answers: The answers; the texts of the labels must already be filled in.
     """
-    texts: dict[tuple[str, Identity], list[str]] = {}  # file, key and name of a text -> its variants; "": it has none
+    texts: dict[tuple[str, Identity], list[str]] = {}  # (file, (key, name)) -> variants; "": not filled
     for file in plan.files:
         there: dict[Identity, str] = {}
         for entry in file.catalogue.entries:

@@ -1,4 +1,4 @@
-"""Count what was filled from where, and show the counts as a table."""
+"""Count filled and refused texts by origin, and format the counts as a table."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hf_multisource.evaluation.localization_answers import ACCESS_KEY, MODEL, OR
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown_key
 
-SHOWN = 3  # examples of texts that were refused for the same reason
+SHOWN = 3  # maximum number of examples that are listed per reason of refusal
 
 
 def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
-    """Count texts by file, by number of sources, and by reason of a refusal.
+    """Count texts by file, by number of sources and by reason of refusal.
 
     Args:
         plan: The plan.
         answers: An answer for each missing text.
 
     Returns:
-        `files`: path -> number of texts by what became of them; `sources`: number of sources -> number of missing
-        texts; `refused`: reason -> number of texts, and examples; `unread`: language -> number of files and messages
-        that could not be read, and examples.
+        `files`: path -> number of texts by outcome; `sources`: number of sources -> number of missing texts; `refused`:
+        reason -> number of texts, and examples; `unread`: language -> number of files and messages that could not be
+        read, and examples.
     """
     by_file: dict[str, list[Answer]] = {file.path: [] for file in plan.files}
     for answer in answers:
@@ -50,7 +50,7 @@ def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
 
 
 def preview(plan: Plan) -> JsonObject:
-    """Count what would be filled from where, without a model.
+    """Count how many texts each origin would fill, without loading a model.
 
     Args:
         plan: The plan.

@@ -1,7 +1,8 @@
-"""Fill the catalogues of a language: from the translation memory first, then by a model; a kill loses one window.
+"""Fill the catalogues of a language, first from the translation memory and then with a model.
 
-What the model has translated is kept in a journal, window by window, until the output is complete. The output appears
-as a whole. `OUT.json` beside it says where each text is from, and what was refused for which reason.
+The model's translations are written to a journal, window by window, until the output is complete. If the process is
+killed, at most one window is lost. The output is created atomically. `OUT.json` beside it records the origin of each
+text, and the reason of each refusal.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ from hf_multisource.evaluation.text_translator import Candidate, Translation, Tr
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import shown_key
 
-WINDOW = 64  # texts that the model translates between two entries of the journal; a kill loses at most so many
-LOCK, JOURNAL, OUTPUT, RECORD = "lock", "translations.jsonl", "output", "record.json"  # in the folder OUT.work
+# Texts that the model translates between two writes to the journal; if the process is killed, at most this many are
+# lost
+WINDOW = 64
+LOCK, JOURNAL, OUTPUT, RECORD = "lock", "translations.jsonl", "output", "record.json"  # names in the folder OUT.work
 
 
 def translate_requests(
     requests: Sequence[Request], translator: Translator, options: Options, journal: ShardedFile
 ) -> list[Translation]:
-    """Translate texts window by window; those that the journal has are not translated again.
+    """Translate texts window by window, skipping windows that are already in the journal.
 
     Args:
-        requests: The texts.
+        requests: Source texts with the syntax of their placeholders.
         translator: The model.
-        options: How to translate.
-        journal: Holds a line of JSON for each request.
+        options: Options of the translation.
+        journal: File with one line of JSON per request.
 
     Returns:
         The translations of each request.
@@ -81,7 +84,7 @@ def translate_requests(
 
 
 def _translate(window: Sequence[Request], translator: Translator, options: Options) -> list[JsonObject]:
-    """The translations of a window, as JSON."""
+    """Translate the requests of a window; return the translations as JSON objects."""
     found: list[JsonObject] = [{}] * len(window)
     for syntax in dict.fromkeys(syntax for _, syntax in window):
         places = [i for i, (_, other) in enumerate(window) if other == syntax]
@@ -99,14 +102,14 @@ def _translate(window: Sequence[Request], translator: Translator, options: Optio
 
 
 def fill_files(plan: Plan, answers: Sequence[Answer]) -> dict[str, bytes]:
-    """Write the answers into the files. Answers that a file cannot hold are refused with the reason.
+    """Fill the answers into the catalogues; answers that a catalogue cannot hold are refused with a reason.
 
     Args:
         plan: The plan.
         answers: The answers.
 
     Returns:
-        Path -> the content of each file.
+        Path -> content of the file.
     """
     contents = {}
     by_file: dict[str, list[Answer]] = {}
@@ -125,7 +128,7 @@ def fill_files(plan: Plan, answers: Sequence[Answer]) -> dict[str, bytes]:
 
 
 def _notes(answers: Iterable[Answer]) -> dict[str, str]:
-    """Key of each message -> a line that says where its texts are from, and how likely the model's ones are right."""
+    """Return a note for each message, by key: the origins of its texts and the lowest confidence of the model."""
     by_key: dict[str, list[Answer]] = {}
     for answer in answers:
         by_key.setdefault(answer.missing.key, []).append(answer)
@@ -144,22 +147,24 @@ def localize(
     load: Callable[[], tuple[Translator, Probability | None]],
     options: Options,
 ) -> JsonObject:
-    """Fill catalogues and write them. Called again after an interruption, go on; called again afterwards, do nothing.
+    """Fill catalogues and write them.
+
+    A later call continues an interrupted one, and does nothing once the output is complete.
 
     Args:
         plan: The plan.
-        out: File or folder to write. `OUT.json` beside it says where each text is from; the folder `OUT.work` holds the
-            journal until the output is there.
-        settings: Everything that decides the output.
-        load: Returns the translator and the confidence; called only if there is something to translate.
-        options: How to translate.
+        out: File or folder to write. `OUT.json` beside it records the origin of each text; the folder `OUT.work` holds
+            the journal until the output is complete.
+        settings: Everything that determines the output.
+        load: Function that returns the translator and the confidence; called only if texts remain for the model.
+        options: Options of the translation.
 
     Returns:
         The content of `OUT.json`.
 
     Raises:
-        OSError: If the output cannot be written, is there but was not written by this function, or another process
-            writes it.
+        OSError: If the output cannot be written, exists but was not written by this function, or another process is
+            writing it.
         ValueError: If the output was begun with other settings or inputs, or was changed since; the message says so.
     """
     check_output(plan, out)
@@ -180,13 +185,13 @@ def _fill(
     work: Path,
     sidecar: Path,
 ) -> JsonObject:
-    """As [`localize`], of an output that is not there."""
+    """Do the work of [`localize`] for an output that does not exist yet."""
     answers = answer_from_memory(plan)
     waiting = open_requests(answers)
     if waiting:
         requests = json.dumps(
             [*waiting], ensure_ascii=False
-        )  # another version may read other texts from the same files
+        )  # another version of this package may find other texts in the same files
         digest = hashlib.sha256(requests.encode("utf-8", "surrogatepass")).hexdigest()
         journal = ShardedFile(work / JOURNAL, {**settings, "requests_sha256": digest}, len(waiting), 1)
         _check_begun(out, journal)
@@ -195,7 +200,7 @@ def _fill(
     choose_access_keys(plan, answers)
     contents = fill_files(plan, answers)
     if plan.single:
-        contents = {".": contents[plan.files[0].path]}  # the path of the output relative to itself
+        contents = {".": contents[plan.files[0].path]}  # a single output file has the relative path "."
     record = {
         "synthetic": True,
         "settings": settings,
@@ -209,7 +214,7 @@ def _fill(
 
 @contextmanager
 def _alone(out: Path, work: Path) -> Iterator[None]:
-    """Make the work folder, and lock it against other processes; without a journal in it, it is deleted afterwards."""
+    """Create the work folder and lock it against other processes; delete it on exit if it holds no journal."""
     work.mkdir(parents=True, exist_ok=True)
     lock = FileLock(work / LOCK)
     try:
@@ -227,9 +232,10 @@ def _alone(out: Path, work: Path) -> Iterator[None]:
 
 
 def _publish(contents: Mapping[str, bytes], record: JsonObject, out: Path, sidecar: Path, work: Path) -> None:
-    """Write the output and its record, each in one step, by way of the work folder.
+    """Write the output and its record, each atomically by renaming it from the work folder.
 
-    A kill between the two leaves the journal, from which both are made again, and no unfinished files outside it.
+    If the process is killed between the two steps, the journal remains, from which both are made again. Unfinished
+    files exist only in the work folder.
     """
     shutil.rmtree(work / OUTPUT, ignore_errors=True)
     for path, content in contents.items():
@@ -242,19 +248,19 @@ def _publish(contents: Mapping[str, bytes], record: JsonObject, out: Path, sidec
     if "." in contents:
         os.replace(work / OUTPUT / out.name, out)
     else:
-        if out.exists():  # an empty folder
+        if out.exists():  # `_finished` has checked that the folder is empty
             out.rmdir()
         (work / OUTPUT).rename(out)
     _delete_work(work)
 
 
 def _is_own(name: str) -> bool:
-    """Whether this module writes files of this name into the work folder."""
+    """Return whether this module writes files of this name into the work folder."""
     return name in (LOCK, OUTPUT) or name.startswith((JOURNAL, RECORD))
 
 
 def _delete_work(work: Path) -> None:
-    """Delete the files of the work folder that this module writes, and the folder if nothing else is in it."""
+    """Delete this module's files in the work folder, and the folder if it is empty then."""
     if work.is_symlink() or not work.is_dir():
         return
     for path in [*work.iterdir()]:
@@ -267,7 +273,7 @@ def _delete_work(work: Path) -> None:
 
 
 def _check_work(work: Path) -> None:
-    """Refuse a work folder in which there is something that this module does not write."""
+    """Raise an error if the work folder holds files that this module does not write."""
     if work.is_symlink() or (work.exists() and not work.is_dir()):
         raise FileExistsError(f"{work} exists, and is no folder of this command: give another --out")
     names = sorted(path.name for path in work.iterdir()) if work.exists() else []
@@ -279,13 +285,13 @@ def _check_work(work: Path) -> None:
 
 
 def describe_settings(places: Places, plan: Plan, options: Options, model: JsonObject) -> JsonObject:
-    """Return everything that decides the output.
+    """Return everything that determines the output.
 
     Args:
         places: The catalogues.
         plan: The plan, whose memory is complete.
-        options: How texts are translated.
-        model: What identifies the model.
+        options: Options of the translation.
+        model: Settings and digests that identify the model.
 
     Returns:
         Settings and digests by name.
@@ -303,16 +309,16 @@ def describe_settings(places: Places, plan: Plan, options: Options, model: JsonO
 
 
 def check_output(plan: Plan, out: Path) -> None:
-    """Check that an output can be written; make nothing.
+    """Check that an output can be written, without creating anything.
 
     Args:
         plan: The plan.
         out: The file or folder.
 
     Raises:
-        OSError: If its folder cannot be written to, it is a folder in place of a file or the other way round, or there
-            are files of other origin.
-        ValueError: If its name is of another format than the file that is written.
+        OSError: If the parent folder is not writable, the output is a folder instead of a file or vice versa, or the
+            record or the work folder beside it was not written by this command.
+        ValueError: If the suffix of the output does not match the format of the file that is written.
     """
     check_folder(out.parent)
     sidecar = out.with_name(f"{out.name}.json")
@@ -330,7 +336,7 @@ def check_output(plan: Plan, out: Path) -> None:
 
 
 def _check_begun(out: Path, journal: ShardedFile) -> None:
-    """Refuse to go on with another begun output; a journal without any translation is thrown away."""
+    """Raise an error if the journal was begun with other settings; delete a journal without translations."""
     stored = read_json(journal.sidecar) if journal.sidecar.exists() else {}
     if not journal.path.exists() and not any(journal.parts.glob("*.json")):
         shutil.rmtree(journal.parts, ignore_errors=True)
@@ -343,7 +349,7 @@ def _check_begun(out: Path, journal: ShardedFile) -> None:
 
 
 def _finished(out: Path, sidecar: Path, settings: JsonObject) -> JsonObject | None:
-    """The record of an output that is there; None if there is none yet."""
+    """Return the record of a finished output; None if there is no output yet."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if not sidecar.exists():
@@ -363,7 +369,7 @@ def _finished(out: Path, sidecar: Path, settings: JsonObject) -> JsonObject | No
 
 
 def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """Name the settings that differ."""
+    """Return in words which settings differ."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return "; ".join(f"{name} was {_short(before.get(name))}, is {_short(after.get(name))}" for name in names)
 

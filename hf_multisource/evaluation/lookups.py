@@ -1,7 +1,7 @@
-"""Score hypotheses that no model writes: copies of a source, and the answers of a translation memory.
+"""Score baselines without a model: copies of a source and answers of a translation memory.
 
-A memory holds the rows of the training split. It answers a row as it does in `hf-multisource localize`: if one of its
-rows has the same texts in all sources that the row has, and no further source.
+The memory holds the rows of the training split. As in `hf-multisource localize`, it answers a row if one of its rows
+has exactly the same sources with the same texts.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def remembered_texts(
     syntax: str | None = None,
     similar: bool = False,
 ) -> list[str | None]:
-    """Look rows up in a translation memory.
+    """Look up rows in a translation memory.
 
     Args:
         memory: The rows that the memory holds.
         rows: The rows to translate; their targets are not read.
         sources: Names of the sources that are compared.
         target: Name of the target.
-        syntax: Syntax of the placeholders: a translation that breaks those of the first present source is no answer.
-            None: they are not checked.
-        similar: Whether a row without an answer gets the translation of the text that is most like its first present
-            source, if any is similar. Its placeholders are not checked.
+        syntax: Syntax of the placeholders. A translation is rejected if its placeholders differ from those of the first
+            present source. None: placeholders are not checked.
+        similar: Whether a row without an exact match gets the translation of the text that is most similar to its first
+            present source, if there is a similar one. The placeholders of this translation are not checked.
 
     Returns:
-        The translation of each row; of several, the most frequent one. None: the memory has none.
+        The translation of each row (the most frequent one if there are several); None if the memory has no answer.
 
     Raises:
         ImportError: If `similar` is true and the package rapidfuzz is not installed.
@@ -71,19 +71,19 @@ def remembered_texts(
 
 
 def _present(row: Row, sources: Sequence[str]) -> dict[str, str]:
-    """The texts of a row that are present."""
+    """Return the texts of the sources that are present in a row."""
     return {name: row[name] for name in sources if not is_absent(row[name])}
 
 
 def describe_answers(answers: Sequence[str | None], references: Sequence[str]) -> JsonObject:
-    """Count how many rows a memory answers, and how many of them rightly.
+    """Count the rows that a memory answers, and the correct answers.
 
     Args:
-        answers: The answer for each row; None: there is none.
+        answers: The answer for each row; None: no answer.
         references: The reference of each row.
 
     Returns:
-        `rows`, `answered`, and `right`: how many answers have the same words as the reference.
+        The numbers of `rows`, of `answered` rows and of `right` answers, which have the same words as the reference.
     """
     pairs = [(text, other) for text, other in zip(answers, references, strict=True) if text is not None]
     right = METRICS["exact_match"].measure(*map(list, zip(*pairs, strict=True))).score() if pairs else 0.0
@@ -100,16 +100,16 @@ def score_texts(
     command: str,
     memory: Mapping[str, Any] | None = None,
 ) -> JsonObject:
-    """Score hypotheses, and write what `score` writes of a run, without what only a model has.
+    """Score hypotheses and write the files that `score` writes for a run, except for those that need a model.
 
     Args:
         folder: Folder to write to.
         texts: The hypothesis of each row.
         split: The rows, with all sources of the experiment.
         data: The data section: target, metrics, syntax of the placeholders, and name of the test split.
-        sources: Names of the sources that the hypotheses were made from.
+        sources: Names of the sources from which the hypotheses were made.
         command: The command line, for the report.
-        memory: What is known of the memory, if one was used; it is stored in the report.
+        memory: Facts about the memory for the report; None if no memory was used.
 
     Returns:
         The report.

@@ -1,7 +1,7 @@
-"""Test sets with a source made wrong or taken away, to see what the model makes of each source.
+"""Perturb test sets by shuffling or removing a source, to measure how much the model uses each source.
 
 Elliott 2018 (https://doi.org/10.18653/v1/D18-1329) compares congruent with incongruent sources; Libovický et al. 2018
-changed one source "randomly". Here: seeded derangements within the test set.
+changed one source "randomly". This module uses seeded derangements within the test set.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hf_multisource.source_kinds import is_absent
 
 
 def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:
-    """Draw a permutation that leaves no text in its place, nor a copy of it where that can be avoided.
+    """Draw a permutation that moves every text, and assigns no place an equal text where this is possible.
 
-    The places, in random order but with equal texts side by side, are rotated by the size of the largest group of equal
-    texts: then nobody meets their own group, unless one text fills more than half of the places.
+    The places are ordered randomly, but with equal texts side by side, and rotated by the size of the largest group of
+    equal texts. No place then gets a text of its own group, unless one text fills more than half of the places.
 
     Args:
-        texts: One text per place, or the path of a picture, or an array.
-        rng: Source of randomness.
+        texts: One text, path of a picture, or array per place.
+        rng: Random number generator.
 
     Returns:
-        For each place, the place whose text it gets.
+        For each place, the index of the place whose text it gets.
 
     Raises:
         ValueError: If there are fewer than two texts.
@@ -38,7 +38,7 @@ def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:
         text = texts[place]
         groups.setdefault(text if isinstance(text, str) else digest(text), []).append(place)
     order = [place for group in groups.values() for place in group]
-    shift = max(map(len, groups.values())) % len(texts) or 1  # all texts equal: any rotation is as good
+    shift = max(map(len, groups.values())) % len(texts) or 1  # if all texts are equal, rotate by 1
     permutation = [0] * len(texts)
     for i, place in enumerate(order):
         permutation[place] = order[(i + shift) % len(texts)]
@@ -46,7 +46,7 @@ def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:
 
 
 def make_wrong(rows: Sequence[Row], source: str, seed: int, draw: int) -> list[Row]:
-    """Shuffle one source among the rows that have it; rows without it stay without."""
+    """Shuffle one source among the rows that have it; other rows are unchanged."""
     present = [i for i, row in enumerate(rows) if not is_absent(row.get(source))]
     texts = [rows[i][source] for i in present]
     try:
@@ -58,5 +58,5 @@ def make_wrong(rows: Sequence[Row], source: str, seed: int, draw: int) -> list[R
 
 
 def make_absent(rows: Sequence[Row], sources: Sequence[str]) -> list[Row]:
-    """Take sources away from every row."""
+    """Make sources absent in every row."""
     return [{**row, **dict.fromkeys(sources)} for row in rows]

@@ -1,6 +1,6 @@
-"""Plots of attention: target tokens x the tokens of all sources, as in the appendix of Libovický et al. 2018.
+"""Plot attention weights: target tokens x tokens of all sources, as in the appendix of Libovický et al. 2018.
 
-Weights are means over the heads. Needs matplotlib (the extra `plots`).
+The weights are averaged over the heads. Requires matplotlib (the extra `plots`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from hf_multisource.messages import install_hint
 
 logger = logging.getLogger(__name__)
 
-KEYS = ("title", "target", "sources", "weights", "source_weights", "combiner", "heads")  # of a file of numbers
+KEYS = ("title", "target", "sources", "weights", "source_weights", "combiner", "heads")  # of a plot's JSON file
 INSTALL = f"plots need matplotlib: {install_hint('plots')}"
-# A straight line in the Oklab colour space, hue 262 degrees: equal steps of weight look like equal steps of darkness.
+# Straight line in the Oklab color space at hue 262 degrees: equal differences of weight look like equal differences of
+# darkness.
 BLUES = ["#fafafa", "#d8dfed", "#b6c5e0", "#96abd2", "#7692c4", "#5778b6", "#395fa7", "#1a4598", "#002888"]
 CELL = 0.21  # inches
 ABSENT_WIDTH = 1.5  # cells
-MIN_WIDTH = 7.0  # inches; the title must fit
+MIN_WIDTH = 7.0  # minimum width of the figure in inches, so that the title fits
 
 
 def measure_attention(
@@ -40,19 +41,20 @@ def measure_attention(
     hypotheses: Sequence[str],
     max_length: int | None,
 ) -> list[JsonObject]:
-    """Let the model read hypotheses (teacher forcing) and note what its decoder attends to at each token.
+    """Compute the decoder's attention weights for hypotheses, with teacher forcing.
 
-    A hypothesis is split into tokens anew, which may differ from those that the search found.
+    Hypotheses are tokenized again, so their tokens may differ from those that the search generated.
 
     Args:
-        model: The model; its attention implementation is changed to eager meanwhile, the only one that shows weights.
+        model: The model; its attention implementation is temporarily changed to eager, the only one that returns
+            weights.
         processor: Its processor.
-        rows: One dict a sentence, source name -> text; None = absent.
-        hypotheses: Their translations.
-        max_length: Longest source in tokens; what is beyond is cut. None: nothing is cut.
+        rows: One dict per sentence, source name -> text; None = absent.
+        hypotheses: Translations of the rows.
+        max_length: Maximum length of a source, in tokens; longer sources are truncated. None: no truncation.
 
     Returns:
-        One dict of JSON values a sentence: `target` (T tokens), `sources` (tokens by source), `weights` (L, T, S) and
+        One dict of JSON values per sentence: `target` (T tokens), `sources` (tokens by source), `weights` (L, T, S) and
         `source_weights` (L, T, n) or None, means over the heads; `combiner`, and the number of `heads`.
     """
     chosen = [{name: row.get(name) for name in processor.source_names} for row in rows]
@@ -95,17 +97,17 @@ def _rounded(weights: torch.Tensor) -> Any:
 def write_plots(
     folder: Path, split: str, numbers: Sequence[int], contents: Sequence[JsonObject], title: str
 ) -> list[Path]:
-    """Write `<split>.attention-<number>.json` and the plot beside it, of each sentence.
+    """Write `<split>.attention-<number>.json` and the plot beside it for each sentence.
 
     Args:
-        folder: Where to.
+        folder: Output folder.
         split: Name of the test split.
-        numbers: Of the sentences.
-        contents: What `measure_attention` gave.
-        title: Stands over every plot, before the number.
+        numbers: Indices of the sentences in the split.
+        contents: Output of `measure_attention`.
+        title: Title of every plot; the number of the sentence is appended.
 
     Returns:
-        The plots.
+        Paths of the plots.
     """
     plots = []
     for number, content in zip(numbers, contents, strict=True):
@@ -117,16 +119,16 @@ def write_plots(
 
 
 def read_numbers(path: Path) -> JsonObject:
-    """Read the numbers of a plot.
+    """Read and validate the JSON file of a plot.
 
     Args:
         path: A file that `write_plots` wrote.
 
     Returns:
-        What it holds.
+        The content of the file.
 
     Raises:
-        ValueError: If the file holds something else, or its numbers do not fit its tokens; the message gives the file.
+        ValueError: If the file holds something else, or its numbers do not fit its tokens; the message names the file.
     """
     content = read_json(path)
     if lacking := [key for key in KEYS if key not in content]:
@@ -144,10 +146,10 @@ def read_numbers(path: Path) -> JsonObject:
 
 
 def draw(content: JsonObject, path: Path, layer: int = -1) -> Path:
-    """Draw one sentence.
+    """Draw the attention plot of one sentence.
 
     Args:
-        content: What the JSON file holds.
+        content: Content of the JSON file.
         path: The PNG file to write.
         layer: Decoder layer, counted from 0, or from the end if negative.
 
@@ -167,10 +169,10 @@ def draw(content: JsonObject, path: Path, layer: int = -1) -> Path:
 
 
 def save_figure(make: Callable[[], Any], texts: Iterable[str], path: Path, size: float, dpi: int = 160) -> Path:
-    """Make a figure in fonts that have all its characters, and write it.
+    """Make a figure with fonts that cover all its characters, and save it.
 
     Args:
-        make: Makes the matplotlib figure.
+        make: Function that makes the matplotlib figure.
         texts: All texts of the figure.
         path: The PNG file to write.
         size: Font size, in points.
@@ -186,19 +188,19 @@ def save_figure(make: Callable[[], Any], texts: Iterable[str], path: Path, size:
         import matplotlib
     except ImportError as error:
         raise ModuleNotFoundError(INSTALL) from error
-    # Without mathematics: a text may well be a dollar sign.
+    # Math parsing is off, because texts may contain dollar signs.
     style: Any = {"font.family": fonts_for(set().union(*texts)), "font.size": size, "text.parse_math": False}
     with matplotlib.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts_for` has said it, once
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts_for` has already warned once
         make().savefig(path, dpi=dpi)
     return path
 
 
 def make_figure(content: JsonObject, layer: int) -> Any:
-    """Lay out one panel a source, and one more where the combiner weighs the sources.
+    """Plot one panel per source, and another one if the combiner weights the sources.
 
     Args:
-        content: What the JSON file holds.
+        content: Content of the JSON file.
         layer: Decoder layer, counted from 0.
 
     Returns:
@@ -250,13 +252,13 @@ def make_figure(content: JsonObject, layer: int) -> Any:
 
 
 def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str], colours: Any) -> None:
-    """Draw the weights over the sources, with their numbers.
+    """Draw the weights of the sources as a heat map with printed values.
 
     Args:
         panel: The panel.
-        weights: (T, n).
-        names: Of the sources.
-        colours: The colour map.
+        weights: (T, n) weight of each source at each target token.
+        names: Names of the sources.
+        colours: The color map.
     """
     panel.set_title("over sources", fontweight="bold", fontsize=9)
     panel.pcolormesh(weights.numpy(), cmap=colours, vmin=0.0, vmax=1.0, edgecolors="white", linewidth=0.4)
@@ -269,7 +271,7 @@ def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str],
 
 
 def caption(content: JsonObject, layer: int) -> str:
-    """What the plot shows, in two lines."""
+    """Return the caption of a plot, in two lines."""
     strategy = content["combiner"]
     joint = strategy in COMBINERS and COMBINERS[strategy].joint_weights
     sums = f" over {'all sources together' if joint else 'each source'}" if len(content["sources"]) > 1 else ""
@@ -282,7 +284,7 @@ def caption(content: JsonObject, layer: int) -> str:
 
 
 def labels(tokens: Sequence[str]) -> list[str]:
-    """Tokens to read: · stands before one that goes on with a word, … for one that completes no character."""
+    """Format tokens for reading: · marks the continuation of a word, … a token that completes no character."""
     texts = []
     for before, token in zip(["", *tokens], tokens, strict=False):
         goes_on = before[-1:].isalnum() and token[:1].isalnum()
@@ -291,18 +293,18 @@ def labels(tokens: Sequence[str]) -> list[str]:
 
 
 def label_axis(axis: Any, tokens: Sequence[str]) -> None:
-    """Put tokens at the middle of their cells."""
+    """Label an axis with tokens at the centers of their cells."""
     axis.set_ticks([i + 0.5 for i in range(len(tokens))], labels(tokens))
 
 
 def fonts_for(characters: Iterable[str]) -> list[str]:
-    """DejaVu Sans, which comes with matplotlib, and installed fonts that have the characters it lacks.
+    """Choose fonts that cover the given characters: DejaVu Sans, and installed fonts for the characters it lacks.
 
     Args:
-        characters: What is to be shown; a warning names those that no font has, which come out as boxes.
+        characters: Characters to be shown. A warning names those that no font has; they are drawn as boxes.
 
     Returns:
-        Names of font families, in the order in which they are to be tried.
+        Names of font families, in the order in which matplotlib should try them.
     """
     from matplotlib import font_manager
 
@@ -312,11 +314,11 @@ def fonts_for(characters: Iterable[str]) -> list[str]:
     for entry in sorted(font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.style)):
         if not lacking:
             break
-        if entry.name.startswith("Last Resort"):  # has a box for every character
+        if entry.name.startswith("Last Resort"):  # this font has a box for every character
             continue
         try:
             found = lacking & set(font_manager.get_font(entry.fname).get_charmap())
-        except RuntimeError:  # a font of pictures
+        except RuntimeError:  # matplotlib cannot read bitmap fonts, such as color emoji
             continue
         if found:
             fonts.append(entry.name)

@@ -1,4 +1,4 @@
-"""Scores by the sources that are present in the rows of a test set: by their number, by each source, by each subset."""
+"""Score a test set separately by which sources are present: by number of sources, single source and subset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hf_multisource.metrics.bootstrap import score_with_interval
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.source_kinds import is_absent
 
-LEAST_ROWS = 20  # rows of an exact subset of the sources: with fewer, the score would say nothing about the subset
+LEAST_ROWS = 20  # minimum number of rows of a group by exact subset; scores of fewer rows are too noisy
 
 
 def groups_by_presence(rows: Sequence[Row], sources: Sequence[str]) -> dict[str, dict[str, list[int]]]:
@@ -24,9 +24,10 @@ def groups_by_presence(rows: Sequence[Row], sources: Sequence[str]) -> dict[str,
         sources: Names of the sources.
 
     Returns:
-        Numbers of rows, by kind of group and label: `number` by how many sources are present, such as "2"; `with` and
-        `without` by the name of a source; `exactly` by the names of all sources present, such as "de fr", if there are
-        at least `LEAST_ROWS` such rows. Groups of all rows are left out. Empty if all rows have the same sources.
+        Row indices by kind of group and label. The kind `number` has the number of present sources as label, such as
+        "2"; `with` and `without` the name of a source; `exactly` the names of all present sources, such as "de fr", for
+        subsets with at least `LEAST_ROWS` rows. Groups that contain all rows are left out. Empty if all rows have the
+        same sources.
     """
     present = [tuple(name for name in sources if not is_absent(row.get(name))) for row in rows]
     order = {subset: (len(subset), [sources.index(name) for name in subset]) for subset in present}
@@ -60,8 +61,8 @@ def measure_presence(
     """Score every group of rows.
 
     Args:
-        hypotheses: One per row.
-        references: One per row.
+        hypotheses: One hypothesis per row.
+        references: One reference per row.
         rows: The rows.
         sources: Names of the sources.
         metrics: Names of the metrics.
@@ -88,13 +89,13 @@ def measure_presence(
 
 
 def presence_labels(presence: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the groups of all kinds by the label that tables give them.
+    """Return the groups of all kinds, by their label in tables.
 
     Args:
-        presence: What `measure_presence` gives.
+        presence: Output of `measure_presence`.
 
     Returns:
-        Label, such as "2 sources" or "without de" -> the group.
+        Label, such as "2 sources" or "without de" -> scores of the group.
     """
     return {
         (f"{label} source{'s' * (label != '1')}" if kind == "number" else f"{kind} {label}"): entry
@@ -107,7 +108,7 @@ def presence_table(presence: Mapping[str, Mapping[str, Any]]) -> str:
     """Format the scores of all groups as a table.
 
     Args:
-        presence: What `measure_presence` gives, of at least one group.
+        presence: Output of `measure_presence`, with at least one group.
 
     Returns:
         The table.

@@ -1,4 +1,4 @@
-"""Rerank n-best lists by a reverse model, which says how likely the sources are given a candidate.
+"""Rerank n-best lists with a reverse model, which scores the sources given a candidate.
 
 Lu et al. 2024 (https://arxiv.org/abs/2403.18769) rerank reconstructed words by a model that derives the words of the
 daughter languages from them; Yee et al. 2019 (https://arxiv.org/abs/1908.05731) do so in translation. The score of
@@ -6,8 +6,9 @@ candidate y for the sources x_1, …, x_n that are present in a row is
 
     forward(y) + weight · 1/n Σ_i log p(x_i | y)
 
-where forward(y) is the score of the beam search, with its rule of length, and log p is the sum over the tokens of x_i,
-its end included. The mean over the sources lets a weight mean the same for rows with one source and with five.
+where forward(y) is the score of the beam search, including its length rule, and log p is summed over the tokens of x_i
+and its end token. The mean over the sources makes the weight comparable between rows with one source and rows with
+five.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ from hf_multisource.recipes.schema import REVERSE_TARGET, reverse_row
 from hf_multisource.source_kinds import is_absent
 
 FORMULA = "forward + weight * mean over the sources present of sum(log p(source | candidate))"
-# A forward score is about a mean over tokens, a reverse score a sum of them: useful weights are well below 1.
+# Weights tried by default. Forward scores are roughly means over tokens and reverse scores are sums over tokens, so
+# useful weights are well below 1.
 WEIGHTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One entry of an n-best list, with its two scores; they are None in a row without any source.
+    """Entry of an n-best list with its two scores, which are None in a row without any source.
 
     Args:
         text: The hypothesis.
-        forward: Its log-probability as the beam search scores it.
+        forward: Score of the hypothesis in the beam search of the forward model.
         reverse: Mean over the present sources of the log-probability of the source's text given the hypothesis.
     """
 
@@ -64,10 +66,10 @@ class ReverseModel:
     """A reverse model, ready to score.
 
     Args:
-        name: Name of its run.
+        name: Name of the reverse run.
         model: The model, in evaluation mode.
-        processor: Its processor.
-        max_length: Longest texts, in tokens, as in its training.
+        processor: Processor of the model.
+        max_length: Maximum length of texts, in tokens, as in the training of the model.
     """
 
     name: str
@@ -81,15 +83,15 @@ def load_reverse(run: str, sources: Sequence[str], target: str, device: str | No
 
     Args:
         run: The run folder.
-        sources: Names of the sources that it has to know.
-        target: Name of the target that it has to read.
+        sources: Names of the sources that the model must be able to write.
+        target: Name of the target that the model must read.
         device: Torch device; None: the GPU if there is one.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: If it is no reverse run, or one of other sources or of another target.
+        ValueError: If the run is not a reverse run, or has other sources or another target.
     """
     path = Path(run) / "recipe.yaml"
     data = load_recipe(path).data if path.is_file() else None
@@ -115,17 +117,17 @@ def reverse_scores(
 
     Args:
         reverse: The reverse model.
-        candidates: Texts, any number for each row.
-        rows: Rows of the sources; None, an empty text or a name left out: absent.
+        candidates: Candidate texts of each row; their number may differ between rows.
+        rows: Rows of the sources; a source is absent if it is None, empty or left out.
         sources: Names of the sources.
-        batch_size: Pairs of a candidate and a source scored at once.
+        batch_size: Number of (candidate, source) pairs per batch.
 
     Shape:
         candidates N lists of K texts; rows N. Returns N lists of K numbers.
 
     Returns:
-        For each candidate: the mean, over the sources that are present in its row, of the sum of log-probabilities of
-        the source's tokens; None in a row without any source.
+        The reverse score of each candidate: the summed log-probability of a source's tokens, averaged over the sources
+        that are present in the row. None in a row without any source.
     """
     present = [[(name, str(row[name])) for name in sources if not is_absent(row.get(name))] for row in rows]
     pairs = dict.fromkeys(
@@ -150,13 +152,13 @@ def rerank(candidates: Sequence[Sequence[Candidate]], weight: float) -> list[int
 
     Args:
         candidates: The n-best list of each row, best first.
-        weight: Of the reverse score.
+        weight: Weight of the reverse score.
 
     Shape:
         candidates N lists of K. Returns N numbers, each below K.
 
     Returns:
-        Numbers of the candidates; of equal ones the first, and the first where there are no scores.
+        Index of the best candidate of each row. Ties, and rows without scores, get the first candidate.
     """
 
     def total(one: Candidate) -> float:
@@ -169,11 +171,11 @@ def reranked_texts(candidates: Sequence[Sequence[Candidate]], weight: float) -> 
     """Return the text of the best candidate of every row.
 
     Args:
-        candidates: As `rerank` has it.
-        weight: As `rerank` has it.
+        candidates: See `rerank`.
+        weight: See `rerank`.
 
     Returns:
-        One text a row.
+        One text per row.
     """
     return [row[k].text for row, k in zip(candidates, rerank(candidates, weight), strict=True)]
 
@@ -185,17 +187,17 @@ def choose_weight(
     rows: Sequence[Row] | None = None,
     weights: Sequence[float] = WEIGHTS,
 ) -> tuple[float, list[tuple[float, float]]]:
-    """Choose the weight with which the reranked texts score best.
+    """Choose the weight that maximizes the score of the reranked texts.
 
     Args:
-        candidates: As `rerank` has it, of a development set.
-        references: One a row.
+        candidates: Candidates of a development set, see `rerank`.
+        references: One reference per row.
         metric: Name of the metric.
         rows: The rows, for metrics that read the sources.
-        weights: The weights that are tried.
+        weights: Weights to try.
 
     Returns:
-        The best weight, the smallest one of equals; and every weight with its score.
+        The best weight (the smallest one in case of ties), and every weight with its score.
     """
     measure, better = METRICS[metric].measure, METRICS[metric].higher_is_better
     curve = [(weight, measure(reranked_texts(candidates, weight), references, rows).score()) for weight in weights]
@@ -204,14 +206,14 @@ def choose_weight(
 
 
 def oracle_texts(candidates: Sequence[Sequence[Candidate]], references: Sequence[str]) -> list[str]:
-    """Return what a perfect choice would give: the candidate of every row that is closest to the reference.
+    """Return the oracle choice: the candidate of every row that is closest to the reference.
 
     Args:
-        candidates: As `rerank` has it.
-        references: One a row.
+        candidates: See `rerank`.
+        references: One reference per row.
 
     Returns:
-        The text with the smallest edit distance, in symbols between blanks; of equal ones the first.
+        The text with the smallest edit distance over white-space-separated symbols; the first one in case of ties.
     """
     texts = [[one.text for one in row] for row in candidates]
     distances = (
@@ -234,29 +236,29 @@ def find_candidates(
     batch_size: int = 64,
     title: str = "candidates",
 ) -> tuple[list[list[Candidate]], float]:
-    """Decode n-best lists and score every candidate by the reverse model, into a JSON Lines file.
+    """Decode n-best lists, score every candidate with the reverse model, and write both to a JSON Lines file.
 
-    The file has one object a row: its number from 0, and its candidates with `text`, `forward` and `reverse`. Called
-    again after an interruption, the function goes on with the first row that is not there; called again with the same
-    models, rows and search, it only reads the file.
+    The file has one object per row: the row index (from 0), and the candidates with `text`, `forward` and `reverse`. A
+    later call continues an interrupted one at the first missing row. If the file is complete, the function only reads
+    it.
 
     Args:
         model: The forward model.
-        processor: Its processor.
+        processor: Processor of the model.
         reverse: The reverse model.
-        rows: One dict a sentence with its sources.
+        rows: One dict of sources per sentence.
         sources: Names of the sources.
-        model_rows: The same sentences as the forward model takes them.
-        out_path: The file to write or to go on with.
+        model_rows: The same sentences in the form of the forward model's inputs.
+        out_path: The file to write or to continue.
         search: The search; `n_best` is the number of candidates.
-        batch_size: Sentences decoded at once, and pairs of candidate and source scored at once.
-        title: Stands before the progress bar.
+        batch_size: Number of sentences per decoding batch, and of (candidate, source) pairs per scoring batch.
+        title: Prefix of the progress bar.
 
     Returns:
-        The n-best list of each row, best first, and the seconds it took over all starts.
+        The n-best list of each row, best first, and the total seconds over all starts.
 
     Raises:
-        FileExistsError: If the file is there but was not written by this function.
+        FileExistsError: If the file exists but was not written by this function.
         ValueError: If it was begun with other settings, rows or weights; the message says which.
     """
     settings = {
@@ -281,7 +283,7 @@ def find_candidates(
 
 
 def _line(row: int, candidates: Sequence[tuple[str, float | None, float | None]]) -> str:
-    """One line of the file; scores with six decimals, None where there is no source."""
+    """Format one line of the file; scores have six decimals, or are null in a row without any source."""
 
     def known(score: float | None) -> float | None:
         return None if score is None or math.isnan(score) else round(score, 6)
@@ -291,10 +293,10 @@ def _line(row: int, candidates: Sequence[tuple[str, float | None, float | None]]
 
 
 def describe_reranking(reranking: JsonObject) -> str:
-    """Say how hypotheses were reranked, and what the n-best lists hold.
+    """Describe how hypotheses were reranked, and the quality of the n-best lists.
 
     Args:
-        reranking: As reports of `score` hold it.
+        reranking: Value of the key `reranking` in a report of `score`.
 
     Returns:
         One line.

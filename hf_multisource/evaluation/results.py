@@ -1,14 +1,15 @@
-"""Committed results: one JSON row per finished run, and one page made from the rows of a table.
+"""Write committed results: one JSON row per finished run, and one page per table of rows.
 
-`make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`), and
-the row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
+`make_row` reads a run folder (`config.json`, `trainer_state.json`, `train_summary.json`, `scores/<split>.json`). The
+row is written to docs/results/<table>/<name>.json. With a baseline, the hypotheses of the two runs are compared by
 paired bootstrap and approximate randomization. The row of a folder of seeds has the means over the seeds. With
-dedicated runs, the hypotheses of the run that is left with some of its sources are compared with
-those of runs trained on just these sources. The attention plot named, or the first one of the split, is copied beside
-the row, and its command is recorded in the row; name a plot if the sentences of the test set may not be shown.
+dedicated runs, the run is decoded with a subset of its sources and compared with runs that were trained on exactly this
+subset. An attention plot (the one that is named, otherwise the first one of the split) is copied beside the row, and
+its command is recorded in the row. If the sentences of the test set may not be published, name a plot of other
+sentences.
 
-The page docs/results/<table>.md is made from all rows of the table and from docs/results/<table>/notes.md, which says
-in words what the rows show. The first paragraph of the notes opens the page. No figure of a table is typed by hand.
+The page docs/results/<table>.md is made from all rows of the table and from docs/results/<table>/notes.md, which
+interprets the rows. The first paragraph of the notes opens the page. All figures of the tables come from the rows.
 """
 
 from __future__ import annotations
@@ -35,27 +36,28 @@ from hf_multisource.recipes.recipe import FAMILIES
 from hf_multisource.recipes.seeds import seed_folders
 
 RESULTS = Path("docs/results")
-MADE_OF = "made_of.json"  # of scores that several runs have made together: the runs' relative paths, `of` and `with`
-WRITERS = {"scores": "score"}  # folder of a run -> the command that writes it; `train` writes everything else
-UNTRAINED: JsonObject = {  # training facts of a row that no model writes
+# Relative paths of the runs that made scores together: `of` wrote the hypotheses, `with` reranked them
+MADE_OF = "made_of.json"
+WRITERS = {"scores": "score"}  # folder in a run -> command that writes it; `train` writes all others
+UNTRAINED: JsonObject = {  # training facts of a row without a model
     **{"parameters": 0, "updates": 0, "minutes": 0.0, "hardware": None, "threads": None, "seed": None},
     **{"curve": [], "dev_loss": None, "finished": True, "commands": []},
 }
-SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # what `format_score` shows
+SPREAD = "±: standard deviation of the score over bootstrap resamples of the test set."  # legend of `format_score`
 SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
 
 
 def levelled_off(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
-    """Whether training has run long enough to be compared.
+    """Return whether training has leveled off, so that its result can be compared with others.
 
     Args:
         curve: (updates, score on the dev set) of every evaluation.
         metric: The metric.
 
     Returns:
-        True if the last fifth of the updates improved the best score by less than the metric's `flat_gain`. False where
-        no evaluation comes before the last fifth: then nothing is known. False, too, where a metric of which a higher
-        value is better is 0 to the end: then nothing is learned yet.
+        True if the last fifth of the updates improved the best score by less than the metric's `flat_gain`. False if
+        there is no evaluation before the last fifth to compare with. Also False if all scores of a higher-is-better
+        metric are 0, because the model has not learned anything yet.
     """
     if metric.higher_is_better and all(score == 0 for _, score in curve):
         return False
@@ -65,13 +67,13 @@ def levelled_off(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
 
 
 def head_metric(row: Mapping[str, Any]) -> str:
-    """Return the metric by which a row is compared with others.
+    """Return the metric by which a row is compared with other rows.
 
     Args:
         row: A row.
 
     Returns:
-        Name of the first metric that it was scored with; BLEU if it was not scored.
+        Name of the first metric with which the row was scored; BLEU if it was not scored.
     """
     return (metrics_of((row["scores"] or {}).get("all", {})) or ["bleu"])[0]
 
@@ -85,24 +87,24 @@ def read_result(path: Path) -> Any:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """Return the run folders of all seeds that were scored; of a folder without such seeds, the folder itself."""
+    """Return the run folders of all scored seeds; if there are none, the folder itself."""
     return [one for one in seed_folders(folder) if scored_splits(one)] or [folder]
 
 
 def compare(
     run: Path, baseline: Path, split: str, condition: str = "all", metrics: Sequence[str] = DEFAULT
 ) -> JsonObject:
-    """Compare two runs, or two folders of seeds, on one test set.
+    """Compare two runs, or two folders of seeds, on one test set by significance tests.
 
     Args:
         run: The run folder, or folder of seeds.
         baseline: The run folder, or folder of seeds, to compare with.
         split: Name of the test split.
-        condition: Condition in which the run was decoded; the baseline has all its sources.
-        metrics: Names of metrics that compare texts with references alone.
+        condition: Condition in which the run was decoded; the baseline is decoded with all its sources.
+        metrics: Names of metrics that do not read the sources.
 
     Returns:
-        `run`, the name of the baseline, and by metric what `pooled_bootstrap` gives, and `p_randomization`.
+        `run`, the name of the baseline; and for each metric the output of `pooled_bootstrap` and `p_randomization`.
 
     Raises:
         FileNotFoundError: If a run was not scored.
@@ -128,7 +130,7 @@ def compare(
 
 
 def sources_left(condition: str, sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the sources that a condition of a score leaves to a model, in order; none if one of them is wrong."""
+    """Return the sources that a condition leaves to a model, in order; empty if the condition shuffles a source."""
     kind, _, name = condition.partition("-")
     if kind == "absent":
         return tuple(source for source in sources if source != name)
@@ -145,21 +147,21 @@ def compare_dedicated(
     conditions: Sequence[str],
     metrics: Sequence[str],
 ) -> JsonObject:
-    """Compare a run, left with some of its sources, with runs that were trained on just these.
+    """Compare a run that is decoded with a subset of its sources with runs that were trained on this subset.
 
     Args:
         run: The run folder.
-        dedicated: The other run folders.
+        dedicated: Run folders of the runs that were trained on subsets of the sources.
         split: Test split.
         sources: Sources of the run.
-        conditions: In which it was scored.
-        metrics: Names of metrics that compare texts with references alone.
+        conditions: Conditions in which the run was scored.
+        metrics: Names of metrics that do not read the sources.
 
     Returns:
-        Condition -> what `compare` gives.
+        Condition -> output of `compare`.
 
     Raises:
-        ValueError: If the run was never scored with just the sources of another.
+        ValueError: If the run was not scored with exactly the sources of a dedicated run.
     """
     compared: JsonObject = {}
     for other in dedicated:
@@ -172,27 +174,27 @@ def compare_dedicated(
 
 
 def scored_splits(run: Path) -> list[str]:
-    """Names of the splits of which a run has scores."""
-    beside = (".txt.json", ".jsonl.json", ".attention-")  # what else lies there
+    """Return the names of the splits for which a run has scores."""
+    beside = (".txt.json", ".jsonl.json", ".attention-")  # other JSON files in the folder
     files = sorted((run / "scores").glob("*.json"))
     return [path.stem for path in files if not any(mark in path.name for mark in beside)]
 
 
 def attention_plots(run: Path, split: str) -> list[Path]:
-    """Return the plots that `hf-multisource score --attention_plot` made of a split, in the order of the sentences."""
+    """Return the attention plots that `hf-multisource score` made of a split, in the order of the sentences."""
     plots = (run / "scores").glob(f"{glob.escape(split)}.attention-*.png")
     return sorted(plots, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
 def plot_commands(plot: Path) -> list[str]:
-    """Return the commands that a score recorded beside an attention plot; none if the plot was made otherwise."""
+    """Return the commands in the report beside an attention plot; empty if `score` did not make the plot."""
     split, mark, _ = plot.name.rpartition(".attention-")
     report = plot.with_name(f"{split}.json")
     return list(read_result(report)["commands"]) if mark and report.exists() else []
 
 
 def trained_runs(run: Path) -> tuple[list[Path], list[Path]]:
-    """Return the runs that a row is made of: those that wrote the hypotheses, and those that chose among them."""
+    """Return the runs of a row: the runs that wrote the hypotheses, and the runs that reranked them."""
     if not (run / MADE_OF).exists():
         return [run], []
     made = read_result(run / MADE_OF)
@@ -201,15 +203,15 @@ def trained_runs(run: Path) -> tuple[list[Path], list[Path]]:
 
 
 def all_training_facts(run: Path, metric: str) -> JsonObject:
-    """Read the training facts of all runs that a row is made of; of a row without runs, there are none.
+    """Read and combine the training facts of all runs of a row; a row without runs has `UNTRAINED`.
 
     Args:
         run: The run folder, or a folder of scores with a file `MADE_OF`.
-        metric: As `training_facts` has it.
+        metric: See `training_facts`.
 
     Returns:
-        The facts of the first run, with the parameters, minutes and commands of all; and their names under `made_of`,
-        if there is a file `MADE_OF`.
+        The facts of the first run, with the parameters, minutes and commands of all runs. If there is a file `MADE_OF`,
+        `made_of` holds the names of the runs.
     """
     of, others = trained_runs(run)
     if not of:
@@ -227,14 +229,14 @@ def all_training_facts(run: Path, metric: str) -> JsonObject:
 
 
 def training_facts(run: Path, metric: str) -> JsonObject:
-    """Read the training facts of a finished run: figures, scores on the dev set over the updates, and the command.
+    """Read the training facts of a finished run: size, duration, learning curve on the dev set, and command.
 
     Args:
         run: The run folder.
-        metric: Name of the metric of these scores.
+        metric: Name of the metric of the learning curve.
 
     Returns:
-        The part of a row that is about training, and `command`.
+        The fields of a row that describe the training, and `command`.
 
     Raises:
         FileNotFoundError: If training has not finished.
@@ -245,7 +247,7 @@ def training_facts(run: Path, metric: str) -> JsonObject:
     evaluations = [entry for entry in history if key in entry]
     curve = [(entry["step"], round(entry[key], 3)) for entry in evaluations]
     choose = max if METRICS[metric].higher_is_better else min
-    best: Any = choose(evaluations, key=lambda entry: entry[key], default={})  # the first, as in training
+    best: Any = choose(evaluations, key=lambda entry: entry[key], default={})  # the first of equals, as in training
     return {
         "parameters": summary["parameters"],
         "updates": summary["updates"],
@@ -261,13 +263,13 @@ def training_facts(run: Path, metric: str) -> JsonObject:
 
 
 def wrapped_encoders(config: Mapping[str, Any]) -> dict[str, JsonObject]:
-    """Configurations of the encoders that a model wraps: without them, its recipe means nothing where they are not.
+    """Return the configurations of a model's wrapped encoders, so that the row can be understood without them.
 
     Args:
         config: The model's `config.json`.
 
     Returns:
-        By source: what differs from the defaults of all models, and `model_type`.
+        By source, `model_type` and the values that differ from the defaults.
     """
     about_the_file = ("transformers_version", "architectures", "dtype")
     configs = {source["name"]: source["encoder"] for source in config["sources"] if "encoder" in source}
@@ -285,22 +287,22 @@ def make_row(
     baseline: Path | None = None,
     dedicated: Sequence[Path] = (),
 ) -> JsonObject:
-    """Collect everything about one run, or about the runs of several seeds.
+    """Make the row of one run, or of the runs of several seeds.
 
     Args:
-        run: The run folder, or a folder of seeds, whose row `pool_seeds` describes.
-        table: Table the row belongs to.
-        name: The row's name in it.
-        split: Test split; None: the only one that was scored.
+        run: The run folder, or a folder of seeds (see `pool_seeds`).
+        table: Name of the table.
+        name: Name of the row in the table.
+        split: Test split; None: the only split that was scored.
         baseline: Run folder to compare with.
-        dedicated: Run folders to compare with in the conditions that leave just their sources.
+        dedicated: Run folders to compare with in the conditions that leave exactly their sources.
 
     Returns:
-        The row, as it is committed: in its commands, secrets are masked and absolute paths shortened.
+        The row as it is committed: secrets in the commands are masked and absolute paths shortened.
 
     Raises:
-        FileNotFoundError: If a file of the run is not there.
-        ValueError: If several splits were scored and none is named, or no condition leaves just the sources of a
+        FileNotFoundError: If a file of the run does not exist.
+        ValueError: If several splits were scored and none is named, or no condition leaves exactly the sources of a
             dedicated run.
     """
     if (seeds := runs_of(run)) != [run]:
@@ -342,7 +344,7 @@ def make_row(
         "date": scores["date"],
         "versions": scores["versions"],
     }
-    if presence := scores.get("presence"):  # not in older reports
+    if presence := scores.get("presence"):  # older reports lack this key
         row["presence"] = {kind: groups for kind, groups in presence.items() if kind != "exactly"}
     row |= {key: scores[key] for key in ("limit", "placeholders", "memory") if key in scores}
     if reranked := scores["conditions"].get("reranked"):
@@ -353,7 +355,7 @@ def make_row(
 
 
 def _combiner_of(config: dict[str, Any], sources: Sequence[str]) -> str:
-    """The combiner of a model with this configuration that was scored on these sources; empty where it has none."""
+    """Return the name of the combiner of a model that was scored on these sources; empty for a single source."""
     if len(config["sources"]) > 1:
         return FAMILIES[config.get("model_type", MultiSourceConfig.model_type)].from_dict(config).strategy
     return "concatenated" if len(sources) > 1 else ""
@@ -363,10 +365,10 @@ def comparisons(run: Path, row: Mapping[str, Any], baseline: Path | None, dedica
     """Return the comparisons that a row holds.
 
     Args:
-        run: As `make_row` has it.
-        row: The row without comparisons; its split and metrics count.
-        baseline: As `make_row` has it.
-        dedicated: As `make_row` has it.
+        run: See `make_row`.
+        row: The row without comparisons, whose split and metrics are used.
+        baseline: See `make_row`.
+        dedicated: See `make_row`.
 
     Returns:
         `baseline`, and `dedicated` if there are such runs.
@@ -380,17 +382,17 @@ def comparisons(run: Path, row: Mapping[str, Any], baseline: Path | None, dedica
 
 
 def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
-    """Make one row of those of several seeds.
+    """Average the rows of several seeds into one row.
 
     Args:
-        rows: What `make_row` gives for each seed.
+        rows: Output of `make_row` for each seed.
         name: Name of the folder of seeds.
 
     Returns:
-        The row of a single seed as it is; otherwise a row in which every score is the mean over the seeds, with the
-        scores of all (`seeds`) and their standard deviation (`seeds_sd`). Figures of the training are means, too;
-        `finished` is true if it is for all seeds. `runs` has, for each seed, what differs between them, and the last
-        value of the learning curve.
+        For a single seed, its row unchanged. Otherwise a row in which every score is the mean over the seeds, with the
+        individual scores (`seeds`) and their standard deviation (`seeds_sd`). Training figures are means, too;
+        `finished` is true if it is true for all seeds. `runs` holds, for each seed, the fields that differ between the
+        seeds and the last value of the learning curve.
 
     Raises:
         ValueError: If the seeds were trained on different sources, or scored on different splits.
@@ -439,13 +441,13 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean, None if a value is lacking."""
+    """Return the mean; None if a value is None."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def _mean_counts(entries: Sequence[Mapping[str, Any]]) -> JsonObject:
-    """Means of the numbers that entries hold; what is no number is that of the first one."""
+    """Average the numbers in entries; values that are not numbers are taken from the first entry."""
     return {
         key: statistics.fmean(entry[key] for entry in entries) if isinstance(value, int | float) else value
         for key, value in entries[0].items()
@@ -453,13 +455,13 @@ def _mean_counts(entries: Sequence[Mapping[str, Any]]) -> JsonObject:
 
 
 def _pool_scores(entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> JsonObject:
-    """Means over the seeds of the scores that all of them have, by condition or group, and metric."""
+    """Average over the seeds the scores that all seeds have, by condition (or group) and metric."""
     pooled: JsonObject = {}
     for label in entries[0]:
         found = [entry[label] for entry in entries if label in entry]
         if len(found) < len(entries):
             continue
-        pooled[label] = {key: value for key, value in found[0].items() if key not in METRICS}  # number of sentences
+        pooled[label] = {key: value for key, value in found[0].items() if key not in METRICS}  # such as `n`
         for metric in metrics_of(found[0]):
             scores = [own[metric]["score"] for own in found]
             pooled[label][metric] = {
@@ -472,16 +474,16 @@ def _pool_scores(entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> JsonObje
 
 
 def format_score(scores: Mapping[str, Any], metric: str) -> str:
-    """Format a score with its spread.
+    """Format a score with its standard deviation.
 
     Args:
-        scores: By metric: `score` and `sd`; of a condition also `draws` and `draws_sd`, as rows have them.
+        scores: `score` and `sd` by metric, as in rows; scores of a condition also have `draws` and `draws_sd`.
         metric: Name of the metric.
 
     Returns:
-        Such as "21.3 ± 0.8", where ± is what `SPREAD` says. A mean over several draws of a wrong source has no such
-        spread; it is shown with the standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)". Of several
-        seeds, mean and standard deviation over the seeds: "21.3 ± 0.4 (3 seeds)".
+        The score and its standard deviation over bootstrap resamples, such as "21.3 ± 0.8". For several draws of a
+        shuffled source, the mean and standard deviation over the draws, such as "21.3 (5 draws, sd 0.2)". For several
+        seeds, the mean and standard deviation over the seeds, such as "21.3 ± 0.4 (3 seeds)".
     """
     score, show = scores[metric], METRICS[metric].show
     if "seeds" in score:
@@ -492,7 +494,7 @@ def format_score(scores: Mapping[str, Any], metric: str) -> str:
 
 
 def split_notes(notes: str) -> tuple[str, str]:
-    """Split the notes of a page into the answer that opens it and everything else.
+    """Split the notes of a page into the first paragraph, which opens the page, and the rest.
 
     Args:
         notes: Markdown.
@@ -505,18 +507,18 @@ def split_notes(notes: str) -> tuple[str, str]:
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """A row's name, marked if its training had not levelled off."""
+    """Return a row's name, marked if its training had not leveled off."""
     return str(row["name"]) if row["finished"] else f"{row['name']} (unfinished)"
 
 
 def length_rule(search: JsonObject) -> str:
-    """Which rule of length a search used, with its value."""
+    """Return the length rule of a search with its value, in words."""
     name = "length_penalty" if "length_penalty" in search else "length_normalization"
     return f"{name.replace('_', ' ')} {search[name]} ({search[f'{name}_formula']})"
 
 
 def _first_examples(row: Mapping[str, Any]) -> str:
-    """How many examples of the split were scored, in words; empty if all were."""
+    """Return in words how many examples of the split were scored; empty if all were scored."""
     return f", first {row['limit']:,} examples" if "limit" in row else ""
 
 
@@ -530,7 +532,7 @@ def _against_baseline(row: JsonObject) -> str:
 
 
 def learning_curves(rows: Sequence[JsonObject], metric: Metric) -> str:
-    """Scores of all rows on the dev set over the updates, as a table."""
+    """Format the learning curves of all rows on the dev set as a table."""
     curves = {row["name"]: dict(row["curve"]) for row in rows}
     steps = sorted({step for curve in curves.values() for step in curve})
     lines = [
@@ -541,7 +543,7 @@ def learning_curves(rows: Sequence[JsonObject], metric: Metric) -> str:
 
 
 def by_presence(rows: Sequence[JsonObject], metric: str) -> str:
-    """The section with the scores of all rows by the sources that are present; empty if no row has such scores."""
+    """Render the section with scores by present sources; empty if no row has such scores."""
     groups = {title(row): presence_labels(row["presence"]) for row in rows if "presence" in row}
     if not groups:
         return ""
@@ -568,11 +570,11 @@ def score_of(row: Mapping[str, Any], condition: str, metric: str) -> str:
 
 
 def by_condition(rows: Sequence[JsonObject], metric: str) -> str:
-    """The section with the scores of all rows with sources wrong or taken away; empty if no row has such scores."""
+    """Render the section with scores with shuffled or removed sources; empty if no row has such scores."""
     changed = list(dict.fromkeys(key for row in rows for key in row["scores"] if key != "all"))
     if not changed:
         return ""
-    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; inside, the order of the sources
+    changed.sort(key=lambda key: key.split("-")[0])  # absent, only, wrong; stable, so sources keep their order
     lines = [
         [title(row), *(score_of(row, condition, metric) for condition in ("all", *changed))]
         for row in rows
@@ -594,7 +596,7 @@ over the draws, and *sd* is the standard deviation over them.{reranked}
 
 
 def how_made(rows: Sequence[JsonObject]) -> str:
-    """The section that says of every row when, on what and by which commands it was made."""
+    """Render the section on the provenance of every row: date, hardware and commands."""
     made = ""
     for row in rows:
         search = row["search"]
@@ -612,7 +614,7 @@ def how_made(rows: Sequence[JsonObject]) -> str:
 
 
 def unfinished_rule(metric: Metric, whose: str = "its") -> str:
-    """When training counts as unfinished, as `levelled_off` decides it, in words."""
+    """Return in words the rule by which `levelled_off` regards a training as unfinished."""
     improved = "raised" if metric.higher_is_better else "lowered"
     return (
         f"the last fifth of {whose} updates still {improved} the best dev {metric.label} by {metric.flat_gain} or more"
@@ -620,7 +622,7 @@ def unfinished_rule(metric: Metric, whose: str = "its") -> str:
 
 
 def signatures_of(rows: Sequence[JsonObject], metrics: Sequence[str]) -> str:
-    """How each metric was computed, one a line, as the first row that has it says."""
+    """Format the signature of each metric, one per line, from the first row that has this metric."""
     found = {name: next(row["scores"]["all"][name] for row in rows if name in row["scores"]["all"]) for name in metrics}
     return "".join(f"- {name}: `{score['signature']}`\n" for name, score in found.items())
 
@@ -630,8 +632,8 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
 
     Args:
         table: The table's name.
-        rows: Rows as `make_row` gives them.
-        notes: What they show, in Markdown; the first paragraph opens the page.
+        rows: Rows as `make_row` returns them.
+        notes: Interpretation of the rows, in Markdown; the first paragraph opens the page.
 
     Returns:
         Markdown.
@@ -643,7 +645,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
     head = METRICS[metrics[0]]
     columns = [METRICS[name].label for name in metrics]
     header = ["name", "combiner", "sources", *columns, f"{head.label} to baseline", "dev loss"]
-    has_perplexity = any(row.get("perplexity") is not None for row in rows)  # not of rows made before it was measured
+    has_perplexity = any(row.get("perplexity") is not None for row in rows)  # old rows lack it
     header += ["perplexity"] if has_perplexity else []
     header += ["updates", "minutes", "parameters"]
     unfinished = {row["run"] for row in rows if not row["finished"]}
@@ -727,14 +729,14 @@ def write_row(
     """Write the row of one run, with its plot, and the table.
 
     Args:
-        run: As `make_row` has it.
-        table: As `make_row` has it.
-        name: As `make_row` has it; also the name of the row's file.
+        run: See `make_row`.
+        table: See `make_row`.
+        name: See `make_row`; also the name of the row's file.
         results: Folder of all tables.
-        split: As `make_row` has it.
-        baseline: As `make_row` has it.
-        dedicated: As `make_row` has it.
-        plot: Attention plot; None: the split's first one, if there is any.
+        split: See `make_row`.
+        baseline: See `make_row`.
+        dedicated: See `make_row`.
+        plot: Attention plot; None: the first plot of the split, if there is one.
 
     Returns:
         The files that were written.

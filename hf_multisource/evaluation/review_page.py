@@ -1,4 +1,4 @@
-"""A page in HTML on which a person reviews filled catalogues: one file without other files, scripts of its own only."""
+"""Make an HTML page for reviewing filled catalogues, a single self-contained file with only inline scripts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hf_multisource.json_files import JsonObject
 
 Place = tuple[str, str, str]  # file, key and part of a text
 
-GENERATOR = '<meta name="generator" content="hf-multisource localize">'  # by which pages are recognised
-HEAD = 4096  # bytes of a file in which it is looked for
-NO_MORE = "base-uri 'none'; form-action 'none'"  # what default-src does not cover
+GENERATOR = '<meta name="generator" content="hf-multisource localize">'  # tag by which review pages are recognized
+HEAD = 4096  # number of bytes at the start of a file in which the tag is searched
+# Directives of the content security policy that default-src does not cover.
+NO_MORE = "base-uri 'none'; form-action 'none'"
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8881; --accent: #06c; --bad: #b00020; --good: #17663a; }
@@ -72,14 +73,14 @@ filter();
 
 
 def find_hints(record: JsonObject, memory: TranslationMemory) -> dict[Place, Hint]:
-    """Find translations of texts that are similar to those that the memory did not answer.
+    """Find translations of similar texts as hints for the texts that the memory did not answer.
 
     Args:
         record: The content of `OUT.json`.
         memory: The memory.
 
     Returns:
-        Place -> hint, of the texts that have one.
+        Place -> hint, for the texts that have a hint.
 
     Raises:
         ImportError: If the package rapidfuzz is not installed.
@@ -103,7 +104,7 @@ def is_review_page(path: Path) -> bool:
         path: The file.
 
     Returns:
-        The answer.
+        True if it is.
     """
     if not path.is_file():
         return False
@@ -112,10 +113,10 @@ def is_review_page(path: Path) -> bool:
 
 
 def review_page(record: JsonObject, hints: Mapping[Place, Hint]) -> str:
-    """Return a page with all texts that were filled or refused.
+    """Render the review page with all texts that were filled or refused.
 
-    Everything from catalogues is escaped. The content security policy of the page allows its own style and script, by
-    their digests, and nothing else.
+    All content of catalogues is escaped. The content security policy of the page allows only its own style and script,
+    which are identified by their digests.
 
     Args:
         record: The content of `OUT.json`.
@@ -167,17 +168,17 @@ def review_page(record: JsonObject, hints: Mapping[Place, Hint]) -> str:
 
 
 def _digest(content: str) -> str:
-    """The source expression of a content security policy that allows a style or a script."""
+    """Return the source expression with which a content security policy allows a style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _state(text: JsonObject) -> str:
-    """What became of a text, in a word: its origin, or that it was refused."""
+    """Return the state of a text in one word: its origin, or "refused"."""
     return "refused" if text["reason"] else str(text["origin"])
 
 
 def _article(number: int, text: JsonObject, target: str, hint: Hint | None) -> str:
-    """One text with its sources, the proposal, and what is known about it."""
+    """Render one text with its sources, the proposed translation and the facts about it."""
     state, confidence = _state(text), text["confidence"]
     rows = [(name, _text(source, name)) for name, source in text["sources"].items()]
     if text["text"]:
@@ -207,7 +208,7 @@ data-state="{escape(state)}"{known} aria-labelledby="k{number}">
 
 
 def _text(text: str, language: str, kind: str = "") -> str:
-    """A text in a language, whose direction of writing follows from its letters."""
+    """Render a text in a language; the browser derives the writing direction from its letters."""
     return f'<bdi class="text {kind}" dir="auto" lang="{escape(language)}">{escape(text)}</bdi>'
 
 

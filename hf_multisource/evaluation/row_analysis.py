@@ -1,7 +1,7 @@
-"""A closer look at one row of an experiment: what each source gives, which symbols are wrong, single words.
+"""Analyze one row of an experiment: effect of each source, errors by symbol, and single words.
 
-All of it is measured from hypotheses of all seeds, except for the words, which the models read with teacher forcing.
-The JSON values that the functions return are kept in the row, and the sections of the page are made from them.
+Sources and symbols are analyzed on the hypotheses of all seeds; words are scored by the models with teacher forcing.
+The JSON values that the functions return are stored in the row, and the sections of the page are made from them.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import RECIPE
 from hf_multisource.source_kinds import is_absent
 
-CONFUSIONS = 10  # most frequent ones that a page shows
-FREQUENT = 0.01  # share of all symbols above which the error rate of a symbol is shown
+CONFUSIONS = 10  # number of most frequent confusions that a page shows
+FREQUENT = 0.01  # minimum share among all symbols for a symbol's error rate to be shown
 THIRDS = ("first third", "middle third", "last third")
 
 
 def measure_sources(
     folder: Path, split: str, rows: Sequence[Row], sources: Sequence[str], metrics: Sequence[str]
 ) -> JsonObject:
-    """Compare the scores without each source, and with it alone, with those of all sources.
+    """Compare the scores without each source, and with each source alone, with the scores of all sources.
 
     Args:
-        folder: Run folder or folder of seeds; those count that were scored with each source absent and alone.
+        folder: Run folder or folder of seeds; only runs that were scored with each source absent and alone are used.
         split: Name of the test split.
-        rows: Its rows.
+        rows: Rows of the split.
         sources: Names of the sources.
         metrics: Names of metrics that compare texts with references alone.
 
     Returns:
-        By source, if any row has it beside another one: `n`, the number of these rows, to which all figures refer;
-        `all`, `absent` and `only`, with the mean score over the seeds by metric; for the last two also the difference
-        to `all`, as `pooled_bootstrap` gives it.
+        For each source that occurs in a row together with another source: `n`, the number of such rows, on which all
+        figures are computed; and `all`, `absent` and `only`, the mean scores over the seeds by metric. `absent` and
+        `only` also hold the difference to `all`, as `pooled_bootstrap` returns it.
     """
     conditions = {f"{kind}-{source}" for source in sources for kind in ("absent", "only")}
     runs = [run for run in runs_of(folder) if conditions <= _conditions(run, split)]
@@ -82,7 +82,7 @@ def measure_sources(
 
 
 def _conditions(run: Path, split: str) -> set[str]:
-    """Names of the conditions in which a run was scored to the end."""
+    """Return the names of the conditions in which a run was scored completely."""
     return set(read_result(run / "scores" / f"{split}.json")["conditions"])
 
 
@@ -90,12 +90,13 @@ def measure_symbols(folder: Path, split: str) -> JsonObject:
     """Count the most frequent errors of the hypotheses of all seeds.
 
     Args:
-        folder: Run folder or folder of seeds that were scored.
+        folder: Run folder or folder of seeds with scores.
         split: Name of the test split.
 
     Returns:
-        Means over the seeds: `errors` and `symbols`, their numbers; `confusions`, the most frequent ones; `frequent`,
-        `count` and error `rate` of each frequent symbol; `thirds`, errors and symbols in each third of the words.
+        Means over the seeds: `errors` and `symbols`, the numbers of errors and symbols; `confusions`, the most frequent
+        confusions; `frequent`, the `count` and error `rate` of each frequent symbol; `thirds`, the numbers of errors
+        and symbols in each third of the words.
     """
     runs = runs_of(folder)
     hypotheses = [text for run in runs for text in read_lines(run / "scores" / f"{split}.all.txt")]
@@ -121,17 +122,18 @@ def measure_symbols(folder: Path, split: str) -> JsonObject:
 def measure_words(
     run: Path, words: Sequence[Mapping[str, str]], sources: Sequence[str], target: str
 ) -> list[JsonObject]:
-    """Measure how much each source matters to a model for words of the target, whatever its combiner.
+    """Measure the effect of each source on the log-probability of target words, for a model with any combiner.
 
     Args:
         run: Run folder.
-        words: Word of the target and of each source that is present, by name.
+        words: For each word, its texts in the target and the present sources, by name.
         sources: Names of the sources.
         target: Name of the target.
 
     Returns:
         For each word: `target`; `sources`, the texts by source; `log_probability` of the target given all sources, in
-        nats; and `drops`: how much lower it is without each source. The only source of a word has no drop.
+        nats; and `drops`, the decrease of this log-probability without each source. The only source of a word has no
+        drop.
     """
     rows: list[Row] = [{name: word.get(name) for name in (*sources, target)} for word in words]
     without = [
@@ -159,10 +161,10 @@ def measure_words(
 
 
 def mean_words(measured: Sequence[Sequence[Mapping[str, Any]]]) -> list[JsonObject]:
-    """Average over seeds what `measure_words` gives.
+    """Average the output of `measure_words` over seeds.
 
     Args:
-        measured: What it gives for each seed, of the same words.
+        measured: Output of `measure_words` for each seed, for the same words.
 
     Returns:
         The same with means of `log_probability` and `drops`.
@@ -178,10 +180,10 @@ def mean_words(measured: Sequence[Sequence[Mapping[str, Any]]]) -> list[JsonObje
 
 
 def source_sections(row: Mapping[str, Any]) -> str:
-    """The section on what each source gives to the same sentences.
+    """Render the section on the effect of each source on the same sentences.
 
     Args:
-        row: The row, with label, and `left_out`, what `measure_sources` gave.
+        row: The row, with its label, and the output of `measure_sources` as `left_out`.
 
     Returns:
         Markdown; empty if no row has a source beside another one.
@@ -216,15 +218,15 @@ the seeds; the intervals come from a paired bootstrap over these examples.
 
 
 def _count(mean: float) -> str:
-    """A number, which may be a mean over seeds."""
+    """Format a number that may be a mean over seeds."""
     return f"{mean:,.1f}".removesuffix(".0")
 
 
 def symbol_section(row: Mapping[str, Any]) -> str:
-    """The section on the symbols that are wrong.
+    """Render the section on errors by symbol.
 
     Args:
-        row: The row, with label, and `symbols`, what `measure_symbols` gave.
+        row: The row, with its label, and the output of `measure_symbols` as `symbols`.
 
     Returns:
         Markdown; empty if there is no error.
@@ -267,10 +269,10 @@ Where in the word the errors are:
 
 
 def word_section(row: Mapping[str, Any], figure: str) -> str:
-    """The section with the figure of the words.
+    """Render the section with the figure of the words.
 
     Args:
-        row: The row, with label, and `words`, what `mean_words` gave.
+        row: The row, with its label, and the output of `mean_words` as `words`.
         figure: Path of the figure, relative to the page.
 
     Returns:

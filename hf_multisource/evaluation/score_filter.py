@@ -1,12 +1,12 @@
-"""Filter parallel text by dual conditional cross-entropy: keep the rows whose two sides two models find likely.
+"""Filter parallel text by dual conditional cross-entropy, computed by translation models of both directions.
 
 Junczys-Dowmunt 2018, https://doi.org/10.18653/v1/W18-6478, Eq. 1 and 2. Model A translates x into y, model B back:
 
     H_A = -log P_A(y | x) / |y|,   H_B = -log P_B(x | y) / |x|,   score = |H_A - H_B| + (H_A + H_B) / 2
 
-The lower the score, the better the row. |y| is the number of words, and one for the end of the sentence, so that scores
-do not depend on the vocabularies. Differs from the paper: it takes exp(-score), and multiplies it by a score of the
-domain. Littell et al. 2019 filter by YiSi-2 in this place, which needs word vectors of both languages.
+The lower the score, the better the row. |y| is the number of words plus one for the end of the sentence, so that scores
+do not depend on the vocabularies. The paper instead uses exp(-score) and multiplies it by a domain score. Littell et
+al. 2019 filter by YiSi-2, which needs word vectors of both languages.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import RECIPE
 from hf_multisource.recipes.schema import DataRecipe
 
-SCORE = "score"  # name of the column of scores
-WINDOW = 2048  # rows that are in memory while they are scored
+SCORE = "score"  # name of the column that holds the scores
+WINDOW = 2048  # number of rows that are held in memory and scored together
 
 
 @dataclass(frozen=True)
 class Direction:
-    """One of the two models.
+    """Model of one translation direction.
 
     Args:
-        run: Its run folder.
-        data: The `data` section of its recipe.
+        run: Run folder of the model.
+        data: The `data` section of the model's recipe.
         model: The model, in evaluation mode.
-        processor: Its processor.
+        processor: Processor of the model.
     """
 
     run: str
@@ -50,25 +50,25 @@ class Direction:
     processor: MultiSourceProcessor
 
     def can_score(self, row: TextRow) -> bool:
-        """Return whether a row has the target and a source.
+        """Return whether a row has the target and at least one source of the model.
 
         Args:
             row: The row.
 
         Returns:
-            The answer.
+            True if the model can score the row.
         """
         return bool(row[self.data.target]) and any(row[name] for name in self.data.sources)
 
     def cross_entropies(self, rows: Sequence[TextRow], batch_size: int) -> list[float]:
-        """Score rows.
+        """Compute the cross-entropy of the target of each row, given its sources.
 
         Args:
             rows: Rows with the target and a source.
-            batch_size: Rows scored at once.
+            batch_size: Number of rows per batch.
 
         Returns:
-            The cross-entropy of each target given its sources, in nats a word.
+            The cross-entropy of each target given its sources, in nats per word.
         """
         names = [*self.data.sources, self.data.target]
         read = self.data.model_rows([{name: row[name] for name in names} for row in rows])
@@ -76,17 +76,17 @@ class Direction:
         return [-log / words for log, words in zip(found, self.words_scored(rows), strict=True)]
 
     def words_scored(self, rows: Sequence[TextRow]) -> list[float]:
-        """Count the words of the targets, and one for the end of each sentence.
+        """Count the scored words of each target, plus one for the end of the sentence.
 
         Args:
             rows: Rows with the target.
 
         Returns:
-            The numbers. Of a target that is longer than `max_length`, only the share of the words counts that is
-            scored: otherwise, the words that are cut would seem likely.
+            The counts. For a target that is longer than `max_length`, only the share of words that is actually scored
+            is counted; otherwise the truncated words would lower the cross-entropy per word.
         """
         texts = [row[self.data.target] or "" for row in rows]
-        ends = 1  # tokens at the end of a sentence, which are never cut
+        ends = 1  # number of end tokens, which are never truncated
         tokens = [len(ids) - ends for ids in self.processor.tokenizer(text_target=texts)["input_ids"]]
         limit = self.data.max_length - ends
         shares = [min(limit / max(count, 1), 1) for count in tokens]
@@ -94,31 +94,31 @@ class Direction:
 
 
 def dual_cross_entropy(forward: float, backward: float) -> float:
-    """Combine two cross-entropies to a score.
+    """Combine two cross-entropies into the score of a row.
 
     Args:
-        forward: H_A, in nats a word.
-        backward: H_B, in nats a word.
+        forward: H_A, in nats per word.
+        backward: H_B, in nats per word.
 
     Returns:
-        Their distance and their mean, added.
+        The sum of their absolute difference and their mean.
     """
     return abs(forward - backward) + (forward + backward) / 2
 
 
 def load_directions(forward: str, backward: str, device: str | None = None) -> tuple[Direction, Direction]:
-    """Load a model and one of the opposite direction.
+    """Load a model and a model of the opposite direction.
 
     Args:
         forward: Run folder of model A.
-        backward: Run folder of model B, which reads the target of A and writes one of its sources.
+        backward: Run folder of model B, which translates the target of A into one of the sources of A.
         device: Torch device; None: the GPU if there is one.
 
     Returns:
-        The two.
+        Both directions.
 
     Raises:
-        ValueError: If one is no run, or a reverse run, or B does not translate back.
+        ValueError: If one of them is not a run or is a reverse run, or if B does not translate back.
     """
     recipes = {}
     for option, run in {"forward": forward, "backward": backward}.items():
@@ -144,15 +144,15 @@ def load_directions(forward: str, backward: str, device: str | None = None) -> t
 def score_rows(
     rows: Iterable[TextRow], directions: tuple[Direction, Direction], batch_size: int = 64
 ) -> Iterator[float | None]:
-    """Score rows.
+    """Score rows by dual conditional cross-entropy.
 
     Args:
         rows: The rows.
         directions: The two models.
-        batch_size: Rows scored at once.
+        batch_size: Number of rows per batch.
 
     Yields:
-        The score of each row; None: it lacks what one of the models reads or writes.
+        The score of each row; None if the row lacks the target or all sources of one of the models.
 
     Raises:
         ValueError: If a score is not a finite number.
@@ -173,15 +173,15 @@ def choose_rows(scores: Sequence[float | None], keep: float | None, threshold: f
     """Choose the rows with the lowest scores.
 
     Args:
-        scores: A score a row; None: the row is not kept.
-        keep: Share of the rows with a score that is kept; of equal scores, earlier rows come first.
-        threshold: Highest score that is kept.
+        scores: One score per row; rows with None are never kept.
+        keep: Share of the scored rows to keep; among equal scores, earlier rows are preferred.
+        threshold: Maximum score of the rows to keep.
 
     Returns:
-        Whether each row is kept.
+        For each row, whether it is kept.
 
     Raises:
-        ValueError: If not exactly one of the two is given, or a value is not allowed.
+        ValueError: If not exactly one of `keep` and `threshold` is given, or a value is not allowed.
     """
     if (keep is None) == (threshold is None):
         raise ValueError("give either keep, the share of rows, or threshold, the highest score")
@@ -209,27 +209,27 @@ def filter_corpus(
     batch_size: int = 64,
     device: str | None = None,
 ) -> JsonObject:
-    """Write the rows of a split whose scores are low, their scores as a column of their own, and `counts.json`.
+    """Write the rows of a split with low scores, a column with their scores, and `counts.json`.
 
     Args:
         data: A folder or the id of a Hub dataset.
         out: Folder to write to, new or empty: `<split>.<language>` for each language, and `<split>.score`.
-        forward: As `load_directions` has it.
-        backward: As `load_directions` has it.
-        keep: As `choose_rows` has it.
-        threshold: As `choose_rows` has it.
-        languages: The columns to write; none: those that the two models read or write.
+        forward: See `load_directions`.
+        backward: See `load_directions`.
+        keep: See `choose_rows`.
+        threshold: See `choose_rows`.
+        languages: The columns to write; empty: all columns that the two models read or write.
         split: Name of the split.
-        batch_size: Rows scored at once.
+        batch_size: Number of rows per batch.
         device: Torch device; None: the GPU if there is one.
 
     Returns:
-        What `counts.json` holds: the settings, digests of both models, and the rows that were read, that had no score,
-        and that were kept, with the highest score of these.
+        The content of `counts.json`: the settings, digests of both models, the numbers of rows that were read, had no
+        score and were kept, and the highest score of the kept rows.
 
     Raises:
         FileExistsError: If `out` is not empty.
-        ValueError: If a setting is not allowed, or no row is left. Nothing is written then.
+        ValueError: If a setting is not allowed, or no row is left; nothing is written in these cases.
     """
     choose_rows([], keep, threshold)
     check_new_folder(out)

@@ -1,4 +1,4 @@
-"""Decode a test set and score it: as it is, and with a source wrong, absent, or alone.
+"""Decode and score a test set, unchanged or with a source shuffled, absent or alone.
 
 Conditions in which a test set can be decoded:
 
@@ -8,10 +8,10 @@ Conditions in which a test set can be decoded:
     only-X       every source except X removed
     reranked     every source as it is, the n-best lists reranked by a reverse model (see `reranking`)
 
-The output folder receives `<split>.json` with every score, and `<split>.<condition>.txt` with the hypotheses, one a
-line, written as they are decoded: a later call continues an interrupted one and decodes nothing twice. The n-best lists
-that are reranked lie in `<split>.nbest.jsonl`. Attention plots
-are written to `<split>.attention-<row>.png` with their numbers in a `.json` file beside them.
+The output folder receives `<split>.json` with every score, and `<split>.<condition>.txt` with the hypotheses, one per
+line. The hypotheses are written while they are decoded, so that a later call continues an interrupted one and decodes
+no row twice. The n-best lists for reranking are written to `<split>.nbest.jsonl`. Attention plots are written to
+`<split>.attention-<row>.png`, with the plotted numbers in a `.json` file beside each plot.
 """
 
 from __future__ import annotations
@@ -70,40 +70,43 @@ from hf_multisource.source_kinds import is_absent
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
 PERPLEXITY = "perplexity"
 RERANKED = "reranked"
-PLOTS = 3  # sentences whose attention is plotted if none is named
+PLOTS = 3  # number of sentences whose attention is plotted by default
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to score, in which conditions, and how to decode.
+    """Options of [`score`]: data, conditions and decoding.
 
     Args:
         run: Run folder; or a model folder or Hub id, with `data`, `target`, `split` and `out`.
         ensemble: Further runs, model folders or Hub ids that decode together with the run.
-        data: Folder or Hub id of the data; None: the recipe's.
-        split: Name of the test split; None: the recipe's.
-        target: Name of the target column; None: the recipe's.
-        sources: Score the lines that have one of these sources. A line with none of the model's counts with an empty
-            hypothesis, so that models of different sources are scored on the same lines. None: the model's.
-        metrics: Names of the metrics, the most important first; None: the recipe's.
-        out: Folder to write to; None: the folder `scores` in the run, of an ensemble `scores-ensemble`.
-        adversarial: Whether to score with each source wrong.
-        draws: Shuffles of each wrong source.
+        data: Folder or Hub id of the data; None: the value in the recipe.
+        split: Name of the test split; None: the value in the recipe.
+        target: Name of the target column; None: the value in the recipe.
+        sources: Score the lines that have at least one of these sources. A line without any source of the model gets an
+            empty hypothesis, so that models with different sources are scored on the same lines. None: the model's
+            sources.
+        metrics: Names of the metrics, the most important first; None: the value in the recipe.
+        out: Folder to write to; None: the folder `scores` in the run folder, or `scores-ensemble` for an ensemble.
+        adversarial: Whether to score with each source shuffled.
+        draws: Number of different shuffles of each source.
         absent: Whether to score with each source absent.
         only: Whether to score with each source alone.
         rerank: Folder of a reverse run that reranks the `num_beams` hypotheses of the beam; None: no reranking.
-        rerank_weight: Of the reverse score; None: the best of `reranking.WEIGHTS` on the recipe's dev split.
+        rerank_weight: Weight of the reverse score; None: the best of `reranking.WEIGHTS` on the recipe's dev split.
         attention_plot: Rows, counted from 0, whose attention is plotted; (): the first few; None: no plots.
-        num_beams: As [`Search`].
-        length_penalty: As [`Search`].
-        length_normalization: As [`Search`].
-        optimize: As [`Search`].
-        shortlist: As [`Search`].
-        max_length: Longest source, in tokens; None: the recipe's, or else 128.
-        max_new_tokens: Longest hypothesis, in tokens; None: as `max_length`.
-        batch_size: Sentences decoded at once.
-        limit: Score only the first so many lines, and choose the weight of reranking on as many; None: all.
-        unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent"; None: the recipe's.
+        num_beams: See [`Search`].
+        length_penalty: See [`Search`].
+        length_normalization: See [`Search`].
+        optimize: See [`Search`].
+        shortlist: See [`Search`].
+        max_length: Longest source, in tokens; None: the value in the recipe, or 128 without a recipe.
+        max_new_tokens: Longest hypothesis, in tokens; None: the value of `max_length`.
+        batch_size: Number of sentences per batch.
+        limit: Number of lines to score from the start of the test split, and to choose the reranking weight on; None:
+            all.
+        unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent"; None: the value in
+            the recipe.
         seed: Seed of the shuffles.
         device: Torch device; None: the GPU if there is one.
 
@@ -144,12 +147,12 @@ class Scoring:
         check_choice(UNREADABLE, unreadable=self.unreadable)
         for name in self.metrics or ():
             check_choice(tuple(METRICS), metrics=name)
-        self.search(DataRecipe.max_length)  # refuses what the search cannot do
+        self.search(DataRecipe.max_length)  # raises an error if the search options are invalid
         check_at_least(0, rerank_weight=self.rerank_weight)
         if self.rerank is None and self.rerank_weight is not None:
             raise ValueError(f"rerank_weight is {self.rerank_weight}, but there is no rerank: name a reverse run")
         if self.rerank is not None:
-            check_at_least(2, num_beams=self.num_beams)  # the beam gives the candidates
+            check_at_least(2, num_beams=self.num_beams)  # the candidates are the hypotheses of the beam
             if taken := [name for name in ("adversarial", "absent", "only") if getattr(self, name)]:
                 raise ValueError(f"rerank scores with every source as it is: leave out {taken[0]}, or rerank")
         if self.attention_plot is not None and self.ensemble:
@@ -162,13 +165,13 @@ class Scoring:
             )
 
     def search(self, max_length: int) -> Search:
-        """Return how to decode.
+        """Return the search settings.
 
         Args:
-            max_length: Longest source, in tokens, where the command line does not set it.
+            max_length: Longest source, in tokens, if the option `max_length` is None.
 
         Returns:
-            The search.
+            The search settings.
 
         Raises:
             ValueError: If a value is not allowed; the message names it.
@@ -196,7 +199,7 @@ def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> di
     for source in sources:
         if args.adversarial:
             chosen[f"wrong-{source}"] = [make_wrong(rows, source, args.seed, draw) for draw in range(args.draws)]
-        if args.absent and len(sources) > 1:  # with one source nothing would be left to translate
+        if args.absent and len(sources) > 1:  # without its only source, a model has no input
             chosen[f"absent-{source}"] = [make_absent(rows, [source])]
         if args.only and len(sources) > 1:
             chosen[f"only-{source}"] = [make_absent(rows, [other for other in sources if other != source])]
@@ -206,17 +209,17 @@ def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> di
 def measure(
     decoded: Decoded, rows: Sequence[Row], target: str, metrics: Sequence[str], congruent: Sequence[str] | None
 ) -> JsonObject:
-    """Measure one decoding.
+    """Score the hypotheses of one decoding.
 
     Args:
         decoded: The hypotheses.
-        rows: The sentences as they are, with references and all sources.
+        rows: The unperturbed sentences, with references and all sources.
         target: Name of the column of the references.
         metrics: Names of the metrics.
-        congruent: The hypotheses of condition `all`, which these are compared with; None: these are they.
+        congruent: The hypotheses of condition `all` for the comparison; None if `decoded` is condition `all`.
 
     Returns:
-        The figures.
+        Scores, significance of the difference to condition `all`, and decoding speed.
     """
     references = [row[target] or "" for row in rows]
     figures: JsonObject = {
@@ -233,17 +236,17 @@ def measure(
 
 
 def count_whole(hypotheses: Sequence[str], rows: Sequence[Row], sources: Sequence[str], syntax: str) -> JsonObject:
-    """Count the hypotheses in which no placeholder and no markup is broken.
+    """Count the hypotheses in which all placeholders and markup are intact.
 
     Args:
-        hypotheses: One per row; an empty one does not count, since no text is written for its row.
+        hypotheses: One per row; empty ones are not counted, because no text is written for their rows.
         rows: The rows.
-        sources: Names of the sources that were read. The first one that is present is compared with the hypothesis.
-        syntax: Syntax of the placeholders, as `broken_placeholders` has it.
+        sources: Names of the sources that were read. The hypothesis is compared with the first source that is present.
+        syntax: Syntax of the placeholders, see `broken_placeholders`.
 
     Returns:
-        `syntax`; `rows`; `written`, how many hypotheses are not empty; and `whole`, in how many of these nothing is
-        broken.
+        `syntax`; `rows`; `written`, the number of nonempty hypotheses; and `whole`, the number of intact ones among
+        them.
     """
     written = [(text, row) for text, row in zip(hypotheses, rows, strict=True) if text.strip()]
     firsts = (next((str(row[name]) for name in sources if not is_absent(row[name])), "") for _, row in written)
@@ -269,7 +272,7 @@ def table(scored: JsonObject) -> str:
     for condition, entry in scored.items():
         line = [condition]
         for name in metrics:
-            if name not in entry:  # scored earlier, by other metrics
+            if name not in entry:  # scored earlier with other metrics
                 line += ["", ""]
                 continue
             deviation = entry[name]["draws_sd"]
@@ -277,7 +280,7 @@ def table(scored: JsonObject) -> str:
             if deviation is not None:
                 spread = f"± {METRICS[name].show(deviation, more=1)} over {len(entry['draws'])} draws"
             line += [METRICS[name].show(entry[name]["score"], more=1), spread]
-        perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # not in older reports
+        perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # older reports lack it
         line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}")
         first = entry["draws"][0]
         worst = max((draw.get(head, {}).get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
@@ -299,11 +302,11 @@ def measure_reranked(
     """Rerank n-best lists and measure the result; without a weight, choose it on the dev split first.
 
     Args:
-        args: What to score, and how.
+        args: Options of the scoring.
         data: The data section.
-        splits: By name: the test split, and the dev split if the weight is to be chosen.
+        splits: The test split, and the dev split if the weight is to be chosen, by name.
         model: The forward model.
-        processor: Its processor.
+        processor: Processor of the forward model.
         reverse: The reverse model.
         congruent: The hypotheses of condition `all`.
 
@@ -357,7 +360,7 @@ def mean_scores(reports: Sequence[JsonObject]) -> str:
     """Return the mean scores of several seeds with all sources, and their standard deviations.
 
     Args:
-        reports: What `score` returns for each seed, two or more.
+        reports: Return value of `score` for each seed; at least two.
 
     Returns:
         Such as "exact match 37.21 ± 0.42, edit distance 1.2312 ± 0.0210".
@@ -372,7 +375,10 @@ def mean_scores(reports: Sequence[JsonObject]) -> str:
 
 
 def which_data(args: Scoring, source_names: Sequence[str], syntax: str | None = None) -> DataRecipe:
-    """Return the data section of the run's recipe with the command line's options; without a recipe, the options."""
+    """Return the data section of the run's recipe, overridden by the given options.
+
+    Without a recipe, the section is built from the options alone.
+    """
     options: JsonObject = {
         "path": args.data,
         "target": args.target,
@@ -400,12 +406,13 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
     """Choose the sentences whose attention is plotted.
 
     Args:
-        asked: Numbers of sentences, counted from 0; empty: the first few of those that lack the fewest sources.
+        asked: Indices of sentences, counted from 0; empty: the first `PLOTS` sentences among those that lack the fewest
+            sources.
         rows: The sentences.
         sources: Names of the sources.
 
     Returns:
-        Numbers of sentences.
+        Indices of sentences.
 
     Raises:
         ValueError: If there is no such sentence.
@@ -418,13 +425,13 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
 
 
 def left_out(report: JsonObject) -> str:
-    """Say which lines of the test split are missing from the scores, and which symbols are unknown.
+    """Describe which lines of the test split were not scored, and which symbols are unknown.
 
     Args:
-        report: What `score` returns.
+        report: Return value of `score`.
 
     Returns:
-        A sentence a line; nothing if every line was scored with all its sources readable.
+        One sentence per line; empty if every line was scored, all files were readable and all symbols are known.
     """
     counts, split = report["data"], report["split"]
     reasons = {"dropped_empty_target": "have no reference", "dropped_no_source": "have no source"}
@@ -442,19 +449,19 @@ def left_out(report: JsonObject) -> str:
 
 
 def score(args: Scoring, command: str) -> JsonObject:
-    """Decode and measure every condition, writing as it goes.
+    """Decode and score every condition, writing the report after each one.
 
-    Nothing is written before all settings and the data are checked and the model is loaded.
+    Nothing is written until all settings and the data are checked and the model is loaded.
 
     Args:
-        args: What to score, and how.
-        command: The command line, for the report.
+        args: Options of the scoring.
+        command: The command line, which is recorded in the report.
 
     Returns:
-        The report as it was written; with attention plots, also `plots`, their files.
+        The report as it was written; with attention plots, also their paths as `plots`.
 
     Raises:
-        ValueError: If a setting, the data or the model does not allow it; the message says which.
+        ValueError: If a setting, the data or the model is unsuitable; the message names the reason.
     """
     find_device(args.device)
     check_folder(args.folder)
@@ -478,7 +485,7 @@ def score(args: Scoring, command: str) -> JsonObject:
     splits = {data.test: split}
     if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
         splits[data.dev] = read(data.dev)
-    if data.reverse:  # the rows are the model's from here on
+    if data.reverse:  # from here on, rows have the columns of the reverse model
         rows = data.model_rows(split.rows)
         split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})
         data = replace(data, sources=data.model_sources, target=data.model_target, reverse=False)
@@ -490,7 +497,8 @@ def score(args: Scoring, command: str) -> JsonObject:
     model = load_members(args.run, args.ensemble, processor, args.device, args.optimize)
     identity = fingerprint(model, processor, data.model_rows(split.rows), search)
     if before.get("fingerprint") != identity:
-        before = {"commands": [], "conditions": {}}  # about something else; what was decoded is checked by `decode`
+        # The old report is of other models or data. `decode` checks the old hypotheses separately.
+        before = {"commands": [], "conditions": {}}
     report: JsonObject = {
         "run": Path(args.run).name,
         **({"ensemble": [Path(name).name for name in args.ensemble]} if args.ensemble else {}),
@@ -545,7 +553,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         write_json(path, report)
     if plotted and congruent is not None:
         chosen = data.model_rows([{**split.rows[i], data.target: congruent[i]} for i in plotted])
-        texts = [row[data.target] or "" for row in chosen]  # masked, if the model was trained on masked texts
+        texts = [row[data.target] or "" for row in chosen]  # these are masked if the model was trained on masked texts
         measured = measure_attention(model, processor, chosen, texts, search.max_length)
         plots = write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
         return {**report, "plots": [str(plot) for plot in plots]}

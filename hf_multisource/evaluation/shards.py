@@ -1,8 +1,9 @@
-"""Decode rows into a text file in shards: several processes share the work, and a kill loses no line and doubles none.
+"""Decode rows into a text file in shards, so that several processes share the work and can be killed safely.
 
-A shard is a window of rows. Its lines are written in one step into the folder `<out>.parts`; whichever process finds
-that all shards are there joins them into the file, in one step, too. The file therefore is there as a whole or not at
-all. Rows belong to the same windows and batches whatever the number of processes, so that the lines are the same.
+A shard is a window of rows. Its lines are written atomically into the folder `<out>.parts`, so that a killed process
+neither loses nor repeats finished lines. A process that finds all shards complete joins them into the file, also
+atomically: the file is either complete or absent. The assignment of rows to windows and batches does not depend on the
+number of processes, so the lines do not depend on it either.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from hf_multisource.evaluation.decoding import (
 from hf_multisource.json_files import JsonObject, load_json, read_json
 from hf_multisource.recipes.processor import digest_of_part
 
-INPUT = ("rows", "rows_sha256")  # settings that depend on the input alone
-MODEL = ("weights_sha256", "config_sha256", "processor_sha256")  # on the models alone
-OF_THE_VERSION = {"transformers_version", "_name_or_path"}  # what configurations note about where they are from
+INPUT = ("rows", "rows_sha256")  # settings that depend only on the input
+MODEL = ("weights_sha256", "config_sha256", "processor_sha256")  # settings that depend only on the models
+OF_THE_VERSION = {"transformers_version", "_name_or_path"}  # configuration fields about the origin of a model
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which shards a process decodes: every `count`-th one, beginning with shard number `index`.
+    """Share of a process: it decodes every `count`-th shard, beginning with shard number `index`.
 
     Args:
         index: Number of the process, from 0.
@@ -56,10 +57,10 @@ class Share:
 
     @classmethod
     def of_this_process(cls) -> Share:
-        """Return the share of this process, as `accelerate launch` or torchrun number it in its environment.
+        """Return the share of this process, from the environment variables of `accelerate launch` or torchrun.
 
         Returns:
-            The share; everything where neither has started the process.
+            The share; all shards if the process was started without a launcher.
         """
         return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
@@ -69,10 +70,10 @@ class ShardedFile:
     """A text file that is written in shards.
 
     Args:
-        path: The file. `<path>.json` beside it says what it was made with, and `<path>.parts` holds shards.
-        settings: Everything that decides the lines.
+        path: The file. `<path>.json` beside it holds the settings, and the folder `<path>.parts` holds the shards.
+        settings: Everything that determines the lines.
         rows: Number of rows.
-        lines_per_row: Lines of each row.
+        lines_per_row: Number of lines per row.
     """
 
     path: Path
@@ -82,25 +83,25 @@ class ShardedFile:
 
     @property
     def sidecar(self) -> Path:
-        """The file with the settings."""
+        """Path of the JSON file with the settings."""
         return self.path.with_name(self.path.name + ".json")
 
     @property
     def parts(self) -> Path:
-        """The folder of the shards."""
+        """Path of the folder of the shards."""
         return self.path.with_name(self.path.name + ".parts")
 
     def begin(self, shard_rows: int) -> int | None:
         """Start the file or continue it.
 
         Args:
-            shard_rows: Rows of a shard, if the file is new.
+            shard_rows: Number of rows per shard, if the file is new.
 
         Returns:
-            Rows of a shard; None if the file is finished.
+            Number of rows per shard; None if the file is finished.
 
         Raises:
-            FileExistsError: If the file is there but was not written by this class.
+            FileExistsError: If the file exists but was not written by this class.
             ValueError: If it was begun with other settings, or was changed afterwards; the message says so. Nothing is
                 overwritten.
         """
@@ -129,7 +130,7 @@ class ShardedFile:
             self.check(stored)
             rows: int = stored["shard_rows"]
             return rows
-        if self.path.exists():  # another process has joined the shards since, and removed them
+        if self.path.exists():  # another process has meanwhile joined and removed the shards
             return self.begin(shard_rows)
         self.parts.mkdir(parents=True, exist_ok=True)
         begun = {"settings": self.settings, "lines_per_row": self.lines_per_row, "shard_rows": shard_rows}
@@ -137,10 +138,10 @@ class ShardedFile:
         return shard_rows
 
     def check(self, stored: Mapping[str, Any]) -> None:
-        """Compare the settings with stored ones.
+        """Raise an error if the settings differ from the stored ones.
 
         Args:
-            stored: Content of the file with the settings.
+            stored: Content of the JSON file beside the output.
 
         Raises:
             ValueError: If they differ; the message names each setting that does.
@@ -157,21 +158,21 @@ class ShardedFile:
             )
 
     def starts(self, shard_rows: int) -> range:
-        """Return the numbers of the first rows of all shards; a file without rows has one shard.
+        """Return the index of the first row of every shard; a file without rows has one empty shard.
 
         Args:
-            shard_rows: Rows of a shard.
+            shard_rows: Number of rows per shard.
 
         Returns:
-            The numbers.
+            The row indices.
         """
         return range(0, max(self.rows, 1), shard_rows)
 
     def shard(self, first: int) -> Path:
-        """Return the file of a shard.
+        """Return the path of a shard.
 
         Args:
-            first: Number of its first row.
+            first: Index of the first row of the shard.
 
         Returns:
             The file.
@@ -182,11 +183,11 @@ class ShardedFile:
         """Read a shard.
 
         Args:
-            first: Number of its first row.
-            rows: Number of its rows.
+            first: Index of the first row of the shard.
+            rows: Number of rows of the shard.
 
         Returns:
-            What [`write_shard`] was given; None if the shard is missing or damaged.
+            The content that was passed to [`write_shard`]; None if the shard is missing or damaged.
         """
         try:
             content = load_json(self.shard(first))
@@ -196,33 +197,33 @@ class ShardedFile:
         return content if whole else None
 
     def write_shard(self, first: int, content: JsonObject) -> None:
-        """Write a shard in one step.
+        """Write a shard atomically.
 
         Args:
-            first: Number of its first row.
-            content: `lines`, of each row one text with its line ends; `seconds`; `counts`.
+            first: Index of the first row of the shard.
+            content: `lines` (one text per row, line ends included), `seconds` and `counts`.
 
         Raises:
-            ValueError: If another process has begun the file with other settings meanwhile.
+            ValueError: If another process has meanwhile begun the file with other settings.
         """
         try:
             self.check(read_json(self.sidecar))
             self._write(self.shard(first), json.dumps(content, ensure_ascii=False))
-        except FileNotFoundError:  # other processes were done with all shards, this one's too, and have joined them
+        except FileNotFoundError:  # other processes have also decoded this shard and joined all of them
             if not self.path.exists():
                 raise
 
     def join(self, shard_rows: int, facts: JsonObject) -> JsonObject | None:
-        """Join the shards into the file if all of them are there.
+        """Join the shards into the file if all shards are complete.
 
-        Several processes may do this at once: they write the same content.
+        Several processes may call this at the same time, because they write the same content.
 
         Args:
-            shard_rows: Rows of a shard.
-            facts: What the file with the settings shall say besides.
+            shard_rows: Number of rows per shard.
+            facts: Further facts to record in the JSON file beside the output.
 
         Returns:
-            The content of the file with the settings; None if shards are missing.
+            The content of the JSON file beside the output; None if shards are missing.
         """
         shards = []
         for first in self.starts(shard_rows):
@@ -247,24 +248,25 @@ class ShardedFile:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         try:
-            # The record first: a kill between the two leaves shards, and they are joined again.
+            # The record is written first. If the process is killed before the file is written, the shards remain and
+            # are joined again.
             self._write(self.sidecar, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
             self._write(self.path, text)
-        except FileNotFoundError:  # another process has joined them, and removed the folder
+        except FileNotFoundError:  # another process has joined the shards and removed the folder
             if not self.path.exists():
                 raise
         shutil.rmtree(self.parts, ignore_errors=True)
         return record
 
     def _write(self, path: Path, content: str) -> None:
-        """Write a file in one step, by way of the folder of shards, where a kill may leave an unfinished one."""
+        """Write a file atomically: write it in the folder of shards, then rename it."""
         partial = self.parts / f"{path.name}.{os.getpid()}.partial"
         partial.write_text(content, encoding="utf-8", newline="\n")
         os.replace(partial, path)
 
 
 def describe_settings(model: Model, processor: MultiSourceProcessor, rows: Sequence[Row], search: Search) -> JsonObject:
-    """Return everything that decides the hypotheses: search, rows, weights, configuration and processor.
+    """Return everything that determines the hypotheses: search, rows, weights, configuration and processor.
 
     Args:
         model: The model, or an ensemble.
@@ -273,7 +275,7 @@ def describe_settings(model: Model, processor: MultiSourceProcessor, rows: Seque
         search: The search.
 
     Returns:
-        Settings and digests by name. The batch size is not among them: it may change between two starts.
+        Settings and digests by name. The batch size is not included, because it may change between two starts.
     """
     members = getattr(model, "members", None) or [model]
     config: Any = [member.config.to_dict() for member in members]
@@ -290,7 +292,7 @@ def hash_json(value: object) -> str:
     """Return a digest of a JSON value.
 
     Args:
-        value: The value; what JSON does not know counts as its text.
+        value: The value; objects that JSON cannot represent are converted to strings.
 
     Returns:
         The SHA-256 in hexadecimal digits; the order of keys does not matter.
@@ -309,24 +311,24 @@ def decode_shards(
     facts: JsonObject,
     share: Share | None = None,
 ) -> bool:
-    """Decode this process's shards of a text file, and join all shards if no other process still decodes.
+    """Decode this process's shards of a text file, and join all shards once they are complete.
 
     Args:
-        model: Has `generate`, `state_dict`, `device`, `config`.
-        processor: Has `source_names`, `__call__`, `batch_decode`.
-        rows: One dict a sentence; None, "" or left out = absent.
+        model: Model with `generate`, `state_dict`, `device` and `config`.
+        processor: Processor with `source_names`, `__call__` and `batch_decode`.
+        rows: One dict per sentence; a source is absent if it is None, "" or left out.
         out: The file.
         search: The search and its limits.
-        batch_size: Sentences a batch; may change between starts.
-        facts: What `<out>.json` shall say besides.
-        share: The shards of this process; None: as the environment says.
+        batch_size: Number of sentences per batch; may change between starts.
+        facts: Further facts to record in `<out>.json`.
+        share: The shards of this process; None: from the environment, see [`Share.of_this_process`].
 
     Returns:
-        Whether the file is there as a whole.
+        True if the file is complete.
 
     Raises:
-        FileExistsError: As [`ShardedFile.begin`].
-        ValueError: As [`ShardedFile.begin`].
+        FileExistsError: See [`ShardedFile.begin`].
+        ValueError: See [`ShardedFile.begin`].
     """
     share = share or Share.of_this_process()
     file = ShardedFile(out, describe_settings(model, processor, rows, search), len(rows), max(1, search.n_best))

@@ -9,7 +9,7 @@ from hf_multisource.metrics.table import METRICS
 
 
 def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also align as plain text; a vertical bar in a cell is escaped."""
+    """Format a Markdown table whose columns also align as plain text; vertical bars in cells are escaped."""
     header, *lines = [[cell.replace("|", r"\|") for cell in line] for line in (header, *lines)]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     cells = [header, ["-" * width for width in widths], *lines]
@@ -19,11 +19,11 @@ def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def score_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
-    """The cells of a score: the score and its interval.
+    """Return the table cells of a score: the score and its confidence interval.
 
     Args:
-        name: The metric.
-        figures: `score`, `ci_low` and `ci_high`.
+        name: Name of the metric.
+        figures: Mapping with `score`, `ci_low` and `ci_high`.
 
     Returns:
         Such as "27.41" and "[26.20, 28.63]".

@@ -1,4 +1,4 @@
-"""The tokens that occur in a text of the target language, to which decoding can be restricted."""
+"""Collect the tokens of a text in the target language, to which decoding can be restricted."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.files import read_lines
 from hf_multisource.source_kinds import is_absent
 
-LINES_PER_CALL = 1000  # lines given to the tokenizer at once
+LINES_PER_CALL = 1000  # number of lines per tokenizer call
 
 
 @lru_cache(maxsize=8)
 def target_tokens(processor: MultiSourceProcessor, file: str) -> Tensor:
-    """Collect the tokens of a text, for the argument `shortlist` of `generate`.
+    """Collect the token ids of a text file, for the argument `shortlist` of `generate`.
 
     Args:
-        processor: Its target's tokenizer splits the text.
-        file: Text file in the target's language, one sentence a line. It is read once.
+        processor: Processor whose target tokenizer splits the text.
+        file: Text file in the target's language, one sentence per line. The result is cached, so the file is read once.
 
     Shape:
         (V',), in increasing order.

@@ -1,4 +1,4 @@
-"""Translate texts with placeholders and markup: each translation has exactly those of its source, or is refused."""
+"""Translate texts with placeholders and markup; a translation keeps them exactly or is refused."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
 
-REPLACEMENT = "\ufffd"  # what tokens become that are some of the bytes of a character
-LENGTH_PENALTY = 1.0  # exponent: scores are sum(log p) / length
-INACTIVE_BEAM_SCORE = -1e8  # lower scores are those of empty beams, which Transformers returns where texts are too few
+REPLACEMENT = "\ufffd"  # character into which incomplete UTF-8 sequences of byte-level tokens are decoded
+LENGTH_PENALTY = 1.0  # exponent p of the length penalty: scores are sum(log p) / length
+# Hypotheses with lower scores are unused beam slots, which Transformers returns if it finds fewer hypotheses than
+# requested
+INACTIVE_BEAM_SCORE = -1e8
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Translation:
     """The translations of one row.
 
     Args:
-        candidates: The translations, best first, each of them whole; empty if the row is refused.
+        candidates: The translations with intact placeholders, best first; empty if the row is refused.
         refused: Why the row has no translation, in one sentence; "" if it has one.
     """
 
@@ -60,7 +62,7 @@ class Translation:
 
 
 class Translator(Protocol):
-    """What others use of [`TextTranslator`]: calibration, the service and `localize`."""
+    """Interface of [`TextTranslator`] that calibration, the service and `localize` use."""
 
     @property
     def sources(self) -> Sequence[str]:
@@ -78,30 +80,31 @@ class Translator(Protocol):
         """Translate rows of texts."""
 
     def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
-        """Return the settings beside the beam width that the scores depend on."""
+        """Return the search settings, besides the beam width, on which the scores depend."""
 
 
 class TextTranslator:
-    """Translates rows of texts, and refuses a row instead of returning a translation whose placeholders are broken.
+    """Translator of rows of texts that refuses a row rather than return a translation with broken placeholders.
 
-    The placeholders of the first source that is present in a row decide which ones its translation has.
+    The translation of a row must have the placeholders of the first source that is present in the row.
 
     Args:
         model: The model.
-        processor: Its processor, whose sources are all texts. If the tokenizers of the target and the sources have the
-            mask tokens, texts are masked; otherwise the model reads them as they are, and translations are only
-            checked.
-        joined: The `data` section of a run that joined its sources into one; None: the model reads them separately.
-        optimize: How the model was optimised, as `Search` has it.
+        processor: Processor of the model; all its sources must be texts. If the tokenizers of the target and the
+            sources have the mask tokens, texts are masked; otherwise the model reads the unmasked texts, and only the
+            translations are checked.
+        joined: The `data` section of a run that joined its sources into one; None: the model reads the sources
+            separately.
+        optimize: How the model was optimized, see `Search`.
         max_length: Longest source (of a joined run: of all sources together) and, by default, longest translation, in
             tokens. A row with a longer source is refused.
-        batch_size: Rows decoded at once.
+        batch_size: Number of rows per batch.
 
     Attributes:
         sources: Names of the sources, in order.
 
     Raises:
-        ValueError: If a source is no text, or a number is not allowed.
+        ValueError: If a source is not a text, or a number is not allowed.
     """
 
     def __init__(
@@ -132,18 +135,18 @@ class TextTranslator:
 
     @classmethod
     def from_run(cls, name: str, *, device: str | None = None, optimize: str | None = None) -> TextTranslator:
-        """Load a model.
+        """Load the translator of a run or model.
 
         Args:
             name: Run folder, model folder or Hub id.
             device: Torch device; None: the GPU if there is one.
-            optimize: As `Search` has it.
+            optimize: See `Search`.
 
         Returns:
             The translator.
 
         Raises:
-            ValueError: If the model cannot be loaded, a source is no text, or the run writes sources from the target
+            ValueError: If the model cannot be loaded, a source is not a text, or the run writes sources from the target
                 (`data.reverse`).
         """
         recipe = Path(name) / "recipe.yaml"
@@ -172,21 +175,20 @@ class TextTranslator:
         """Translate rows of texts.
 
         Args:
-            rows: For each row, text by name of the source; None, an empty or white text, or a name that is left out:
-                this source is absent.
-            n_best: Largest number of candidates of a row. There are fewer if others of the beam are broken, have no
-                end, or are equal.
-            num_beams: Beam width, at least 2 and at least `n_best`. All beams are candidates: if the best one is
-                broken, the next one takes its place.
+            rows: For each row, the texts by name of the source. A source is absent if it is None, blank or left out.
+            n_best: Largest number of candidates of a row. There are fewer if hypotheses of the beam are broken,
+                unfinished or equal.
+            num_beams: Beam width, at least 2 and at least `n_best`. If the best hypothesis is broken, the next one in
+                the beam takes its place.
             max_new_tokens: Longest translation, in tokens; None: `max_length` of the translator.
-            syntax: One of `SYNTAXES`, for all rows: what counts as a placeholder. None: the one that the model was
+            syntax: Syntax of the placeholders in all rows, one of `SYNTAXES`. None: the syntax that the model was
                 trained with (`data.placeholders`), or else "any".
 
         Returns:
             A translation for each row, in order.
 
         Raises:
-            ValueError: If an option is not allowed, or a row has an unknown source or something that is no text; the
+            ValueError: If an option is not allowed, or a row has an unknown source or a value that is not a text; the
                 message names the row, counted from 0.
         """
         check_at_least(1, n_best=n_best)
@@ -212,10 +214,10 @@ class TextTranslator:
         return translations
 
     def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
-        """Return the settings of the search, beside the beam width, that the scores of translations depend on.
+        """Return the search settings, besides the beam width, on which the scores of translations depend.
 
         Args:
-            max_new_tokens: As [`translate`] has it.
+            max_new_tokens: See [`translate`].
 
         Returns:
             Fields of `Search` by name.
@@ -227,7 +229,7 @@ class TextTranslator:
         }
 
     def _checked(self, number: int, row: Mapping[str, str | None]) -> Row:
-        """The row with all sources; None = absent."""
+        """Validate a row and return it with all sources; None = absent."""
         for name, text in row.items():
             if name not in self.sources:
                 allowed = ", ".join(self.sources)
@@ -238,11 +240,11 @@ class TextTranslator:
 
     @staticmethod
     def _first(row: Row) -> str:
-        """The text of the first source that is present."""
+        """Return the text of the first source that is present."""
         return str(next(text for text in row.values() if text is not None))
 
     def _model_row(self, row: Row, syntax: str) -> Row:
-        """The row as the model takes it, masked if the tokenizers can encode masks."""
+        """Return the row in the form that the model reads, masked if the tokenizers have the mask tokens."""
         if self.masks:
             masked = mask_sources(row, self.sources, syntax)
         else:
@@ -254,7 +256,7 @@ class TextTranslator:
         return self.joined.arrange_rows([masked])[0] if self.joined else masked
 
     def _too_long(self, rows: Sequence[Row]) -> list[str]:
-        """Say which source of each row, as the model takes it, is too long; "" if none is."""
+        """Return for each row, in the form that the model reads, which source is too long; "" if no source is."""
         names = self.processor.source_names
         encoded, _ = encode_rows(
             self.processor, [{name: row[name] for name in names} for row in rows], None, sys.maxsize
@@ -270,7 +272,7 @@ class TextTranslator:
 
 
 def _refusal(sources: Sequence[str], row: Row, masked: Row, max_new_tokens: int) -> str:
-    """Say why a row cannot be translated; "" if it can."""
+    """Return the reason why a row cannot be translated; "" if it can."""
     if all(row[name] is None for name in sources):
         return f"no source is present; the sources are {', '.join(sources)}"
     return refusal(masked[TABLE], max_new_tokens)
@@ -279,7 +281,7 @@ def _refusal(sources: Sequence[str], row: Row, masked: Row, max_new_tokens: int)
 def _choose(
     source: str, table: PlaceholderTable, hypotheses: Sequence[Hypothesis], syntax: str, n_best: int
 ) -> Translation:
-    """Choose the best hypotheses that are whole, and say what is wrong with the best one if there are none."""
+    """Choose the best intact hypotheses; if there are none, refuse with the fault of the best hypothesis."""
     candidates: dict[str, Candidate] = {}
     faults = []
     for text, score, is_cut in hypotheses:
@@ -299,11 +301,11 @@ def _choose(
 
 
 def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) -> tuple[str, str]:
-    """The translation with its placeholders, and what is wrong with it; "": nothing."""
+    """Return the translation with its placeholders restored, and its fault; "" if it has no fault."""
     if not masked.strip():
         return "", "the translation is empty"
     try:
-        # Blanks of the source stand in its table; those that a model adds would be there in addition.
+        # The table holds the outer white space of the source, so white space around the hypothesis is stripped.
         text = restore_masked(masked, table) if table.texts else f"{table.start}{masked.strip()}{table.end}"
     except ValueError as error:
         return "", str(error)

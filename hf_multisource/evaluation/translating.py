@@ -1,12 +1,13 @@
-"""Translate text that lies in one file per source, or in one table of all sources.
+"""Translate text from one file per source, or from one table of all sources.
 
-Line i of every file belongs to sentence i; a source without a file is absent. A table is a `.csv` or `.tsv` file, whose
-header names the columns; or it has one column per source between tabs, in the model's order; or one JSON object a line,
-source name -> text. An empty line, an empty cell and null mean that the source is absent in this sentence. A sentence
-without any source becomes an empty line, and a warning.
+Line i of every file belongs to sentence i; a source without a file is absent. A table has one of three forms: a `.csv`
+or `.tsv` file whose header names the columns; one tab-separated column per source, in the model's order; or one JSON
+object per line, source name -> text. An empty line, an empty cell and null mean that the source is absent in this
+sentence. A sentence without any source is translated as an empty line, and a warning is logged.
 
-Of a source that is pictures or sound, a text is the path of one, relative to the folder of the file that names it (to
-the current one on standard input). Features come from an array in a file of their own, and not in a table.
+For a source of pictures or sound, each text is the path of a file, relative to the folder of the file that names it
+(for standard input, to the current folder). Features come from an array in a separate file and cannot be part of a
+table.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
 from hf_multisource.source_kinds import FORMS
 
-LONGEST_SOURCE = 1024  # tokens that a source keeps where neither a recipe nor the model sets a limit
+LONGEST_SOURCE = 1024  # default maximum length of a source, in tokens, if neither the recipe nor the model sets one
 
 
 def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = None) -> list[Row]:
@@ -51,13 +52,13 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
 
     Args:
         files: Source name -> path.
-        forms: Form of each source that is no text, as in `media`.
+        forms: Form of each source that is not a text, see `media`.
 
     Returns:
-        One dict a line.
+        One dict per line.
 
     Raises:
-        ValueError: If they differ in length; the message gives every length.
+        ValueError: If the files differ in length; the message gives every length.
     """
     columns: dict[str, list[Any]] = {}
     for name, path in files.items():
@@ -77,10 +78,10 @@ def rows_from_tabs(lines: Sequence[str], sources: Sequence[str], place: str) -> 
     Args:
         lines: The lines of a table.
         sources: Names of the columns.
-        place: Name of the table, for errors.
+        place: Name of the table, for error messages.
 
     Returns:
-        One dict a line.
+        One dict per line.
 
     Raises:
         ValueError: If a line has another number of columns; the message names the line.
@@ -98,18 +99,18 @@ def rows_from_tabs(lines: Sequence[str], sources: Sequence[str], place: str) -> 
 
 
 def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) -> list[Row]:
-    """Parse one JSON object a line, source name -> text or null.
+    """Parse one JSON object per line, source name -> text or null.
 
     Args:
         lines: The lines of a table.
-        sources: The names that are allowed.
-        place: Name of the table, for errors.
+        sources: The allowed names.
+        place: Name of the table, for error messages.
 
     Returns:
-        One dict a line.
+        One dict per line.
 
     Raises:
-        ValueError: If a line is something else, or names an unknown source; the message names the line.
+        ValueError: If a line is not such an object, or names an unknown source; the message names the line.
     """
     rows: list[Row] = []
     for number, row in enumerate(parse_lines(lines, place), 1):
@@ -124,17 +125,17 @@ def rows_from_jsonl(lines: Sequence[str], sources: Sequence[str], place: str) ->
 
 @dataclass(frozen=True)
 class Translation:
-    """What to translate, and how.
+    """Options of [`translate`]: model, input, output and search.
 
     Args:
         model: Run folder, model folder or Hub id.
-        files: Source name -> file of its lines; empty: `table` has all sources.
+        files: Source name -> file with one text per line; empty: `table` has all sources.
         ensemble: Further models that decode together with the first one.
         table: File of all sources, with a header where its name ends in one of `DELIMITERS`; None: standard input.
         jsonl: Whether the table holds JSON lines.
         out: File to write, or to continue; None: standard output.
-        search: How to decode. Without a `max_length`, longer sources are cut as [`source_limit`] says.
-        batch_size: Sentences decoded at once.
+        search: How to decode. Without a `max_length`, sources are truncated to [`source_limit`].
+        batch_size: Number of sentences per batch.
         unreadable: Whether pictures and recordings that cannot be read are an "error" or "absent".
         device: Torch device; None: the GPU if there is one.
 
@@ -162,10 +163,10 @@ class Translation:
 
 
 def announce_standard_input(job: Translation, sources: Sequence[str]) -> None:
-    """Say on standard error that standard input is read, if it is a terminal, where the command would wait in silence.
+    """Announce on standard error that standard input is read, if it is a terminal and the command waits for input.
 
     Args:
-        job: What to translate.
+        job: Options of the translation.
         sources: The sources that may be given.
     """
     if job.files:
@@ -188,16 +189,16 @@ def read_rows(
     """Read the sentences to translate.
 
     Args:
-        job: What to translate.
+        job: Options of the translation.
         sources: The sources that may be given.
-        forms: Form of each source that is no text, as in `media`.
+        forms: Form of each source that is not a text, see `media`.
         parts: Parts of the processor, by source.
 
     Returns:
-        One dict a sentence.
+        One dict per sentence.
 
     Raises:
-        ValueError: If the text is bad, or a file that is named in it.
+        ValueError: If the input is malformed, or a file that it names cannot be read.
     """
     files = dict(job.files)
     announce_standard_input(job, sources)
@@ -231,7 +232,7 @@ def read_rows(
 
 
 def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> int:
-    """Return the length at which `translate` cuts sources by default.
+    """Return the length, in tokens, to which `translate` truncates sources by default.
 
     Args:
         model: Run folder, model folder or Hub id.
@@ -239,8 +240,8 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
         processor: The model's processor.
 
     Returns:
-        In tokens: of a run folder, `data.max_length` of its recipe. Of another model, the smallest of
-        `LONGEST_SOURCE`, the model's learned position tables, and the limits of wrapped encoders and of tokenizers.
+        For a run folder, `data.max_length` of its recipe. For another model, the smallest of `LONGEST_SOURCE`, the
+        model's learned position tables, and the limits of wrapped encoders and of tokenizers.
     """
     recipe = Path(model) / "recipe.yaml"
     if recipe.exists():
@@ -257,20 +258,20 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
 
 
 def joined_sources(model: str) -> DataRecipe | None:
-    """The data section of a run that joined its sources into one; None for any other model."""
+    """Return the data section of a run that joined its sources into one; None for any other model."""
     recipe = Path(model) / "recipe.yaml"
     data = load_recipe(recipe).data if recipe.exists() else None
     return data if data and data.concatenate else None
 
 
 def source_options(model: str) -> list[str]:
-    """Return the sources that can be given to a model, each in a file of its own.
+    """Return the names of the sources that can be given to a model, each in a separate file.
 
     Args:
         model: Run folder, model folder or Hub id.
 
     Returns:
-        Names of the model's sources; of a run that joined its sources into one, the names of those.
+        Names of the model's sources; for a run that joined its sources into one, the names before joining.
 
     Raises:
         ValueError: If there is no such model.
@@ -283,10 +284,10 @@ def check_shared(job: Translation) -> None:
     """Check that several processes can share a translation.
 
     Args:
-        job: What to translate.
+        job: Options of the translation.
 
     Raises:
-        ValueError: If the output or the input is a stream, of which each process would need its own.
+        ValueError: If the output or the input is a stream, which several processes cannot share.
     """
     if job.out is None:
         raise ValueError("several processes cannot share standard output: give --out FILE")
@@ -296,11 +297,11 @@ def check_shared(job: Translation) -> None:
 
 
 def describe_job(job: Translation, search: Search, model: Any) -> JsonObject:
-    """Return what the file beside the output records about how it was made.
+    """Return the provenance that is recorded in the JSON file beside the output.
 
     Args:
-        job: What was translated.
-        search: How it was decoded.
+        job: Options of the translation.
+        search: Settings of the search.
         model: The model.
 
     Returns:
@@ -317,12 +318,13 @@ def describe_job(job: Translation, search: Search, model: Any) -> JsonObject:
 
 
 def translate(job: Translation) -> None:
-    """Translate, and write one line a sentence, or `search.n_best` lines with index, score and text between tabs.
+    """Translate and write one line per sentence, or `search.n_best` lines of index, score and text between tabs.
 
     Args:
-        job: What to translate, and how.
+        job: Options of the translation.
 
-    Several processes, as `accelerate launch` starts them, share the sentences; each writes its part of `out`.
+    If `accelerate launch` starts several processes, they share the sentences, and each process writes its part of
+        `out`.
 
     Raises:
         ValueError: If the sentences cannot be read; the message says where.
@@ -363,7 +365,7 @@ def translate(job: Translation) -> None:
         except KeyboardInterrupt as error:  # Ctrl-C or SIGTERM
             raise type(error)(f"the same command continues {job.out}") from error
         except (OSError, ValueError) as error:
-            if share.index > 0:  # of several processes, only the first one's errors are shown
+            if share.index > 0:  # the launcher shows only the errors of the first process
                 print(f"process {share.index}: {error}", file=sys.stderr)
             raise
         return

@@ -1,1 +1,1 @@
-"""Metrics of translations: their table, what each counts, and the bootstrap over test sets."""
+"""Translation metrics: the table of metrics, their definitions, and significance tests over test sets."""

@@ -1,4 +1,4 @@
-"""Bootstrap over the sentences of a test set: confidence intervals, and paired tests of two systems."""
+"""Bootstrap over the sentences of a test set: confidence intervals and paired tests of two systems."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hf_multisource.data.checks import check_choice
 from hf_multisource.metrics.measurement import Counts, Measurement
 from hf_multisource.metrics.table import DEFAULT, METRICS, Sources
 
-LEAST_RESAMPLES = 40  # with fewer, a 95 % interval would leave out no resample at its ends
-SEED = 12345  # sacrebleu's
+LEAST_RESAMPLES = 40  # minimum number of resamples: a 95 % interval leaves out 1 of 40 at each end
+SEED = 12345  # default seed of sacrebleu
 
 
 def resampled_scores(
     measurement: Measurement, n_samples: int, seed: int = SEED, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Score test sets that are drawn from the sentences with replacement.
+    """Score bootstrap resamples, test sets that are drawn from the sentences with replacement.
 
     Args:
-        measurement: Of the sentences.
+        measurement: Measurement of the metric on the sentences.
         n_samples: Number of resamples.
-        seed: Of the draws, which are the same as sacrebleu's for the same seed.
+        seed: Seed of the draws; the same seed gives the same draws as in sacrebleu.
         rows: Indices of the sentences to draw from; None: all.
 
     Returns:
@@ -38,14 +38,14 @@ def resampled_scores(
 
 
 def interval(replicas: np.ndarray, least: int = LEAST_RESAMPLES) -> tuple[float, float]:
-    """Return an interval of resampled scores, at the same places as sacrebleu's.
+    """Return a confidence interval of resampled scores, with the same quantile positions as sacrebleu.
 
     Args:
         replicas: Scores, or differences of scores.
-        least: One resample in so many lies beyond each end: 40 for a 95 % interval, 20 for a 90 % interval.
+        least: 1 / `least` of the resamples lie beyond each end: 40 for a 95 % interval, 20 for a 90 % interval.
 
     Returns:
-        Its ends.
+        Lower and upper end of the interval.
     """
     ordered, cut = np.sort(replicas), len(replicas) // least
     return float(ordered[cut]), float(ordered[-cut - 1])
@@ -54,10 +54,10 @@ def interval(replicas: np.ndarray, least: int = LEAST_RESAMPLES) -> tuple[float,
 def score_with_interval(
     measurement: Measurement, n_bootstrap: int = 1000, seed: int = SEED, rows: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the score of a selection of the sentences with its confidence interval.
+    """Return the score of a selection of sentences with its confidence interval.
 
     Args:
-        measurement: Of the sentences.
+        measurement: Measurement of the metric on the sentences.
         n_bootstrap: Number of bootstrap resamples.
         seed: Seed of the resampling.
         rows: Indices of the sentences; None: all.
@@ -80,7 +80,7 @@ def measure_metric(
     seed: int = SEED,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, float | str]:
-    """Score a test set, and resample its sentences for a confidence interval.
+    """Score a test set with a bootstrap confidence interval.
 
     Args:
         name: One of `METRICS`.
@@ -89,10 +89,11 @@ def measure_metric(
         sources: One dict of sources per sentence, for metrics that read them.
         n_bootstrap: Number of bootstrap resamples.
         seed: Seed of the resampling; the default is sacrebleu's own.
-        options: Further keywords of the metric, for instance of `sacrebleu.metrics.BLEU`.
+        options: Further keyword arguments of the metric, for instance of `sacrebleu.metrics.BLEU`.
 
     Returns:
-        What `score_with_interval` gives, and `signature` (the metric's, with the number of resamples and the seed).
+        The output of `score_with_interval`, and `signature`, the metric's signature with the number of resamples and
+        the seed.
 
     Raises:
         ValueError: If the metric is unknown, there is no sentence, the lists differ in length, or `n_bootstrap` is too
@@ -119,8 +120,9 @@ def paired_bootstrap(
 ) -> dict[str, dict[str, float]]:
     """Compare two systems on one test set by a paired bootstrap test.
 
-    The p-value is the share of resamples in which the size of the difference exceeds its own mean by the observed one
-    (Koehn 2004, https://aclanthology.org/W04-3250, as in sacrebleu and Moses).
+    The p-value is the share of resamples whose absolute difference exceeds the mean absolute difference over all
+    resamples by more than the observed absolute difference (Koehn 2004, https://aclanthology.org/W04-3250, as in
+    sacrebleu and Moses).
 
     Args:
         hypotheses: The system's output, one per sentence.
@@ -132,10 +134,10 @@ def paired_bootstrap(
         seed: Seed of the resampling; the default is sacrebleu's own.
 
     Returns:
-        What `pooled_bootstrap` gives for one seed of each.
+        The output of `pooled_bootstrap` for one seed per system.
 
     Raises:
-        ValueError: If the three differ in length.
+        ValueError: If hypotheses, baseline and references differ in length.
     """
     return pooled_bootstrap(
         [hypotheses], [baseline], references, sources, metrics=metrics, n_samples=n_samples, seed=seed
@@ -154,9 +156,10 @@ def pooled_bootstrap(
 ) -> dict[str, dict[str, float]]:
     """Compare two systems, each trained with one or more seeds, by a paired bootstrap test.
 
-    The sentences are resampled, the same for all seeds of both systems. The statistic of a resample is the mean score
-    over the seeds of the system minus that over the seeds of the baseline. The interval and the p-value are about other
-    sentences, not about other seeds: the standard deviation over the seeds says how far these scatter.
+    Each resample of the sentences is applied to all seeds of both systems. Its statistic is the mean score over the
+    seeds of the system minus the mean score over the seeds of the baseline. The interval and the p-value describe the
+    variation over test sentences. The variation over training seeds is described by the standard deviation over the
+    seeds.
 
     Args:
         systems: The outputs of each seed of the system, one per sentence.
@@ -192,8 +195,8 @@ def pooled_bootstrap(
             "difference_high": high,
             "difference_low_90": low_90,
             "difference_high_90": high_90,
-            # Adding 1 keeps the share of false alarms below the level of the test. Where no resample differs at all,
-            # a difference of exactly 0 would be significant.
+            # Adding 1 keeps the false positive rate below the significance level. A difference of exactly 0 gets the
+            # p-value 1, because it would be significant if no resample differed.
             "p_value": (larger + 1) / (n_samples + 1) if difference else 1.0,
         }
     return compared
@@ -202,7 +205,7 @@ def pooled_bootstrap(
 def check_paired(
     systems: Sequence[Sequence[str]], baselines: Sequence[Sequence[str]], references: Sequence[str]
 ) -> None:
-    """Make sure that two systems were applied to the same number of sentences.
+    """Check that two systems were applied to the same number of sentences.
 
     Args:
         systems: The outputs of each seed of the system.
@@ -225,19 +228,19 @@ def check_paired(
 
 
 def equivalence(compared: Mapping[str, float], margin: float) -> str:
-    """Say whether two systems are different, level within a margin, or neither is shown.
+    """Decide whether two systems are different, equivalent within a margin, or neither is shown.
 
-    Level within the margin are systems whose 90 % interval of the difference lies inside plus and minus the margin: two
-    one-sided tests at 5 % (Schuirmann 1987, https://doi.org/10.1007/BF01068419). No significant difference alone shows
-    nothing: it may be due to a small test set.
+    Systems are equivalent ("level") if the 90 % interval of the difference lies between minus and plus the margin. This
+    corresponds to two one-sided tests at 5 % (Schuirmann 1987, https://doi.org/10.1007/BF01068419). The absence of a
+    significant difference does not show equivalence, because it may be due to a small test set.
 
     Args:
-        compared: What `pooled_bootstrap` gives for a metric.
+        compared: Output of `pooled_bootstrap` for one metric.
         margin: Smallest difference that matters, in the unit of the metric.
 
     Returns:
         "level" if the difference is shown to be smaller than the margin, even if it is significant; otherwise
-        "different" if the 95 % interval leaves out 0, and "undecided" if it does not.
+        "different" if the 95 % interval excludes 0, and "undecided" if it includes 0.
 
     Raises:
         ValueError: If the margin is not above 0.
@@ -250,5 +253,5 @@ def equivalence(compared: Mapping[str, float], margin: float) -> str:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers or of arrays; of a single one, that one itself."""
+    """Return the mean of numbers or arrays; a single value is returned unchanged."""
     return sum(values[1:], start=values[0]) / len(values)

@@ -1,8 +1,8 @@
-"""BLEU, chrF and TER as sacrebleu computes them, from counts of each sentence.
+"""BLEU, chrF and TER with the definitions of sacrebleu, computed from counts of each sentence.
 
-sacrebleu's public functions return scores of whole test sets, with half the width of a confidence interval. The ends of
-an interval, and the interval of a difference, need the counts of each sentence. Those of BLEU and TER are part of its
-sentence scores; those of chrF are made here, of the n-grams that it extracts.
+sacrebleu's public functions return scores of whole test sets with half the width of a confidence interval. The ends of
+an interval, and the interval of a difference, need the counts of each sentence. For BLEU and TER, the counts are part
+of sacrebleu's sentence scores. For chrF, they are computed here from the n-grams that sacrebleu extracts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], sources: object =
         hypotheses: One per sentence.
         references: One per sentence.
         sources: Not used.
-        **options: Further keywords of `sacrebleu.metrics.BLEU`, such as `tokenize`.
+        **options: Further keyword arguments of `sacrebleu.metrics.BLEU`, such as `tokenize`.
 
     Returns:
         The measurement, 0 to 100.
     """
     metric = BLEU(**options)
-    # Of a single sentence, without smoothing: smoothing changes the counts.
+    # The counts are read from unsmoothed sentence scores, because smoothing changes the counts.
     counter = BLEU(**{**options, "smooth_method": "none", "smooth_value": None, "effective_order": True})
     order = metric.max_ngram_order
 
@@ -62,7 +62,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], sources: object =
         hypotheses: One per sentence.
         references: One per sentence.
         sources: Not used.
-        **options: Further keywords of `sacrebleu.metrics.CHRF`, such as `word_order`.
+        **options: Further keyword arguments of `sacrebleu.metrics.CHRF`, such as `word_order`.
 
     Returns:
         The measurement, 0 to 100.
@@ -80,7 +80,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[str], sources: object = 
         hypotheses: One per sentence.
         references: One per sentence.
         sources: Not used.
-        **options: Further keywords of `sacrebleu.metrics.TER`, such as `normalized`.
+        **options: Further keyword arguments of `sacrebleu.metrics.TER`, such as `normalized`.
 
     Returns:
         The measurement: edits per 100 words of the reference; 0 is best.
@@ -91,7 +91,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[str], sources: object = 
 
 
 def _signature(metric: BLEU | CHRF | TER) -> str:
-    metric.corpus_score(["x"], [["x"]])  # only then does it know how many references there are
+    metric.corpus_score(["x"], [["x"]])  # the signature needs the number of references, which is known after scoring
     return str(metric.get_signature())
 
 
@@ -109,10 +109,10 @@ def edit_rate(sums: np.ndarray) -> float:
 
 
 def _overlaps(metric: CHRF, hypothesis: str, reference: str) -> list[int]:
-    """For each order of n-grams: how many the hypothesis has, the reference has, and both have."""
+    """Return the numbers of n-grams of the hypothesis, of the reference, and shared by both, for each order."""
     counts = []
     for ours, theirs in zip(_n_grams(metric, hypothesis), _n_grams(metric, reference), strict=True):
-        # n-grams that are longer than the reference are not counted.
+        # n-grams of the hypothesis count only for orders at which the reference has n-grams, as in sacrebleu.
         counts += [ours.total() if theirs else 0, theirs.total(), (ours & theirs).total()]
     return counts
 
@@ -125,7 +125,7 @@ def _n_grams(metric: CHRF, text: str) -> list[Counter[str]]:
 
 
 def _separate_punctuation(text: str) -> list[str]:
-    """Words as chrF++ counts them: one punctuation mark is split off, the last one if there is any."""
+    """Split a text into words as chrF++ does: one punctuation mark per word is split off, preferably at the end."""
     words = []
     for word in text.split():
         if len(word) > 1 and word[-1] in string.punctuation:
@@ -138,7 +138,7 @@ def _separate_punctuation(text: str) -> list[str]:
 
 
 def _f_score(sums: np.ndarray, beta: int, smooth: bool) -> float:
-    """F-beta: of the mean precision and recall over the orders that both texts have, or, smoothed, mean of the Fs."""
+    """Compute F-beta from mean precision and recall over the orders of both texts; smoothed, the mean F over orders."""
     ours, theirs, both = sums.reshape(-1, 3).T
     if smooth:
         precision, recall = (np.where(n > 0, both / np.maximum(n, 1), 1e-16) for n in (ours, theirs))

@@ -1,4 +1,4 @@
-"""What a metric measured on a test set: a score of the whole, and of any selection of its sentences."""
+"""Measurements of a metric on a test set, which score the whole test set or any selection of its sentences."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol
 
 import numpy as np
 
-MAX_COUNTS = 2**20  # counts that `Counts.scores` holds in memory at a time: 8 MiB
+MAX_COUNTS = 2**20  # maximum number of counts that `Counts.scores` holds in memory at a time (8 MiB)
 
 
 class Measurement(Protocol):
-    """A metric, applied to the sentences of one test set."""
+    """Result of applying a metric to the sentences of one test set."""
 
     @property
     def signature(self) -> str:
-        """How the metric was computed, in sacrebleu's form: `nrefs:1|…|version:…`."""
+        """Signature of the metric's computation in the format of sacrebleu: `nrefs:1|…|version:…`."""
 
     def __len__(self) -> int:
         """Return the number of sentences."""
@@ -25,7 +25,7 @@ class Measurement(Protocol):
         """Return the score of a selection of the sentences.
 
         Args:
-            rows: Indices of sentences, which may repeat; None: every sentence once.
+            rows: Indices of sentences, possibly with repetitions; None: every sentence once.
 
         Returns:
             The score, in the unit of the metric.
@@ -34,12 +34,12 @@ class Measurement(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """A [`Measurement`] whose score follows from counts that add up over the sentences, as BLEU's n-grams do.
+    """[`Measurement`] whose score is a function of counts that are summed over the sentences, such as BLEU's n-grams.
 
     Args:
-        sentences: (N, K), K counts of each of N sentences.
-        formula: The score of (K,) sums.
-        signature: As [`Measurement`] has it.
+        sentences: (N, K) K counts of each of N sentences.
+        formula: Function that computes the score from (K,) sums of the counts.
+        signature: See [`Measurement`].
     """
 
     sentences: np.ndarray
@@ -54,13 +54,13 @@ class Counts:
         return float(self.formula(chosen.sum(axis=0)))
 
     def scores(self, selections: np.ndarray) -> np.ndarray:
-        """Return the scores of several selections of equally many sentences.
+        """Return the scores of several selections with the same number of sentences.
 
         Args:
             selections: (R, n) indices of sentences.
 
         Returns:
-            (R,) what `score` gives for each selection.
+            (R,) score of each selection.
         """
         at_once = max(1, MAX_COUNTS // (selections.shape[1] * self.sentences.shape[1]))
         parts = [selections[i : i + at_once] for i in range(0, len(selections), at_once)]
@@ -68,11 +68,11 @@ class Counts:
 
 
 def mean_of(scores: Sequence[float], signature: str) -> Counts:
-    """Return the measurement of a metric that scores sentences, and a test set by their mean, as COMET does.
+    """Return the measurement of a metric that averages sentence scores over the test set, such as COMET.
 
     Args:
-        scores: One a sentence.
-        signature: As [`Measurement`] has it.
+        scores: One score per sentence.
+        signature: See [`Measurement`].
 
     Returns:
         The measurement.

@@ -11,7 +11,8 @@ from hf_multisource.metrics.bootstrap import SEED, check_paired
 from hf_multisource.metrics.measurement import Measurement
 from hf_multisource.metrics.table import DEFAULT, METRICS, Sources
 
-TOLERANCE = 1e-9  # relative; the same difference summed in another order differs by rounding only
+# Relative tolerance for comparing differences, which vary by rounding errors with the order of summation
+TOLERANCE = 1e-9
 
 
 def approximate_randomization(
@@ -26,10 +27,10 @@ def approximate_randomization(
 ) -> dict[str, float]:
     """Test whether two systems, each trained with one or more seeds, differ (Noreen 1989; Riezler & Maxwell 2005).
 
-    If the systems did not differ, it would not matter which of them wrote an output. Each sample exchanges the outputs
-    of sentences that are drawn with probability 0.5. The outputs of all seeds of a system are exchanged together, and
-    are scored as one test set in which each sentence stands once for each seed. Where the systems have unequal numbers
-    of seeds, each of their outputs stands there as often as it takes to make them equal.
+    Under the null hypothesis, the outputs of the two systems are exchangeable. Each sample draws every sentence with
+    probability 0.5 and exchanges its outputs. For a drawn sentence, the outputs of all seeds are exchanged together.
+    The outputs of a system are scored as one test set that contains each sentence once per seed. If the numbers of
+    seeds differ, the outputs are repeated up to the least common multiple of the numbers.
 
     Args:
         systems: The outputs of each seed of the system, one per sentence.
@@ -41,8 +42,8 @@ def approximate_randomization(
         seed: Seed of the samples.
 
     Returns:
-        For each metric, the two-sided p-value: the share of samples whose difference is at least as large as the
-        observed one, which counts as one sample more.
+        For each metric, the two-sided p-value: the share of samples whose absolute difference is at least as large as
+        the observed one. The observed difference is counted as an additional sample.
 
     Raises:
         ValueError: If there is no seed, or the texts differ in number.
@@ -50,7 +51,7 @@ def approximate_randomization(
     check_paired(systems, baselines, references)
     size, runs = len(references), [*systems, *baselines]
     copies = math.lcm(len(systems), len(baselines))
-    rows = np.arange(len(runs) * size).reshape(len(runs), size)  # of all outputs, one run after the other
+    rows = np.arange(len(runs) * size).reshape(len(runs), size)  # output indices, all runs concatenated
     ours = np.repeat(rows[: len(systems)], copies // len(systems), axis=0)
     theirs = np.repeat(rows[len(systems) :], copies // len(baselines), axis=0)
     swaps = np.random.default_rng(seed).random((n_samples, size)) < 0.5
@@ -66,5 +67,5 @@ def approximate_randomization(
 
 
 def _difference(measured: Measurement, ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Size of the difference between the scores of two selections of outputs."""
+    """Return the absolute difference between the scores of two selections of outputs."""
     return abs(measured.score(ours.ravel()) - measured.score(theirs.ravel()))

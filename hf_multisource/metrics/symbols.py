@@ -1,7 +1,7 @@
-"""Metrics of sequences of symbols, as proto-form reconstruction reports them: edit distances, B-cubed F and others.
+"""Metrics of symbol sequences that are used in proto-form reconstruction: edit distances, B-cubed F and others.
 
-A symbol is what white space separates: a sound of a segmented word, a word of plain text. The definitions are those of
-Kim et al. 2023 (https://arxiv.org/abs/2307.01896), who compute B-cubed F with LingRex.
+Symbols are separated by white space: sounds in a segmented word, or words in plain text. The definitions follow Kim et
+al. 2023 (https://arxiv.org/abs/2307.01896), who compute B-cubed F with LingRex.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from hf_multisource.metrics.counted import edit_rate
 from hf_multisource.metrics.measurement import Counts, mean_of
 
-SIGNATURE = "nrefs:1|tok:blanks|{}version:1"  # the version of the definitions below
-GAP = "-"  # what a symbol is aligned with if it has no partner, as in LingPy
+SIGNATURE = "nrefs:1|tok:blanks|{}version:1"  # version: of the definitions in this module
+GAP = "-"  # gap symbol of alignments, as in LingPy
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> Counts:
-    """Share of the sentences whose symbols are all right.
+    """Percentage of sentences whose symbols are all correct.
 
     Args:
         hypotheses: One per sentence.
@@ -36,7 +36,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str], sources: A
 
 
 def edit_distance(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> Counts:
-    """Mean number of symbols to insert, delete or replace in a sentence (Levenshtein).
+    """Mean Levenshtein distance: number of symbols to insert, delete or replace per sentence.
 
     Args:
         hypotheses: One per sentence.
@@ -54,11 +54,11 @@ def normalized_edit_distance(hypotheses: Sequence[str], references: Sequence[str
 
     Args:
         hypotheses: One per sentence.
-        references: One per sentence; an empty one counts as one symbol.
+        references: One per sentence; the length of an empty reference counts as 1.
         sources: Not used.
 
     Returns:
-        The measurement; 0 is best, and a hypothesis longer than its reference can exceed 1.
+        The measurement; 0 is best. The distance of a hypothesis that is longer than its reference can exceed 1.
     """
     rates = [edits / max(length, 1) for edits, length in _edits(hypotheses, references)]
     return mean_of(rates, SIGNATURE.format("norm:reference|"))
@@ -83,14 +83,14 @@ def symbol_error_rate(hypotheses: Sequence[str], references: Sequence[str], sour
 def bcubed_f(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> AlignedSymbols:
     """B-cubed F of aligned symbols (Amigó et al. 2009, https://doi.org/10.1007/s10791-008-9066-8).
 
-    List 2019 ("Beyond edit distances") proposes it for reconstructed words. Reference and hypothesis are aligned. All
-    aligned pairs of the test set are the items of two clusterings: by the symbol of the reference, and by that of
-    the hypothesis. A system that replaces one sound by another that it writes nowhere else scores 1; inconsistent
-    errors cost more than consistent ones.
+    List 2019 ("Beyond edit distances") proposes this metric for reconstructed words. Reference and hypothesis are
+    aligned. All aligned pairs of the test set are items that are clustered twice: by the symbol of the reference, and
+    by the symbol of the hypothesis. A system that consistently replaces a sound by a symbol that it uses nowhere else
+    scores 1; inconsistent errors lower the score more than consistent errors.
 
     Args:
         hypotheses: One per sentence; an empty one counts as the symbol "?", as in LingRex.
-        references: As the hypotheses.
+        references: One per sentence; an empty one counts as the symbol "?".
         sources: Not used.
 
     Returns:
@@ -109,15 +109,15 @@ def bcubed_f(hypotheses: Sequence[str], references: Sequence[str], sources: Any 
 
 @dataclass(frozen=True, eq=False)
 class AlignedSymbols:
-    """A [`Measurement`] of aligned symbols: B-cubed F of those of the chosen sentences.
+    """[`Measurement`] of B-cubed F over the aligned symbols of the selected sentences.
 
     Args:
-        sentences: (A,) number of the sentence of each aligned pair.
-        pairs: (A,) number of the kind of each aligned pair, one of P kinds.
-        by_reference: (P,) number of the reference's symbol in each kind of pair.
-        by_hypothesis: (P,) number of the hypothesis's symbol in each kind of pair.
+        sentences: (A,) index of the sentence of each aligned pair.
+        pairs: (A,) index of the kind of each aligned pair; there are P kinds, the distinct pairs of symbols.
+        by_reference: (P,) index of the reference's symbol in each kind of pair.
+        by_hypothesis: (P,) index of the hypothesis's symbol in each kind of pair.
         size: Number of sentences.
-        signature: As [`Measurement`] has it.
+        signature: See [`Measurement`].
     """
 
     sentences: np.ndarray
@@ -148,8 +148,8 @@ def align_symbols(reference: Sequence[str], hypothesis: Sequence[str]) -> list[t
         hypothesis: Symbols.
 
     Returns:
-        Pairs of symbols, one of which may be `GAP`. Of several best alignments, the one that, from the end on, prefers
-        gaps in the reference to pairs, and pairs to gaps in the hypothesis.
+        Pairs of symbols, one of which may be `GAP`. Ties between alignments are resolved from the end backward: gaps in
+        the reference are preferred to pairs, and pairs to gaps in the hypothesis.
     """
     return [
         (GAP if i is None else reference[i], GAP if j is None else hypothesis[j])
@@ -158,9 +158,9 @@ def align_symbols(reference: Sequence[str], hypothesis: Sequence[str]) -> list[t
 
 
 def _align(reference: Sequence[str], hypothesis: Sequence[str], match: int) -> list[tuple[int | None, int | None]]:
-    """Align as `align_symbols` does, where equal symbols score `match`; with 0, with as few edits as possible.
+    """Align two sequences like `align_symbols`, with the score `match` for equal symbols; 0 minimizes the edits.
 
-    Returns pairs of places, one of which is None for a gap.
+    Returns pairs of indices into the two sequences; None stands for a gap.
     """
     best = [[-j for j in range(len(hypothesis) + 1)]]
     for i, symbol in enumerate(reference):
@@ -185,14 +185,14 @@ def _align(reference: Sequence[str], hypothesis: Sequence[str], match: int) -> l
 
 @dataclass(frozen=True)
 class SymbolErrors:
-    """Errors of hypotheses by the symbols of the references.
+    """Counts of the errors of hypotheses, by symbol of the references.
 
     Args:
-        symbols: How often each symbol stands in the references.
-        confusions: How often a symbol (first) is replaced by another one (second). The second one is "" where the first
-            one is left out; the first one is "" where the second one is inserted.
-        thirds: Numbers of errors and of symbols of the references in the first, middle and last third of the words. A
-            symbol lies in the third in which its middle lies, an insertion in the one in which it was made.
+        symbols: Number of occurrences of each symbol in the references.
+        confusions: Number of replacements of a symbol (first) by another symbol (second). A deletion has "" as second
+            symbol, an insertion has "" as first symbol.
+        thirds: Numbers of errors and of reference symbols in the first, middle and last third of the words. A symbol
+            belongs to the third that contains its center, an insertion to the third of its position.
     """
 
     symbols: Counter[str]
@@ -200,19 +200,19 @@ class SymbolErrors:
     thirds: list[tuple[int, int]]
 
     def rate(self, symbol: str) -> float:
-        """Return how often a symbol is replaced or left out.
+        """Return the error rate of a symbol: the share of its occurrences that are replaced or deleted.
 
         Args:
             symbol: A symbol of the references.
 
         Returns:
-            Percent.
+            The rate in percent.
         """
         return 100 * sum(n for (one, _), n in self.confusions.items() if one == symbol) / self.symbols[symbol]
 
 
 def count_symbol_errors(hypotheses: Sequence[str], references: Sequence[str]) -> SymbolErrors:
-    """Count which symbols of the references are replaced or left out, and where in the word.
+    """Count errors by reference symbol (replaced or deleted), and by position in the word.
 
     Hypothesis and reference are aligned with as few edits as possible, so that the errors sum to the edit distances.
 
@@ -227,7 +227,7 @@ def count_symbol_errors(hypotheses: Sequence[str], references: Sequence[str]) ->
     errors, counts = [0, 0, 0], [0, 0, 0]
     for text, other in zip(hypotheses, references, strict=True):
         written, wanted = text.split(), other.split()
-        before = 0  # symbols of the reference before the pair
+        before = 0  # number of reference symbols before the current pair
         for i, j in _align(wanted, written, match=0):
             pair = ("" if i is None else wanted[i], "" if j is None else written[j])
             middle = before if i is None else before + 0.5
@@ -243,7 +243,7 @@ def count_symbol_errors(hypotheses: Sequence[str], references: Sequence[str]) ->
 
 
 def _edits(hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[int, int]]:
-    """Edit distance and number of the reference's symbols, for each sentence."""
+    """Return edit distance and number of reference symbols for each sentence."""
     pairs = ((text.split(), other.split()) for text, other in zip(hypotheses, references, strict=True))
     return [(_levenshtein(ours, theirs), len(theirs)) for ours, theirs in pairs]
 

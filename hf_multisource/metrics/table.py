@@ -1,4 +1,4 @@
-"""The table of metrics. A metric is one entry: training, scores, result pages and cards take all from here."""
+"""Table of metrics, on which training, scores, result pages and model cards are based."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Sources = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """Definition of a metric.
 
     Args:
-        label: What tables call it.
-        compute: Takes hypotheses, references and sources, one per sentence, and returns the measurement. Sources are
-            dicts by name, None where a source is absent; they are given if `needs_sources` says so. Further
-            keywords are options of the metric.
-        higher_is_better: Whether a larger score is a better one.
-        needs_sources: Whether the sources are read. Such a metric cannot be used during training, which measures
-            without them.
-        flat_gain: Training counts as flat when its last fifth improved the score on the development set by less.
+        label: Name of the metric in tables.
+        compute: Function that takes hypotheses, references and sources, one per sentence, and returns the measurement.
+            Sources are dicts by name with None for absent sources; they are only passed if `needs_sources` is true.
+            Further keyword arguments are options of the metric.
+        higher_is_better: Whether larger scores are better.
+        needs_sources: Whether the sources are read. Such a metric cannot be used during training, which evaluates
+            without the sources.
+        flat_gain: Training counts as leveled off if its last fifth improved the score on the development set by less
+            than this.
         decimals: Number of decimals of a score in tables.
     """
 
@@ -43,14 +44,14 @@ class Metric:
         Args:
             hypotheses: One per sentence.
             references: One per sentence.
-            sources: One dict per sentence; only needed if `needs_sources`.
-            **options: Of the metric.
+            sources: One dict per sentence; only required if `needs_sources` is true.
+            **options: Options of the metric.
 
         Returns:
             The measurement.
 
         Raises:
-            ValueError: If there is no sentence, the arguments differ in length, or sources are needed and not given.
+            ValueError: If there is no sentence, the arguments differ in length, or required sources are missing.
         """
         if len(hypotheses) != len(references):
             raise ValueError(f"there are {len(hypotheses)} predictions and {len(references)} references")
@@ -67,7 +68,7 @@ class Metric:
         Args:
             score: The score.
             sign: Whether a plus sign is written.
-            more: Decimals beyond those of tables.
+            more: Number of decimals in addition to those of tables.
 
         Returns:
             The number, such as "27.4".
@@ -95,12 +96,12 @@ DEFAULT = ("bleu", "chrf")
 
 
 def metrics_of(scores: Mapping[str, object]) -> list[str]:
-    """Return which metrics a report holds scores of.
+    """Return the names of the metrics for which a report holds scores.
 
     Args:
-        scores: Of one condition, by metric.
+        scores: Scores of one condition, by metric.
 
     Returns:
-        Their names, in the order of the report.
+        The names, in the order of the report.
     """
     return [name for name in scores if name in METRICS]

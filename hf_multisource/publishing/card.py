@@ -1,8 +1,8 @@
-"""Model cards, made from `template.md` and the files of a run or of a committed row of results.
+"""Model cards from `template.md` and the files of a run or of a committed row of results.
 
-The card of a run is written to RUN/README.md, where the Hub looks for it; if the run is still training or is not
-scored, the card says so. The card of a row is written to model_cards/<table>-<name>.md; its settings are those of the
-recipe that the row's command names.
+The card of a run is written to RUN/README.md, where the Hub expects it. If the run is still training or is not scored,
+the card says so. The card of a row is written to model_cards/<table>-<name>.md, with the settings of the recipe that
+the command of the row names.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ CONDITIONS = {
     "wrong": "*wrong*: the source is another sentence's, so that no sentence keeps its own.",
     "only": "*only*: all other sources are taken away from every sentence.",
 }
-# Where the parts of a strategy are explained.
+# Classes whose docstrings explain the parts of a strategy.
 DOCUMENTED: dict[str, type] = {
     **COMBINERS,
     **COMBINATIONS,
     **dict.fromkeys(("local_p", "general", "dot"), RNNSourceAttention),
 }
-# ISO 639-1. The Hub refuses a card with any other two letters.
+# Language codes of ISO 639-1. The Hub rejects a card with other two-letter codes.
 LANGUAGES = """
 aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
 et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj
@@ -89,7 +89,7 @@ EXAMPLES = {
     "es": "Un perro corre por el prado.",
     "fr": "Un chien court dans le pré.",
 }
-# Facts that exist only after a run has finished, or has been scored.
+# Keys of a row that are known only after a run has finished or has been scored.
 UNKNOWN = (
     *("parameters", "updates", "minutes", "hardware", "threads", "seed", "finished", "split", "scores", "search"),
     *("decoding_hardware", "sentences_per_second", "baseline", "date"),
@@ -98,15 +98,15 @@ UNKNOWN = (
 
 @dataclass
 class Subject:
-    """Facts that a card is made of.
+    """Content of a model card.
 
     Args:
-        row: A row of results; None where a run does not know yet.
+        row: A row of results; facts of a run that are not known yet are None.
         recipe: The recipe of the training.
-        address: What `from_pretrained` takes.
+        address: Hub id or folder for `from_pretrained`.
         plot: An attention plot, if there is one.
-        published: Whether the weights lie where the card will.
-        ships_code: Whether the code lies beside the weights.
+        published: Whether the weights are in the same repository as the card.
+        ships_code: Whether the code is in the same folder as the weights.
     """
 
     row: JsonObject
@@ -118,7 +118,7 @@ class Subject:
 
     @property
     def rebuilt(self) -> Recipe:
-        """The recipe, with configurations of wrapped encoders, where the row holds them, in place of checkpoints."""
+        """The recipe, with the configurations of wrapped encoders in the row in place of their checkpoints."""
         known = self.row.get("encoders", {})
         entries = self.recipe.source_entries()
         sources = [entry | ({"encoder": known[name]} if name in known else {}) for name, entry in entries.items()]
@@ -126,15 +126,15 @@ class Subject:
 
 
 def subject_of_run(run: Path, split: str | None = None, address: str | None = None) -> Subject:
-    """Read a run folder, whatever it has so far.
+    """Read the content of a card from a run folder, which may be incomplete.
 
     Args:
         run: The run folder.
-        split: Test split; None: the only one that was scored.
-        address: Hub id that the model is to have; None: the folder, as `shorten_path` has it.
+        split: Test split. Defaults to the split that was scored if there is only one.
+        address: Hub id that the model will have. Defaults to the folder, shortened by `shorten_path`.
 
     Returns:
-        The card's subject.
+        The content of the card.
 
     Raises:
         FileNotFoundError: If the folder has no recipe.
@@ -168,13 +168,13 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
 
 
 def subject_of_row(path: Path) -> Subject:
-    """Read a committed row, and the recipe that its command names.
+    """Read the content of a card from a committed row and the recipe that its command names.
 
     Args:
-        path: The row.
+        path: The file of the row.
 
     Returns:
-        The card's subject.
+        The content of the card.
     """
     row = read_result(path)
     recipe = recipe_of_command(row["commands"][0])
@@ -191,14 +191,14 @@ def recipe_of_command(command: str) -> Recipe:
     """Return the recipe that a training command names, with the changes on the command line applied.
 
     Args:
-        command: As `train_summary.json` and rows hold it: `hf-multisource train RECIPE ...`, or `python
-            training/train.py RECIPE ...` of earlier results.
+        command: Command in `train_summary.json` or a row: `hf-multisource train RECIPE ...`, or in earlier results
+            `python training/train.py RECIPE ...`.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If it is no such command.
+        ValueError: If it is not a training command.
     """
     words = [word for word in shlex.split(command) if word != "--resume"]
     starts = [
@@ -208,12 +208,12 @@ def recipe_of_command(command: str) -> Recipe:
     ]
     if not starts or starts[0] == len(words):
         raise ValueError(f"no `{PROGRAM} train RECIPE` in the command {command!r}")
-    name = os.path.expanduser(words[starts[0]])  # recorded with `~` for the home
+    name = os.path.expanduser(words[starts[0]])  # the command is recorded with `~` for the home
     return load_recipe(recorded_recipe(name), parse_overrides(words[starts[0] + 1 :]))
 
 
 def strategy_text(strategy: str) -> str:
-    """The docstrings of a strategy's parts as Markdown: what they do, and their equations."""
+    """Return the descriptions and equations in the docstrings of a strategy's parts as Markdown."""
     text = ""
     for name in strategy.split(", "):
         prose = (inspect.getdoc(DOCUMENTED[name]) or "").split("\n\nArgs:")[0]
@@ -225,12 +225,12 @@ def strategy_text(strategy: str) -> str:
 
 
 def family_of(recipe: Recipe) -> Family:
-    """The configuration class of a recipe's model."""
+    """Return the model family of a recipe."""
     return FAMILIES[recipe.model.get("model_type", MultiSourceConfig.model_type)]
 
 
 def snippet(subject: Subject) -> str:
-    """Python that translates one sentence."""
+    """Return example code that translates one sentence."""
     sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
     if subject.recipe.data.concatenate:
         sources = {"all": SEPARATOR.join(sources.values())}
@@ -256,18 +256,18 @@ print(processor.batch_decode(output, skip_special_tokens=True)[0])"""
 
 
 def quote(text: str) -> str:
-    """A text as Python source."""
+    """Return a text as a Python string literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def examined(row: JsonObject) -> list[str]:
-    """The conditions, of those in `CONDITIONS`, in which sources were scored."""
+    """Return the elements of `CONDITIONS` in which sources were scored."""
     scores = row["scores"] or {}
     return [condition for condition in CONDITIONS if any(f"{condition}-{name}" in scores for name in row["sources"])]
 
 
 def worth_table(row: JsonObject) -> str:
-    """Scores of each source absent, wrong and alone; empty if none was measured."""
+    """Return a table of the scores with each source absent, wrong or alone; "" if there are no such scores."""
     scores, asked = row["scores"] or {}, examined(row)
     columns = [(condition, metric) for metric in metrics_of(scores.get("all", {})) for condition in asked]
     lines = []
@@ -286,22 +286,22 @@ def worth_table(row: JsonObject) -> str:
 
 
 def metadata(subject: Subject) -> ModelCardData:
-    """What the Hub reads: languages, licence, data, and the scores of a finished run as `model-index`.
+    """Return the metadata for the Hub: languages, license, data, and scores of a finished run as `model-index`.
 
     Args:
-        subject: The card's subject.
+        subject: The content of the card.
 
     Returns:
-        The card's front matter.
+        The front matter of the card.
     """
     row, origin = subject.row, subject.recipe.data.origin or ""
-    # Named by the code of a language, a source is taken to be in it; others ("draft") say nothing of theirs.
+    # A source whose name is a language code is assumed to be in this language. The language of others is unknown.
     languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
     hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
     data = subject.recipe.data
     named = data.kind if data.kind == CATALOGUES else Path(data.path).name or "data"
     dataset = origin.split(",")[0].strip() if origin else named
-    split = f"{row['split']}[:{row['limit']}]" if "limit" in row else row["split"]  # the slices of `datasets`
+    split = f"{row['split']}[:{row['limit']}]" if "limit" in row else row["split"]  # slice syntax of `datasets`
     results = [
         EvalResult(
             task_type="translation",
@@ -333,36 +333,36 @@ def metadata(subject: Subject) -> ModelCardData:
 
 
 def best_of(row: JsonObject) -> float | None:
-    """The best score on the development set; None if training measured none."""
+    """Return the best score on the development set; None if training did not measure it."""
     choose = max if METRICS[head_metric(row)].higher_is_better else min
     return choose((score for _, score in row["curve"]), default=None)
 
 
 def terms(recipe: Recipe) -> str | None:
-    """Where the terms of the data are found: the first address in `origin`."""
+    """Return the URL of the terms of the data, which is the first URL in `origin`; None if there is no URL."""
     found = URL.search(recipe.data.origin or "")
     return re.split("[,;]", found.group())[0].rstrip(".") if found else None
 
 
 def settings(recipe: Recipe) -> str:
-    """The recipe without what is said elsewhere or is of one machine only."""
+    """Return the recipe as YAML, without settings that are elsewhere in the card or specific to one machine."""
     sections = asdict(recipe)
     chosen = {name: dict(sections[name]) for name in ("tokenizer", "model", "training")}
     for section, key in (("tokenizer", "load"), ("training", "output_dir"), ("training", "max_steps")):
         chosen[section].pop(key, None)
     if len(recipe.data.model_sources) == 1:
-        chosen["model"].pop("combiner", None)  # all are alike then
+        chosen["model"].pop("combiner", None)  # all combiners are equal for one source
     return yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).strip()
 
 
 def publishable_subject(subject: Subject) -> Subject:
-    """Return a subject without secrets and without paths of this machine.
+    """Return the content of a card without secrets and local paths.
 
     Args:
-        subject: The card's subject.
+        subject: The content of the card.
 
     Returns:
-        The subject, with secrets masked and absolute paths shortened in its row and its recipe.
+        The content, with masked secrets and shortened absolute paths in the row and the recipe.
     """
     commands = [publishable_command(command) for command in subject.row["commands"]]
     sections = publishable(asdict(subject.recipe))
@@ -376,12 +376,12 @@ def publishable_subject(subject: Subject) -> Subject:
 
 
 def render(subject: Subject, out: Path, command: str) -> str:
-    """Fill in the template. Every text is escaped; secrets are masked and absolute paths shortened.
+    """Fill in the template, escaping all texts, masking secrets and shortening absolute paths.
 
     Args:
-        subject: The card's subject.
-        out: Where the card will lie; links lead from there.
-        command: What makes this card.
+        subject: The content of the card.
+        out: File of the card, to which links are relative.
+        command: Command that creates this card.
 
     Returns:
         Markdown with front matter.
@@ -400,7 +400,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
         "thousands": lambda number: f"{number:,}",
         "length_rule": length_rule,
     }
-    example = snippet(subject)  # of the recipe as it is: it may name the checkpoint of a wrapped encoder
+    example = snippet(subject)  # uses the original recipe, which may name the checkpoint of a wrapped encoder
     subject = publishable_subject(subject)
     row = subject.row
     plain = len(subject.recipe.data.model_sources) == 1
@@ -432,26 +432,26 @@ def render(subject: Subject, out: Path, command: str) -> str:
 
 
 def rows_of_models(results: Path) -> list[Path]:
-    """Find the rows of results that are each about one model; others are made of several, and have no card.
+    """Find the rows of results of single models; rows that summarize several models have no card.
 
     Args:
         results: The folder of all tables.
 
     Returns:
-        Their files, sorted.
+        The sorted files of the rows.
     """
     return [path for path in sorted(results.glob("*/*.json")) if "made_of" not in read_result(path)]
 
 
 def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
-    """The card of a committed row.
+    """Return the card of a committed row.
 
     Args:
-        path: The row.
-        out: Where the card will lie; None: in model_cards.
+        path: The file of the row.
+        out: File of the card. Defaults to a file in model_cards.
 
     Returns:
-        Where it belongs, and the card.
+        The file of the card, and the text of the card.
     """
     out = out or CARDS / f"{path.parent.name}-{path.stem}.md"
     return out, render(subject_of_row(path), out, f"{PROGRAM} card --row {path.as_posix()}")
@@ -462,7 +462,7 @@ def write_card(out: Path, card: str) -> Path:
 
     Args:
         out: The file.
-        card: Its text.
+        card: Text of the card.
 
     Returns:
         The file.

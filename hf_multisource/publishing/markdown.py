@@ -1,15 +1,15 @@
-"""Write any text into Markdown so that it is shown as it is: no markup, no HTML, and no end of a code block in it."""
+"""Escape arbitrary text for Markdown, so that it is displayed literally and cannot end a code block."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import quote
 
-# Addresses stay as they are, so that they are still linked; none of these characters begins markup within one.
+# URLs are not escaped, so that they stay links. None of these characters begins markup within a URL.
 URL = re.compile(r"https?://[A-Za-z0-9\-._~:/?#@!$&+,;=%]+")
 # Characters that begin markup or HTML anywhere. Underscores do so only at the edge of a word.
 MARKUP = re.compile(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
-# Beginnings of a line that make it a heading, a quotation, an item of a list, a rule or the underline of a heading.
+# Line beginnings of headings, quotations, list items, rules and underlines of headings.
 LINE_START = re.compile(r"^(\d{1,9})(?=[.)](?:\s|$))|^(?=[#+\-=])")
 
 
@@ -20,7 +20,7 @@ def one_line(text: object) -> str:
         text: Any text.
 
     Returns:
-        Its words, with single blanks between them.
+        The words of the text with single blanks between them.
     """
     return " ".join(str(text).split())
 
@@ -32,7 +32,7 @@ def escape(text: object) -> str:
         text: Any text.
 
     Returns:
-        One line that Markdown shows as the text; addresses in it stay links.
+        One line that Markdown displays as the text; URLs stay links.
     """
     line, escaped, end = one_line(text), "", 0
     for address in URL.finditer(line):
@@ -54,7 +54,7 @@ def code_span(text: object) -> str:
         text: Any text.
 
     Returns:
-        The text in one line, between more backticks than stand together in it.
+        The text in one line, between more backticks than the longest run of backticks in it.
     """
     line = one_line(text)
     ticks = "`" * (_longest_run(line, shortest=0) + 1)

@@ -1,10 +1,10 @@
-"""Publish a finished model on the Hub: weights, processor, model card, and the code that loads them anywhere.
+"""Publish a finished model on the Hub with its processor, model card, and the code that loads it with Transformers.
 
-Model and processor are loaded first, so nothing that cannot be loaded is published, and saved afresh: checkpoints,
+Model and processor are loaded first, which checks that they can be loaded, and saved to a new folder. Checkpoints,
 optimizer states, scores and logs are left out. README.md, the model card, and confidence.json are included if the
-folder has them. The files are searched for secrets, local paths, training state, training text and foreign code before
-they are shown or uploaded. All files appear in one commit: after an upload that broke off nothing has changed, and a
-second call completes it.
+folder contains them. The files are searched for secrets, local paths, training state, training text and foreign code
+before they are listed or uploaded. All files are uploaded in one commit. After a failed upload the repository is
+unchanged, and a second call completes the upload.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CARD = "README.md"
 
 
 def load(folder: Path) -> tuple[Model, MultiSourceProcessor]:
-    """Load what is to be published.
+    """Load the model and the processor to publish.
 
     Args:
-        folder: The run.
+        folder: The run folder.
 
     Returns:
         Model and processor.
 
     Raises:
-        ValueError: If the run is not finished, weights are missing, or model and processor do not belong together.
+        ValueError: If the run is not finished, weights are missing, or model and processor do not fit.
         OSError: If a file is missing or damaged.
     """
     if not (folder / "config.json").exists():
@@ -63,13 +63,13 @@ def load(folder: Path) -> tuple[Model, MultiSourceProcessor]:
 
 
 def size_in_words(size: float) -> str:
-    """A number of bytes, to read."""
+    """Return a number of bytes in a readable form."""
     power = next((power for power in range(3) if size < 1000 ** (power + 1)), 3)
     return f"{size / 1000**power:.1f} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 def listing(folder: Path) -> str:
-    """The files of a folder with their sizes, one a line, and the total."""
+    """Return the files of a folder with their sizes, one per line, and the total size."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = [path.stat().st_size for path in files]
     lines = [f"{size_in_words(s):>10}  {f.relative_to(folder).as_posix()}" for f, s in zip(files, sizes, strict=True)]
@@ -85,7 +85,7 @@ def upload(folder: Path, repo: str, private: bool) -> str:
         private: Whether a new repository is private.
 
     Returns:
-        Address of the commit.
+        URL of the commit.
 
     Raises:
         ConnectionError: If the upload fails for any reason.
@@ -94,25 +94,26 @@ def upload(folder: Path, repo: str, private: bool) -> str:
     try:
         api.create_repo(repo, private=private or None, exist_ok=True)
         commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload model, processor and code")
-    except Exception as error:  # which HTTP library raises what differs between versions of the client
+    except Exception as error:  # HTTP library and exceptions depend on the client's version
         raise ConnectionError(f"{repo}: the upload broke off: {error}\nThe same command tries again.") from error
     return str(commit.commit_url)
 
 
 def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) -> str:
-    """Show what would be published, or publish it.
+    """List the files that would be published, or publish them.
 
     Args:
         run: Run folder or model folder.
-        repo: Hub id to publish to.
+        repo: Hub id of the repository.
         push: Whether to upload.
         private: Whether a new repository is private.
 
     Returns:
-        The listing of the files, and what became of them.
+        The list of the files, and the result of the upload.
 
     Raises:
-        ValueError: If `repo` is no Hub id, the run cannot be published, or its files hold what must not be published.
+        ValueError: If `repo` is not a Hub id, the run cannot be published, or its files contain something that must not
+            be published.
     """
     validate_repo_id(repo)
     if "/" not in repo:

@@ -1,4 +1,4 @@
-"""Search a folder that is to be published for secrets, local paths, training state, training text and foreign code."""
+"""Search a folder before publication for secrets, local paths, training state, training text and foreign code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
 from hf_multisource.recipes.schema import CATALOGUES
 
-SHOWN = 10  # findings that an error lists
-SHOWN_OF_LINE = 20  # characters of a line of the training text that an error shows
-# Names of files that hold the state of a training, and of formats that can hold a pickle, which runs code when read.
+SHOWN = 10  # number of findings that an error message lists
+SHOWN_OF_LINE = 20  # number of characters of a line of the training text in an error message
+# Names of files with the state of a training, and of formats that may contain a pickle, which runs code when loaded.
 STATE = re.compile(
     r"(?:optimizer|scheduler|rng_state|scaler|trainer_state|training_args|fingerprint|train_summary)\b.*"
     r"|(?:optimizer|rng_state|scheduler)[-_].*|.*\.(?:bin|pt|pth|pkl|pickle|ckpt|joblib|dill)",
@@ -29,23 +29,23 @@ STATE = re.compile(
 DATA = re.compile(
     r".*\.(?:jsonl|ndjson|csv|tsv|parquet|arrow|npy|npz)(?:\.gz)?|(?:train|dev|valid|test)\..*", re.IGNORECASE
 )
-# Beginnings of paths in a binary file: the byte before one may be a letter, as the length of the path in a protobuf.
+# Beginnings of paths in a binary file. The byte before a path may be a letter, such as the length byte in a protobuf.
 PATH_IN_BYTES = re.compile("/(?=(?:home|Users|root|tmp|mnt)/)")
 CODE_KEYS = ("auto_map", "custom_pipelines")
-# Training text is searched for in files up to this size, in bytes: larger ones are vocabularies.
+# Largest size in bytes of a file that is searched for training text. Larger files are vocabularies.
 LARGEST_PROSE = 200_000
-LONG_LINE = 40  # characters; shorter lines, such as a name or a greeting, may stand in a card by chance
-TRAINING_LINES = 1_000_000  # of each file of the training data that are compared
+LONG_LINE = 40  # smallest number of characters of a compared line; shorter lines may occur in a card by chance
+TRAINING_LINES = 1_000_000  # number of compared lines of each file of the training data
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that must not be published.
+    """A finding of the search: something that must not be published.
 
     Attributes:
-        file: The file's path within the folder.
-        line: Line, counted from 1; None: the file's name, or a file that has no lines.
-        what: What was found; secrets are masked.
+        file: Path of the file in the folder.
+        line: Line, counted from 1; None if the finding is the name of the file, or the file has no lines.
+        what: Description of the finding, with masked secrets.
     """
 
     file: str
@@ -57,15 +57,15 @@ class Finding:
 
 
 def check_publishable(folder: Path, run: Path) -> None:
-    """Make sure that a folder holds nothing that must not be published.
+    """Check that a folder contains nothing that must not be published.
 
     Args:
-        folder: The folder, as it would be published.
-        run: The folder of the run that is published. If it has a `recipe.yaml` whose data lie on this machine, the
-            training text is searched for.
+        folder: The folder to publish.
+        run: Folder of the run. If it contains a `recipe.yaml` whose data are on this machine, the folder is also
+            searched for the training text.
 
     Raises:
-        ValueError: If something was found; the message names file and line of each finding, and masks secrets.
+        ValueError: If something was found. The message names file and line of each finding, and masks secrets.
     """
     found: list[Finding] = []
     prose: dict[str, str] = {}
@@ -86,10 +86,10 @@ def check_publishable(folder: Path, run: Path) -> None:
 
 
 def scan_name(name: str) -> Iterator[Finding]:
-    """Search the name of a file.
+    """Check whether the name of a file allows its publication.
 
     Args:
-        name: The file's path within the folder.
+        name: Path of the file in the folder.
 
     Yields:
         The findings.
@@ -104,13 +104,13 @@ def scan_name(name: str) -> Iterator[Finding]:
 
 
 def scan_text(name: str, text: str, numbered: bool, *folders: str) -> Iterator[Finding]:
-    """Search a text for secrets and for paths of this machine.
+    """Search a text for secrets and local paths.
 
     Args:
-        name: The file's name in the findings.
-        text: Its text.
-        numbered: Whether the lines of the text are those of the file.
-        *folders: Folders that are searched for in addition to the usual places.
+        name: Name of the file in the findings.
+        text: Text of the file.
+        numbered: Whether the line numbers of the text are those of the file.
+        *folders: Folders whose paths are local in addition to the usual places.
 
     Yields:
         The findings, in the order of the text.
@@ -121,12 +121,12 @@ def scan_text(name: str, text: str, numbered: bool, *folders: str) -> Iterator[F
 
 
 def scan_json(name: str, text: str, folder: Path) -> Iterator[Finding]:
-    """Search a JSON file for short values of secret keys, and for references to code that is not of this package.
+    """Search a JSON file for short values of secret keys, and for references to code of other packages.
 
     Args:
-        name: The file's name in the findings.
-        text: Its text.
-        folder: The file's folder, beside or below the code.
+        name: Name of the file in the findings.
+        text: Text of the file.
+        folder: Folder of the file, which contains the code or is below the code's folder.
 
     Yields:
         The findings.
@@ -150,7 +150,7 @@ def scan_json(name: str, text: str, folder: Path) -> Iterator[Finding]:
 
 
 def _line_of(text: str, *wanted: str) -> int | None:
-    """Return the line of the first of these texts that occurs; None if none of them does."""
+    """Return the line number of the first wanted text that occurs; None if no wanted text occurs."""
     positions = [position for position in map(text.find, wanted) if position >= 0]
     return text.count("\n", 0, positions[0]) + 1 if positions else None
 
@@ -159,12 +159,12 @@ def scan_for_training_text(texts: Mapping[str, str], lines: Iterable[str]) -> It
     """Search texts for lines of the training text.
 
     Args:
-        texts: Texts by the name of their file.
-        lines: Long lines with single blanks between their words. Most are looked up by three of their words, so a
-            million lines take seconds.
+        texts: Name of a file -> text.
+        lines: Long lines with single blanks between their words. Most lines are looked up by three of their words, so
+            that a million lines take seconds.
 
     Yields:
-        The findings, each line once.
+        The findings, at most one for each line.
     """
     words = {name: text.split() for name, text in texts.items()}
     joined = {name: " ".join(parts) for name, parts in words.items()}
@@ -172,7 +172,7 @@ def scan_for_training_text(texts: Mapping[str, str], lines: Iterable[str]) -> It
     done = set()
     for line in lines:
         parts = line.split()
-        # Words at the edge may stand beside a quotation mark or another sign.
+        # The first and the last word are not looked up, because they may be joined with punctuation.
         if line in done or (len(parts) >= 5 and (parts[1], parts[2], parts[3]) not in known):
             continue
         for name, text in joined.items():
@@ -190,8 +190,8 @@ def text_of(path: Path) -> tuple[str, bool]:
         path: The file.
 
     Returns:
-        The text, and whether its lines are those of the file: a whole UTF-8 file, the header of a safetensors file
-        (names and metadata), or what is ASCII in another file.
+        The text, and whether its line numbers are those of the file. The text is a whole UTF-8 file, the header of a
+        safetensors file (names and metadata), or the ASCII strings in another file.
     """
     if path.suffix == ".safetensors":
         with path.open("rb") as file:
@@ -205,7 +205,7 @@ def text_of(path: Path) -> tuple[str, bool]:
 
 
 def _foreign_code(key: str, value: object, folder: Path) -> Iterator[tuple[str, str]]:
-    """The entries of `auto_map` or `custom_pipelines` that are not code of this package, and what each of them is."""
+    """Yield the entries of `auto_map` or `custom_pipelines` that are not code of this package, with descriptions."""
     entries = value.items() if isinstance(value, Mapping) else [("", value)]
     for name, entry in entries:
         if key == "custom_pipelines":
@@ -223,7 +223,7 @@ def _foreign_code(key: str, value: object, folder: Path) -> Iterator[tuple[str, 
 
 
 def _is_ours(reference: str, folder: Path) -> bool:
-    """Whether a reference `module.Class` names a class of this package, unchanged beside the file that names it."""
+    """Return whether a reference `module.Class` names a class of this package whose code in the folder is unchanged."""
     module, _, name = reference.partition(".")
     own = Path(hf_multisource.__file__).with_name(f"{module}.py")
     if not (module.isidentifier() and name.isidentifier() and own.is_file()):
@@ -233,10 +233,10 @@ def _is_ours(reference: str, folder: Path) -> bool:
 
 
 def training_lines(recipe: Path) -> Iterator[str]:
-    """Read the long lines of a run's training text, as far as it lies in text files on this machine.
+    """Read the long lines of a run's training text from the text files on this machine.
 
     Args:
-        recipe: The run's `recipe.yaml`; of any version, so its keys are not checked.
+        recipe: The `recipe.yaml` of the run. It may be of any version, so its keys are not checked.
 
     Yields:
         Lines of at least `LONG_LINE` characters, with single blanks between their words.
@@ -246,7 +246,7 @@ def training_lines(recipe: Path) -> Iterator[str]:
     if not isinstance(data, dict) or not isinstance(data.get("path"), str):
         return
     folder, split = Path(data["path"]), str(data.get("train", "train"))
-    if data.get("kind") == CATALOGUES:  # their rows lie in the run
+    if data.get("kind") == CATALOGUES:  # the rows are in the run folder
         folder = recipe.parent / CATALOGUES
     for name in (*_names(data.get("sources")), *_names(data.get("target"))):
         for path in (folder / f"{split}.{name}", folder / f"{split}.{name}.gz"):
@@ -268,7 +268,7 @@ def _names(value: object) -> list[str]:
 
 
 def _texts(line: str) -> Iterator[str]:
-    """The texts in a line of JSON, at any depth."""
+    """Yield the texts in a line of JSON, at any depth."""
     try:
         stack = [parse_json(line)]
     except ValueError:

@@ -22,13 +22,13 @@ from hf_multisource.recipes.pretrained import (
 
 
 def attach_checkpoint(run: str, checkpoint: str, source: str, out: Path, image_size: int | None = None) -> None:
-    """Save a model with the encoder of a source in it, frozen, and its processor.
+    """Save a copy of a model that contains the frozen encoder of a source, with its processor.
 
     Args:
         run: Folder or Hub id of a model with a source of kind `features`.
         checkpoint: Folder or Hub id of the encoder that made the features.
         source: Name of the source.
-        out: Folder to write to; made, or empty.
+        out: Folder to write to; it must be new or empty.
         image_size: Height and width, in pixels, of the pictures whose features the model was trained on; None: those
             of the encoder's image processor.
 

@@ -22,24 +22,24 @@ from hf_multisource.recipes.processor import contents_of
 
 AVERAGE = "average.json"
 RUN_FILES = ("recipe.yaml", "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json")
-#: Keys of a configuration that say where and by what it was saved, not what model it describes.
+#: Keys of a configuration about the saved file, which do not describe the model.
 ABOUT_THE_FILE = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 
 
 def average_weights(states: Iterable[tuple[str, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
     """Compute the mean of the weights of several models, parameter by parameter.
 
-    Sums are taken in float64. Tensors of integers, such as counters, are not averaged: they must be equal.
+    Sums are computed in float64. Integer tensors, such as counters, are not averaged and must be equal.
 
     Args:
-        states: Name and state dict of each model, at least one; read one after the other.
+        states: Name and state dict of each model; at least one. They are read one at a time.
 
     Returns:
         The mean, in the dtypes of the first model.
 
     Raises:
-        ValueError: If the models have other parameters, shapes or integers; the message names the parameter and both
-            models.
+        ValueError: If the models differ in parameters, shapes or integer tensors; the message names the parameter and
+            both models.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -73,21 +73,21 @@ def average_weights(states: Iterable[tuple[str, Mapping[str, Tensor]]]) -> dict[
 def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = None) -> list[Path]:
     """Average checkpoints and save the result as a model folder that can be loaded, scored and published.
 
-    The processor, the recipe and the records of the training come along from the run; `average.json` lists the
-    checkpoints with the hashes of their weights.
+    The processor, the recipe and the training records are copied from the run. `average.json` lists the checkpoints
+    with the hashes of their weights.
 
     Args:
-        folders: One run folder, whose checkpoints are averaged; or two or more model folders.
+        folders: Either one run folder, whose checkpoints are averaged, or at least two model folders.
         out: Folder to write to, new or empty.
-        last: Number of checkpoints, counted from the last one; None: all that the run kept.
+        last: Number of most recent checkpoints to average; None: all checkpoints that the run kept.
 
     Returns:
         The folders that were averaged.
 
     Raises:
         FileExistsError: If `out` is not empty.
-        ValueError: If there are not enough checkpoints, one is damaged, or they are not of one model; the message names
-            the folder and the key or the parameter. Also if they have different tokenizers or preprocessors.
+        ValueError: If there are not enough checkpoints, one is damaged, or they differ in the architecture, tokenizers
+            or preprocessors; the message names the folder and the key or the parameter.
     """
     check_at_least(2, last=last)
     check_new_folder(out)
@@ -127,11 +127,11 @@ def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = N
 
 
 def kept_checkpoints(run: Path, last: int | None) -> list[Path]:
-    """Find the checkpoints of a run that are averaged, and print which ones are left out because they are damaged.
+    """Find the checkpoints of a run to average, and print which checkpoints are skipped because they are damaged.
 
     Args:
         run: The run's folder.
-        last: As [`average_checkpoints`].
+        last: See [`average_checkpoints`].
 
     Returns:
         The checkpoints in the order of their updates.
@@ -161,7 +161,7 @@ def load_model(folder: Path) -> Any:
         The model.
 
     Raises:
-        ValueError: If its weights are missing or damaged.
+        ValueError: If the weights are missing or damaged.
     """
     try:
         return load_auto("AutoModelForSeq2SeqLM", folder)
@@ -170,7 +170,7 @@ def load_model(folder: Path) -> Any:
 
 
 def _home(folder: Path) -> Path:
-    """Return the folder that holds the processor of a model: that of the run, if the model is a checkpoint."""
+    """Return the folder that holds the processor of a model; for a checkpoint, the folder of its run."""
     return folder.parent if (folder / MARKER).is_file() else folder
 
 

@@ -7,8 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 
 CONFIGS = Path(__file__).with_name("configs")
-FORMER_FOLDER = "training/configs"  # where the shipped recipes were when the committed results were made
-RUN_RECIPE = "recipe.yaml"  # in the folder of a run
+FORMER_FOLDER = "training/configs"  # folder of the shipped recipes when the committed results were made
+RUN_RECIPE = "recipe.yaml"  # name of the recipe file in a run folder
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -31,25 +31,25 @@ def find_recipe(name: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: If there is neither such a file nor such a recipe.
-        IsADirectoryError: If it is a folder, and no recipe has its name.
+        IsADirectoryError: If `name` is a folder, and no recipe has this name.
     """
     return find_yaml(name, shipped_recipes(), "recipe")
 
 
 def find_yaml(name: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
-    """Return a file that is named by its path, or by its name among those that are shipped.
+    """Return a YAML file that is given by its path or by the name of a shipped file.
 
     Args:
         name: A file, or the name of a shipped one.
         shipped: Name -> file.
-        kind: What errors call such a file.
+        kind: Kind of file, for error messages.
 
     Returns:
         The file.
 
     Raises:
         FileNotFoundError: If there is neither such a file nor such a name.
-        IsADirectoryError: If it is a folder, and no shipped file has its name.
+        IsADirectoryError: If `name` is a folder, and no shipped file has this name.
     """
     path = Path(name)
     if path.is_dir() and str(name) not in shipped:
@@ -67,13 +67,13 @@ def find_yaml(name: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
 
 
 def recorded_recipe(name: str) -> str:
-    """Return today's name of a recipe that the command of an earlier result names.
+    """Return the current name of a recipe that is named in the command of an earlier result.
 
     Args:
-        name: As `find_recipe` takes it, or `training/configs/<name>.yaml`, the file that a shipped recipe once was.
+        name: See `find_recipe`; or `training/configs/<name>.yaml`, the former path of a shipped recipe.
 
     Returns:
-        The name of the shipped recipe if its former file is named and no file is there; otherwise `name` itself.
+        The name of the shipped recipe if `name` is its former path and no such file exists; otherwise `name` itself.
     """
     path = Path(name)
     moved = path.parent.as_posix() == FORMER_FOLDER and path.suffix == ".yaml" and not path.exists()
@@ -84,13 +84,13 @@ def read_recipe(name: str) -> str:
     """Return the text of a shipped recipe.
 
     Args:
-        name: Its name.
+        name: Name of the recipe.
 
     Returns:
         YAML with comments.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no recipe of that name.
     """
     shipped = shipped_recipes()
     if name not in shipped:
@@ -102,7 +102,7 @@ def describe_recipes() -> str:
     """Return the names of the shipped recipes with the first sentence of each.
 
     Returns:
-        One line a recipe.
+        One line per recipe.
     """
     return "".join(f"{name:<32}{comment_of(path)}\n" for name, path in shipped_recipes().items())
 

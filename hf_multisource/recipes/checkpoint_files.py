@@ -1,8 +1,8 @@
-"""Checkpoints that stay valid when the process is killed: renamed when complete, verified before they are loaded.
+"""Write checkpoints atomically and verify them before loading, so that a killed process leaves no invalid checkpoint.
 
-A checkpoint is written to `unfinished/checkpoint-N` in the run's folder. `complete.json`, written last, lists the size
-and the SHA-256 of every file. Then the folder is renamed to `checkpoint-N`: neither this package nor the stock Trainer
-ever finds a checkpoint that is still being written.
+A checkpoint is written to `unfinished/checkpoint-N` in the run's folder. The marker `complete.json`, which is written
+last, lists the size and the SHA-256 of every file. Then the folder is renamed to `checkpoint-N`. Neither this package
+nor the Trainer of Transformers therefore finds a checkpoint that is still being written.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hf_multisource.data.files import write_json
 from hf_multisource.json_files import JsonObject, read_json
 
 MARKER = "complete.json"
-UNFINISHED = "unfinished"  # in the run's folder: where a checkpoint is written
-BLOCK = 1 << 20  # bytes read at once to compute a hash
+UNFINISHED = "unfinished"  # subfolder of the run folder in which checkpoints are written
+BLOCK = 1 << 20  # number of bytes per read when a hash is computed
 
 
 def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Find a run's checkpoints, by their names and the sizes of their files.
+    """Find a run's checkpoints, judging their completeness by the names and sizes of their files.
 
     Args:
         folder: The run's folder.
 
     Returns:
-        The complete checkpoints in the order of their updates; and what is wrong with each other one.
+        The complete checkpoints in the order of their updates, and a description of the fault of each other checkpoint.
     """
     named = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _update(path).isdigit()]
     named.sort(key=lambda path: int(_update(path)))
@@ -38,13 +38,13 @@ def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def find_fault(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint, as far as names and sizes of files show.
+    """Describe the fault of a checkpoint, judging by the names and sizes of its files.
 
     Args:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        A sentence that names the file; None if all files are there in their full size.
+        A sentence that names the file; None if all files exist in their full size.
     """
     if not (checkpoint / MARKER).is_file():
         return f"{MARKER} is missing"
@@ -64,13 +64,13 @@ def find_fault(checkpoint: Path) -> str | None:
 
 
 def find_change(checkpoint: Path) -> str | None:
-    """Return a message that names the first file whose SHA-256 differs from the recorded one.
+    """Describe the first file of a checkpoint whose SHA-256 differs from the recorded one.
 
     Args:
-        checkpoint: The checkpoint's folder. Checkpoints of earlier versions carry no hashes: they pass.
+        checkpoint: The checkpoint's folder. Checkpoints of earlier versions have no hashes and are accepted.
 
     Returns:
-        A sentence that names the file; None if there is no such file.
+        A sentence that names the file; None if no file differs.
     """
     for name, digest in _read_marker(checkpoint).get("sha256", {}).items():
         if hash_file(checkpoint / name) != digest:
@@ -79,7 +79,7 @@ def find_change(checkpoint: Path) -> str | None:
 
 
 def check_best(checkpoint: Path) -> None:
-    """Check the best checkpoint that a checkpoint names; it may be another one.
+    """Check the best checkpoint of a run, which is recorded in the state of another checkpoint.
 
     Args:
         checkpoint: A complete checkpoint in the run's folder.
@@ -102,14 +102,14 @@ def check_best(checkpoint: Path) -> None:
 
 
 def resume_point(folder: Path, best: bool) -> Path | None:
-    """Find the checkpoint from which to continue, and print which one it is.
+    """Find the checkpoint from which to continue, and print its name.
 
     Args:
         folder: The run's folder.
-        best: Whether the weights of the best checkpoint become the model in the end.
+        best: Whether the best checkpoint is loaded at the end of the training.
 
     Returns:
-        The last complete checkpoint whose files have the content that was written; None if there is none.
+        The last complete checkpoint whose files match their hashes; None if there is none.
 
     Raises:
         ValueError: If the best checkpoint is needed and is damaged or missing.
@@ -131,7 +131,7 @@ def resume_point(folder: Path, best: bool) -> Path | None:
 
 
 def hash_file(path: Path) -> str:
-    """Compute the SHA-256 of a file without loading the whole of it.
+    """Compute the SHA-256 of a file block by block, without loading the whole file.
 
     Args:
         path: The file.
@@ -147,7 +147,7 @@ def hash_file(path: Path) -> str:
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint so that it does not count as complete if the deletion is interrupted.
+    """Delete a checkpoint; if the deletion is interrupted, the rest does not count as a complete checkpoint.
 
     Args:
         checkpoint: The checkpoint's folder.
@@ -169,13 +169,14 @@ def publish(source: Path, target: Path) -> None:
 
 
 class Keeper:
-    """Completes checkpoints, deletes superfluous ones, and counts the seconds of all starts of a run.
+    """Manager of a run's checkpoints: completes them, deletes superfluous ones, and counts the training seconds.
 
-    It takes over `save_total_limit` from the trainer, which would delete the last complete checkpoint before the next
-    one is complete. Damaged and unfinished checkpoints are deleted, too, as soon as a complete one is there.
+    This class implements `save_total_limit` in place of the Trainer, which would delete the last complete checkpoint
+    before the next one is complete. Damaged and unfinished checkpoints are also deleted as soon as there is a complete
+    one.
 
     Args:
-        limit: Number of checkpoints to keep; the newest and the best are kept in any case. None: all.
+        limit: Number of checkpoints to keep; the newest and the best one are always kept. None: all are kept.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -183,24 +184,24 @@ class Keeper:
         self.began = time.time()
 
     def start(self, checkpoint: Path | None) -> None:
-        """Start to count the seconds.
+        """Start counting the training seconds.
 
         Args:
-            checkpoint: The checkpoint from which training continues, whose seconds count, too; None: there is none.
+            checkpoint: The checkpoint from which training continues, whose seconds are included; None: a new training.
         """
         self.began = time.time() - (_read_marker(checkpoint)["seconds"] if checkpoint else 0.0)
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, without those lost after the checkpoints from which it was resumed."""
+        """Seconds of training over all starts, without the time after a checkpoint that was lost in an interruption."""
         return round(time.time() - self.began, 1)
 
     def complete(self, checkpoint: Path, best: str | None) -> None:
-        """Write the marker of a checkpoint, give the checkpoint its final name, and delete superfluous ones.
+        """Write the marker of a checkpoint, rename the checkpoint to its final name, and delete superfluous ones.
 
         Args:
             checkpoint: The checkpoint's folder within `unfinished`.
-            best: The best checkpoint, if any; only its name counts.
+            best: Path of the best checkpoint, of which only the name is used; None: there is none.
         """
         paths = {str(path.relative_to(checkpoint)): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
         marker = {
@@ -218,7 +219,8 @@ class Keeper:
 
         Args:
             folder: The run's folder, with a complete checkpoint in it.
-            best: The best checkpoint, if any; only its name counts. It is never deleted, even if it is damaged.
+            best: Path of the best checkpoint, of which only the name is used; None: there is none. The best checkpoint
+                is never deleted, even if it is damaged.
         """
         whole, faults = find_checkpoints(folder)
         protected = (whole[-1].name, best and Path(best).name)

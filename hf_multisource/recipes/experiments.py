@@ -1,39 +1,40 @@
-"""Experiments: recipes whose runs make one table, each of them with several seeds, as one YAML file says.
+"""Read experiments: YAML files that declare the rows of one table, each trained with several seeds.
 
 extends:    name or file of an experiment that this one changes; mappings are merged, everything else is replaced
 recipe:     the recipe of all rows
 path, sources, target, origin:  the data, as in the section `data` of a recipe
-train:      keys of the recipe that differ in all rows
+train:      keys of the recipe that all rows override
 seeds:      seeds of every row
 score:      fields of `Scoring`, such as num_beams
 baseline:   the row with which all others are compared
-analysed:   a trained row that the page looks at more closely: it is also scored without each source and with each
-            source alone, its wrong symbols are counted, and the figure at the top of the page shows it
-words:      a list of words of the target and of each source that is present, by name: the page shows how much each
-            source matters for them, in the row `analysed`
-margin:     differences of the first metric that are smaller count as none
+analysed:   a trained row that is analyzed on the page: it is also scored without each source and with each source
+            alone, its symbol errors are counted, and the figure at the top of the page shows it
+words:      a list of words, each with its texts in the target and the present sources, by name: the page shows the
+            effect of each source on them, in the row `analysed`
+margin:     equivalence margin: smaller differences of the first metric do not matter
 rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
             kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
             keys set d_model); `begins_with: ROW` if its training starts from the weights of another row of that kind,
             of the same seed; `against: ROW` if it is compared with another row than the baseline; and one of
     train: {…}                        trained with these keys of the recipe; the key `sources` names some of the
                                       experiment's sources, if the row reads only these
-    best_source: {…}                  the same, on each source alone; the best one on the dev split is the row
+    best_source: {…}                  trained like `train`, on each source alone; the row is the source that is best on
+                                      the dev split
     rerank: {of: ROW, reverse: ROW}   hypotheses of a row, reranked by a model from the target to the sources
     ensemble: {of: ROW}               all seeds of a row decode together; with `reverse: ROW` their hypotheses are
                                       reranked by the first seed of that row
     ensemble: {of: [ROW, …]}          for each seed, the models of these rows decode together; with `reverse: ROW` their
                                       hypotheses are reranked by the same seed of that row
     copy: {source: SOURCE}            the text of a source is the hypothesis; nothing is trained
-    memory: {sources: […]}            the hypothesis is the translation, in the training split, of a row that has the
-                                      same texts in these sources, and empty if there is none; with `similar: true`
-                                      it is then the translation of the most similar text
-    memory_first: {of: ROW}           the memory where it holds the texts of the row's sources, and the hypotheses of
-                                      the row elsewhere; with `sources: […]`, the memory is asked with these instead
-published:  figures of others: label, citation, scores (by metric), number (by the number of sources present)
+    memory: {sources: […]}            the hypothesis is the target of a training row that has the same texts in these
+                                      sources; without such a row it is empty, or with `similar: true` the translation
+                                      of the most similar text
+    memory_first: {of: ROW}           the answer of the memory if it holds the texts of the row's sources, otherwise the
+                                      hypothesis of the row; with `sources: […]`, these sources are looked up instead
+published:  figures of other systems: label, citation, scores (by metric), number (by the number of present sources)
 quick:      rows, seeds and train of `--quick`
 
-Rows that are not shown come where they are needed. The runs are in RUNS/<experiment>/<row>/seed-<n>.
+Rows that are not shown are run when other rows need them. The runs are in RUNS/<experiment>/<row>/seed-<n>.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from hf_multisource.recipes.values import show
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
 MEMORY_FIRST = "memory_first"
-# Kinds of rows -> the settings that each must have, and those that it may have; None: keys of the recipe.
+# Kind of row -> required settings and optional settings; None: the settings are keys of the recipe.
 KINDS: dict[str, tuple[set[str], set[str]] | None] = {
     "train": None,
     "best_source": None,
@@ -65,8 +66,8 @@ KINDS: dict[str, tuple[set[str], set[str]] | None] = {
     "memory": ({"sources"}, {"similar"}),
     MEMORY_FIRST: ({"of"}, {"sources"}),
 }
-LOOKED_UP = ("copy", "memory")  # rows that need no model; they have no seeds
-SOURCE_KEYS = ("sources", "data.sources")  # of a recipe
+LOOKED_UP = ("copy", "memory")  # kinds of rows without a model; such rows have no seeds
+SOURCE_KEYS = ("sources", "data.sources")  # keys of a recipe that select the sources
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,16 @@ class ExperimentRow:
     """One row of an experiment.
 
     Args:
-        name: Its name; also its folder's.
-        label: What the page calls it.
+        name: Name of the row and of its folder.
+        label: Name of the row on the page.
         kind: One of `KINDS`.
         settings: Keys of the recipe; for `rerank`, `ensemble` and `memory_first`, names of rows; for `copy` and
             `memory`, names of sources.
-        shown: Whether the page has it.
-        parameters_as: Name of the row whose number of parameters it must reach by its width; None: the width is that
-            of the recipe.
-        against: Name of the row with which it is compared; None: the baseline of the experiment.
-        begins_with: Name of the row from whose weights its training starts; None: it starts from random ones.
+        shown: Whether the page shows the row.
+        parameters_as: Name of the row whose number of parameters this row must reach by its width; None: the width of
+            the recipe.
+        against: Name of the row with which this row is compared; None: the baseline of the experiment.
+        begins_with: Name of the row whose weights initialize the training; None: random weights.
     """
 
     name: str
@@ -97,13 +98,13 @@ class ExperimentRow:
 
     @property
     def made_of(self) -> list[str]:
-        """Names of the rows whose hypotheses or models it reads."""
+        """Names of the rows whose hypotheses or models this row reads."""
         reverse = self.settings.get("reverse") if self.kind in ("rerank", "ensemble") else None
         return [*self.members, *([reverse] if reverse else [])]
 
     @property
     def members(self) -> list[str]:
-        """Names of the rows that write its hypotheses; none if it writes them itself."""
+        """Names of the rows that write the hypotheses of this row; empty if the row itself writes them."""
         if self.kind not in ("rerank", "ensemble", MEMORY_FIRST):
             return []
         of = self.settings["of"]
@@ -111,21 +112,21 @@ class ExperimentRow:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether all seeds together make one cell: an ensemble of the seeds of one row."""
+        """Whether all seeds form one cell, as in an ensemble of the seeds of one row."""
         return self.kind == "ensemble" and not isinstance(self.settings["of"], list)
 
     @property
     def needs(self) -> list[str]:
-        """Names of the rows that must be there before."""
+        """Names of the rows that must be finished before this row is run."""
         return [*self.made_of, *([self.begins_with] if self.begins_with else [])]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment, all settings resolved. The fields are explained at the top of this module.
+    """Experiment with all settings resolved; the fields are explained in the docstring of this module.
 
     Args:
-        name: Its name; also that of its folder and its page.
+        name: Name of the experiment, its folder and its page.
         recipe: Name or file of a recipe.
         path: Folder or Hub id of the data.
         sources: Names of the sources.
@@ -138,12 +139,12 @@ class Experiment:
         score: Fields of `Scoring`.
         margin: Equivalence margin of the first metric.
         analysed: Name of the row that the page looks at more closely.
-        words: Texts by name of target and source, of single words.
-        published: Figures of others.
-        quick: What `--quick` changes.
-        is_quick: Whether that has been done.
+        words: Single words to analyze, each a mapping from the target and the sources to texts.
+        published: Published figures of other systems.
+        quick: Changes that `--quick` applies.
+        is_quick: Whether these changes have been applied.
         chosen: Names of the rows to run; None: all.
-        command: The command line that runs all of it.
+        command: The command line that runs the whole experiment.
     """
 
     name: str
@@ -167,13 +168,13 @@ class Experiment:
     command: str = ""
 
     def reference_of(self, row: ExperimentRow) -> str | None:
-        """Return the name of the row with which a row is compared; None if there is none.
+        """Return the name of the row with which a row is compared.
 
         Args:
             row: The row.
 
         Returns:
-            The name; the baseline itself is compared with no other row, unless it names one.
+            The name; None for the baseline itself, unless its `against` names a row.
         """
         return row.against or (self.baseline if self.baseline != row.name else None)
 
@@ -184,7 +185,7 @@ class Experiment:
             row: A row of any kind.
 
         Returns:
-            Their names, in the order in which the row reads them; of a row of the kind `best_source`, all candidates.
+            The names in the order in which the row reads them; for the kind `best_source`, all candidates.
         """
         if row.kind == "copy":
             return [row.settings["source"]]
@@ -194,13 +195,13 @@ class Experiment:
         return next((list(settings[key]) for key in SOURCE_KEYS if key in settings), self.sources)
 
     def overrides(self, row: ExperimentRow, folder: Path, seed: int, source: str | None = None) -> dict[str, Any]:
-        """Return what one run changes in the recipe.
+        """Return the keys of the recipe that one run overrides.
 
         Args:
             row: A row that is trained.
             folder: Folder of the run.
-            seed: Its seed.
-            source: The only source; None: those of the row.
+            seed: Seed of the run.
+            source: The only source; None: the sources of the row.
 
         Returns:
             Values by key.
@@ -218,15 +219,15 @@ class Experiment:
         }
 
     def initial_folder(self, row: ExperimentRow, folder: Path, seed: int) -> Path | None:
-        """Return the folder of the run from whose weights a run starts.
+        """Return the folder of the run whose weights initialize another run.
 
         Args:
             row: A row that is trained.
-            folder: Folder of the run, in the folder of the row, in that of the experiment.
-            seed: Its seed.
+            folder: Folder of the initialized run, EXPERIMENT/ROW/SEED.
+            seed: Seed of the run.
 
         Returns:
-            The folder of the other run; None if this one starts from random weights.
+            The folder of the initializing run; None if the run starts from random weights.
         """
         return seed_folder(folder.parent.parent / row.begins_with, seed) if row.begins_with else None
 
@@ -234,10 +235,10 @@ class Experiment:
         """Return the recipe of one run.
 
         Args:
-            row: As `overrides` has it.
-            folder: As `overrides` has it.
-            seed: As `overrides` has it.
-            source: As `overrides` has it.
+            row: See `overrides`.
+            folder: See `overrides`.
+            seed: See `overrides`.
+            source: See `overrides`.
 
         Returns:
             The recipe, and the command line that trains it.
@@ -248,13 +249,13 @@ class Experiment:
 
 
 def words_of(value: Any) -> list[str]:
-    """Return the value of a key of a recipe as the command line has it.
+    """Format the value of a key of a recipe as command-line words.
 
     Args:
         value: The value.
 
     Returns:
-        Its words, several of a list.
+        One word, or one word per item of a list.
     """
     if isinstance(value, list) and value and not any(isinstance(item, list | dict) for item in value):
         return [word for item in value for word in words_of(item)]
@@ -262,11 +263,11 @@ def words_of(value: Any) -> list[str]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings; mappings inside are merged, too, and everything else is replaced.
+    """Merge two mappings recursively: nested mappings are merged, all other values are replaced.
 
     Args:
         base: A mapping.
-        changes: Values that are added or replace others.
+        changes: Values that are added to or replace those of `base`.
 
     Returns:
         The merged mapping, in the order of `base`.
@@ -291,13 +292,13 @@ def describe_experiments() -> str:
     """Return the names of the shipped experiments with the first sentence of each.
 
     Returns:
-        One line an experiment.
+        One line per experiment.
     """
     return "".join(f"{name:<32}{comment_of(path)}\n" for name, path in shipped_experiments().items())
 
 
 def read_experiment(name: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read the file of an experiment and those that it extends.
+    """Read the file of an experiment and the files that it extends.
 
     Args:
         name: A file, or the name of a shipped experiment.
@@ -306,7 +307,7 @@ def read_experiment(name: str | Path) -> tuple[str, dict[str, Any]]:
         The experiment's name and its keys.
 
     Raises:
-        ValueError: If the file is no mapping.
+        ValueError: If the file does not hold a mapping.
     """
     path = find_yaml(name, shipped_experiments(), "experiment")
     content = read_yaml(path)
@@ -328,17 +329,18 @@ def load_experiment(
     seeds: Sequence[int] | None = None,
     quick: bool = False,
 ) -> Experiment:
-    """Read an experiment and check it.
+    """Read and validate an experiment.
 
     Args:
         name: A file, or the name of a shipped experiment.
-        data: Folder or Hub id of the data; None: the experiment's.
-        sources: Names of the sources; None: the experiment's. Other sources or another target make another experiment:
-            the name of the data folder is added to its name; figures of others and single words are left out.
-        target: Name of the target; None: the experiment's.
-        rows: Names of the rows to run; None: all. Rows of which they are made are added.
-        seeds: The seeds; None: the experiment's.
-        quick: Whether to apply the key `quick`; `-quick` is added to the name.
+        data: Folder or Hub id of the data; None: the value in the experiment.
+        sources: Names of the sources; None: the value in the experiment. With other sources or another target, the name
+            of the data folder is appended to the name of the experiment, and published figures and single words are
+            left out.
+        target: Name of the target; None: the value in the experiment.
+        rows: Names of the rows to run; None: all. The rows that these rows read are added.
+        seeds: The seeds; None: the value in the experiment.
+        quick: Whether to apply the key `quick`; `-quick` is appended to the name.
 
     Returns:
         The experiment.
@@ -380,20 +382,20 @@ def load_experiment(
 
 
 def _name_of(path: str) -> str:
-    """The name of a data folder or Hub dataset, in characters that file names and Markdown links may have."""
+    """Return the name of a data folder or Hub dataset in characters that are safe in file names and Markdown links."""
     folder = Path(path)
     return re.sub(r"[^\w.-]+", "_", folder.resolve().name if folder.is_dir() else folder.name)
 
 
 def _command(name: str | Path, data: str | None, sources: Sequence[str] | None, target: str | None, quick: bool) -> str:
-    """The command line for what `load_experiment` is given."""
+    """Return the command line that corresponds to the arguments of `load_experiment`."""
     options = {"--data": data and [data], "--sources": sources, "--target": target and [target]}
     words = [word for option, values in options.items() if values for word in (option, *values)]
     return shlex.join(["hf-multisource", "reproduce", str(name), *words, *(["--quick"] if quick else [])])
 
 
 def _read_row(name: str, entry: Any) -> ExperimentRow:
-    """A row, from its entry."""
+    """Parse and validate the entry of a row."""
     kinds = [key for key in KINDS if key in entry] if isinstance(entry, dict) else []
     if len(kinds) != 1:
         raise ValueError(f"rows.{name} must have one of {', '.join(KINDS)}; got {show(entry)}")
@@ -423,7 +425,7 @@ def _read_row(name: str, entry: Any) -> ExperimentRow:
 
 
 def _check(experiment: Experiment) -> None:
-    """Check that rows which are named are there, words have the right names, and lists are lists."""
+    """Check that referenced rows exist, words have the names of columns, and list values are lists."""
     trained = tuple(name for name, row in experiment.rows.items() if row.kind == "train")
     for row in experiment.rows.values():
         for needed in row.made_of:
@@ -461,7 +463,7 @@ def _check(experiment: Experiment) -> None:
 
 
 def _check_sources(experiment: Experiment) -> None:
-    """Check the sources of the rows that are to be run; other rows may name sources that other data lack."""
+    """Check the sources of the rows that will be run; other rows may name sources that the data lack."""
     for name in experiment.chosen or experiment.rows:
         row = experiment.rows[name]
         given = next((key for key in ("source", *SOURCE_KEYS) if key in row.settings), None)
@@ -488,7 +490,7 @@ def _check_sources(experiment: Experiment) -> None:
 
 
 def _chosen(experiment: Experiment, names: Sequence[str]) -> list[str]:
-    """The names and those of the rows that they are made of, in the order of the experiment."""
+    """Return the given rows and all rows that they read, in the order of the experiment."""
     for name in names:
         check_choice(tuple(experiment.rows), rows=name)
     wanted, new = set(names), list(names)

@@ -1,18 +1,18 @@
-"""Graphs of corpora and models as one YAML file declares them: which step reads what, checked before anything runs.
+"""Read graphs of corpora and models from a YAML file, and check the inputs of all steps before anything runs.
 
-work:       folder of everything that the steps write, one folder a step
+work:       folder to which all steps write, with one subfolder per step
 languages:  names of all languages, as columns of corpora
 corpora:    name -> path: FOLDER, languages: […], split: train
-held_out:   name -> the same (split: test); no corpus that a training reads may share a 6-gram with one of them
-steps:      name -> one of the following, each with the `options` of its command, and `launch` in front of that
+held_out:   name -> the same (split: test); training corpora must not share a 6-gram with a held-out set
+steps:      name -> one of the following, each with the `options` of its command and its launcher `launch`
     train: RECIPE, on: CORPUS or mix, dev: SET, sources: […], target: …      options are keys of the recipe
     translate: CORPUS or SET, by: TRAIN STEP, into: LANGUAGE                  the corpus with one more column
-    prepare: CORPUS                                                           held-out sets are removed
+    prepare: CORPUS                                                           the corpus without held-out sets
     filter: CORPUS, forward: TRAIN STEP, backward: TRAIN STEP
-    mix: [CORPUS, {corpus: CORPUS, weight: 2, tag: {…}}, …]                   as `data.train` of a recipe has it
+    mix: [CORPUS, {corpus: CORPUS, weight: 2, tag: {…}}, …]                   entries as in `data.train` of a recipe
     score: TRAIN STEP, on: SET
 
-A step that makes a corpus (translate, prepare, filter) is named like a corpus where one is read.
+The name of a step that makes a corpus (translate, prepare, filter) can be used wherever a corpus is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hf_multisource.recipes.reading import read_yaml
 
 NAME = re.compile(r"[A-Za-z][\w-]*")
 SECTIONS = ("work", "languages", "corpora", "held_out", "steps")
-# Kind of step -> its keys besides `options` and `launch`, and whether each is needed.
+# Kind of step -> its keys besides `options` and `launch` -> whether the key is required.
 KINDS: dict[str, dict[str, bool]] = {
     "train": {"on": True, "dev": True, "sources": True, "target": True},
     "translate": {"by": True, "into": True},
@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, bool]] = {
     "mix": {},
     "score": {"on": True},
 }
-# Options and keys of recipes that the graph itself gives.
+# Options and keys of recipes that the graph sets itself, so that steps may not set them.
 GIVEN = {
     "train": {"path", "train", "dev", "test", "sources", "target", "output_dir", "limit"},
     "translate": {"out", "input", "jsonl", "n_best", "ensemble"},
@@ -49,21 +49,21 @@ GIVEN = {
     "filter": {"languages", "out", "split", "forward", "backward"},
     "score": {"data", "split", "out", "target", "sources", "rerank", "ensemble", "limit"},
 }
-GUARD = "-guarded"  # ends the name of the step that removes held-out sets from a corpus
+GUARD = "-guarded"  # suffix of the names of steps that remove held-out sets from a corpus
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text in several languages, line by line.
+    """Corpus of line-aligned texts in several languages.
 
     Args:
-        name: Its name in the graph.
-        path: Its folder.
-        split: Name of its split.
-        languages: Its columns.
-        held_out: Whether it is a held-out set, or made of one.
-        guarded: Whether the held-out sets have been removed from it.
-        made: Whether a step of the graph makes it.
+        name: Name in the graph.
+        path: Folder of the corpus.
+        split: Name of the split.
+        languages: Names of the columns.
+        held_out: Whether the corpus is a held-out set, or made from one.
+        guarded: Whether the held-out sets have been removed from the corpus.
+        made: Whether a step of the graph makes the corpus.
     """
 
     name: str
@@ -81,8 +81,8 @@ class Part:
 
     Args:
         corpus: Name of the corpus.
-        weight: As [`CorpusRecipe`] has it.
-        tag: As [`CorpusRecipe`] has it.
+        weight: See [`CorpusRecipe`].
+        tag: See [`CorpusRecipe`].
     """
 
     corpus: str
@@ -92,15 +92,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """A step.
+    """Step of a graph.
 
     Args:
-        name: Its name.
+        name: Name of the step.
         kind: One of `KINDS`.
-        subject: The value of the key that names the kind: a recipe for `train`, else the name of what is read.
+        subject: The value of the key that names the kind: a recipe for `train`, otherwise the name of the input; "" for
+            a `mix`.
         settings: The other keys of the kind.
-        options: Options of the command, or keys of the recipe.
-        launch: Words in front of the command.
+        options: Options of the command; for `train`, keys of the recipe.
+        launch: Launcher, the words in front of the command.
         parts: The corpora of a `mix`.
     """
 
@@ -114,7 +115,7 @@ class Step:
 
     @property
     def reads(self) -> list[str]:
-        """Names of the corpora, held-out sets and steps that it reads."""
+        """Names of the corpora, held-out sets and steps that this step reads."""
         if self.kind == "mix":
             return [part.corpus for part in self.parts]
         named = [self.settings[key] for key in ("on", "dev", "by", "forward", "backward") if key in self.settings]
@@ -123,13 +124,13 @@ class Step:
 
 @dataclass
 class Graph:
-    """A graph, checked.
+    """Validated graph of steps.
 
     Args:
-        work: Folder of everything that the steps write.
+        work: Folder to which all steps write.
         languages: Names of all languages.
-        corpora: All corpora and held-out sets by name, those that steps make included.
-        steps: The steps in an order in which they can run, those included that guard corpora.
+        corpora: All corpora and held-out sets by name, including corpora that steps make.
+        steps: The steps in a valid order of execution, including the added steps that guard corpora.
     """
 
     work: Path
@@ -155,11 +156,11 @@ class Graph:
 
 
 class _Reader:
-    """Reads one graph; every error names the file and the key.
+    """Reader of one graph; every error message names the file and the key.
 
     Args:
         path: The file.
-        content: What the file holds.
+        content: Content of the file.
         seed: Seed of all trainings.
     """
 
@@ -172,11 +173,11 @@ class _Reader:
         self.steps: dict[str, Step] = {}
 
     def fail(self, message: str) -> ValueError:
-        """Return an error about the file."""
+        """Return an error whose message begins with the path of the file."""
         return ValueError(f"{self.path}: {message}")
 
     def mapping(self, value: Any, place: str, allowed: Collection[str], required: Sequence[str] = ()) -> dict[str, Any]:
-        """Check the keys of a mapping; no `allowed` allows all."""
+        """Check the keys of a mapping; if `allowed` is empty, all keys are allowed."""
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise self.fail(f"{place} must be a mapping, not {shown(value)}")
         if allowed and (unknown := [key for key in value if key not in allowed]):
@@ -186,13 +187,13 @@ class _Reader:
         return value
 
     def text(self, value: Any, place: str) -> str:
-        """Check a text that is not empty."""
+        """Check that a value is a nonempty text."""
         if not isinstance(value, str) or not value:
             raise self.fail(f"{place} must be text that is not empty, not {shown(value)}")
         return value
 
     def names(self, value: Any, place: str) -> list[str]:
-        """Check a list of different names."""
+        """Check that a value is a list of distinct names."""
         entries = value if isinstance(value, list) else [value]
         found = [self.text(entry, place) for entry in entries]
         if not found or len(set(found)) < len(found):
@@ -222,14 +223,14 @@ class _Reader:
                 self.corpora[name] = Corpus(name, folder, own, languages, held_out=section == "held_out")
 
     def new_name(self, name: str, place: str) -> None:
-        """Check that a name is allowed and not taken."""
+        """Check that a name is valid and not in use."""
         if not NAME.fullmatch(name) or name.endswith(GUARD):
             raise self.fail(f"{place}: a name has letters, digits, _ and -, begins with a letter, and not with {GUARD}")
         if name in self.corpora or name in self.steps:
             raise self.fail(f"{place}: the name {name!r} is given twice")
 
     def read_steps(self) -> None:
-        """Read the steps; what they name is not looked up yet."""
+        """Read the steps, without resolving the names of their inputs."""
         for name, entry in self.mapping(self.content["steps"], "steps", ()).items():
             place = f"steps.{name}"
             self.new_name(name, place)
@@ -273,7 +274,7 @@ class _Reader:
             yield Part(**{**keys, "corpus": self.text(keys["corpus"], f"{place}[{number}].corpus")})
 
     def order(self) -> list[str]:
-        """Return the names of the steps in an order in which they can run."""
+        """Return the names of the steps in a valid order of execution."""
         for step in self.steps.values():
             for name in step.reads:
                 if name not in self.steps and name not in self.corpora:
@@ -286,7 +287,7 @@ class _Reader:
             raise self.fail(f"steps form a cycle: {' -> '.join(reversed(error.args[1]))}") from error
 
     def build(self) -> Graph:
-        """Check every step after the steps that it reads."""
+        """Build the graph, checking every step after the steps that it reads."""
         self.read_corpora()
         self.read_steps()
         work = Path(self.text(self.content["work"], "work"))
@@ -317,7 +318,7 @@ class _Reader:
         return graph.steps[name]
 
     def check_step(self, graph: Graph, step: Step) -> None:
-        """Check one step, and add the corpus that it makes."""
+        """Check one step, and add the corpus that the step makes."""
         getattr(self, f"check_{step.kind}")(graph, step, f"steps.{step.name}")
 
     def check_train(self, graph: Graph, step: Step, place: str) -> None:
@@ -355,7 +356,7 @@ class _Reader:
         graph.corpora[name] = Corpus(name, folder, base.split, languages, base.held_out, guarded, made=True)
 
     def check_translate(self, graph: Graph, step: Step, place: str) -> None:
-        """Check a translation."""
+        """Check a `translate` step, and add its corpus."""
         corpus = self.corpus(graph, step, step.kind, step.subject)
         model, into = self.model(graph, step, "by", step.settings["by"]), step.settings["into"]
         if model.settings["target"] != into:
@@ -367,12 +368,12 @@ class _Reader:
         self.add(graph, step.name, corpus, (*corpus.languages, into), guarded=False)
 
     def check_prepare(self, graph: Graph, step: Step, place: str) -> None:
-        """Check a preparation."""
+        """Check a `prepare` step, and add its corpus."""
         corpus = self.corpus(graph, step, step.kind, step.subject, held_out=False)
         self.add(graph, step.name, corpus, corpus.languages, guarded=step.options.get("ngram", 6) == 6)
 
     def check_filter(self, graph: Graph, step: Step, place: str) -> None:
-        """Check a filter."""
+        """Check a `filter` step, and add its corpus."""
         corpus = self.corpus(graph, step, step.kind, step.subject, held_out=False)
         for key in ("forward", "backward"):
             model = self.model(graph, step, key, step.settings[key])
@@ -382,12 +383,12 @@ class _Reader:
         self.add(graph, step.name, corpus, corpus.languages, guarded=corpus.guarded)
 
     def check_mix(self, graph: Graph, step: Step, place: str) -> None:
-        """Check a mix."""
+        """Check a `mix` step."""
         for part in step.parts:
             self.corpus(graph, step, "mix", part.corpus, held_out=False)
 
     def check_score(self, graph: Graph, step: Step, place: str) -> None:
-        """Check a scoring."""
+        """Check a `score` step."""
         model = self.model(graph, step, step.kind, step.subject)
         corpus = self.corpus(graph, step, "on", step.settings["on"], held_out=True)
         if lacking := [
@@ -397,34 +398,34 @@ class _Reader:
 
 
 def load_graph(path: str | Path, seed: int | None = None) -> Graph:
-    """Read and check a graph; no text is read.
+    """Read and check a graph, without reading any corpus.
 
     Args:
         path: The YAML file.
-        seed: Seed of all trainings; `work` is then the folder `seed-N` in the one that the file names. None: the seeds
-            and the folder are those of the file.
+        seed: Seed of all trainings; `work` then becomes the subfolder `seed-N` of the folder in the file. None: the
+            seeds and the folder of the file.
 
     Returns:
         The graph.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If `seed` is negative, the file is not a valid graph, or a step has a seed of its own beside `seed`;
-            the message names the file, the key and what is allowed.
+        ValueError: If `seed` is negative, the file is not a valid graph, or both `seed` and a step set a seed; the
+            message names the file, the key and what is allowed.
     """
     check_at_least(0, seed=seed)
     return _Reader(Path(path), read_yaml(Path(path)), seed).build()
 
 
 def shared_sets(graph: Graph, languages: Collection[str]) -> list[Corpus]:
-    """Return the held-out sets that have one of the languages.
+    """Return the held-out sets that have at least one of the languages.
 
     Args:
         graph: The graph.
         languages: The languages.
 
     Returns:
-        The sets.
+        The held-out sets.
     """
     return [one for one in graph.held_out if set(one.languages) & set(languages)]
 
@@ -436,10 +437,10 @@ def count_rows(graph: Graph) -> dict[str, int]:
         graph: The graph.
 
     Returns:
-        Rows by name.
+        Number of rows by name.
 
     Raises:
-        FileNotFoundError: If a corpus is not there.
+        FileNotFoundError: If a corpus does not exist.
         ValueError: If files of a corpus differ in length, a file is damaged, or a held-out set is inside a corpus that
             is not held out: it is the corpus, or all of its rows are rows of the corpus.
     """
@@ -459,7 +460,7 @@ def count_rows(graph: Graph) -> dict[str, int]:
             columns = [one.languages.index(language) for language in languages]
             texts = {tuple(row[i] for i in columns) for row in sets[name]}
             rest[name] = {row for row in texts if any(row)}
-            if not rest[name]:  # all of its texts are in other languages
+            if not rest[name]:  # the held-out set has no texts in these languages
                 del rest[name]
         counts[corpus.name] = 0
         try:
@@ -493,20 +494,20 @@ def rows_of(corpus: Corpus, languages: Sequence[str]) -> Iterator[tuple[str | No
 
 
 def corpora_of(graph: Graph, name: str) -> list[tuple[Part, Corpus]]:
-    """Return the corpora that a training reads, after the held-out sets were removed from them.
+    """Return the corpora that a training reads, in the form without the held-out sets.
 
     Args:
         graph: The graph.
         name: Name of a corpus or of a mix.
 
     Returns:
-        Each part of the mix, and its corpus.
+        Each part of the mix with its corpus.
     """
     return [(part, graph.corpora.get(part.corpus + GUARD, graph.corpora[part.corpus])) for part in graph.parts(name)]
 
 
 def mixture(graph: Graph, name: str) -> list[dict[str, Any]]:
-    """Return what `data.train` of a recipe says for a corpus or a mix.
+    """Return the value of `data.train` in a recipe for a corpus or a mix.
 
     Args:
         graph: The graph.

@@ -1,4 +1,4 @@
-"""Start a training from the weights of a model that has been trained before, perhaps on fewer sources."""
+"""Initialize a training with the weights of a trained model, which may have fewer sources."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ CROSS = ".cross_attn."
 
 
 def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[str, Tensor]:
-    """Find the weights of a trained model for a new one.
+    """Map the weights of a trained model to the parameters of a new one.
 
-    Encoders and cross-attentions are found by the name of the source, whatever its position. Of sources that share an
-    encoder in the new model, the first one that the trained model has gives it. The cross-attention of a source that
-    the trained model lacks begins as that of the first source that both have. With the combiner gated_serial, whose
-    gates are shut at first, the new model computes what the trained one does, if that had the combiner serial or a
-    single source, and its sources are not gated and in the same order.
+    Encoders and cross-attentions are matched by the name of the source, independent of its position. If sources share
+    an encoder in the new model, it gets the weights of the first of them that the trained model has. The
+    cross-attention of a source that the trained model lacks is copied from the first source that both models have. With
+    the combiner gated_serial, whose gates are closed initially, the output of the new model initially equals that of
+    the trained model, provided that the trained model has the combiner serial or a single source, and that its sources
+    are not gated in the new model and have the same order.
 
     Args:
         model: The new model.
         trained: The trained one.
 
     Returns:
-        The weights by their names in the new model.
+        The weights by parameter name of the new model.
 
     Raises:
         ValueError: If the models have no source in common, a source that the trained one reads without a gate is gated
@@ -58,7 +59,8 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
             )
     weights = origin.decoder_weights()
     places = {key for key in state if not key.startswith("model.encoder.") and CROSS not in key}
-    for name in reversed(common):  # the first one of those that share an encoder wins
+    # Reversed, so that the first of several sources that share an encoder takes precedence.
+    for name in reversed(common):
         owner = str(config.encoder_owner(name).name)
         weights |= origin.encoder_weights(origin.owner(name), owner)
         places |= {key for key in state if key.startswith(f"model.encoder.sources.{owner}.")}
@@ -78,13 +80,13 @@ def matching_weights(model: PreTrainedModel, trained: PreTrainedModel) -> dict[s
 
 
 def check_initial(recipe: Recipe) -> None:
-    """Check, before any text is read, that a recipe's model can begin with the weights that it names.
+    """Check before any text is read that the model of `model.init_from` can initialize the model of a recipe.
 
     Args:
         recipe: The recipe; nothing is checked without `model.init_from`.
 
     Raises:
-        ValueError: If there is no such model, it is of another model_type or shape, or a tokenizer is named, too.
+        ValueError: If there is no such model, it has another model_type or shape, or `tokenizer.load` is also set.
     """
     if (name := recipe.init_from) is None:
         return
@@ -115,17 +117,17 @@ def check_initial(recipe: Recipe) -> None:
 
 
 def begin_with(model: PreTrainedModel, name: str) -> dict[str, object]:
-    """Give a new model the weights of a trained one.
+    """Load the weights of a trained model into a new model.
 
     Args:
         model: The new model.
-        name: Folder or Hub id of the trained one.
+        name: Folder or Hub id of the trained model.
 
     Returns:
-        For the log: the trained model, the number of parameters that are from it, and of those that are new.
+        Facts for the log: the trained model, and the numbers of loaded and of new parameters.
 
     Raises:
-        ValueError: If it cannot be loaded, or its weights do not fit.
+        ValueError: If the trained model cannot be loaded, or its weights do not fit.
     """
     try:
         trained = load_auto(SEQ2SEQ, name, dtype=model.dtype)

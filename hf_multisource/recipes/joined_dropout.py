@@ -14,37 +14,37 @@ from hf_multisource.source_kinds import MASK
 
 
 def drop_joined(data: DataRecipe, examples: StoredExamples, tokenizer: Any) -> JoinedDropout:
-    """Leave sources out of joined texts in training, as `data.joined_dropout` says.
+    """Apply source dropout with the probability `data.joined_dropout` to joined texts.
 
     Args:
-        data: Names the sources and the probability.
+        data: Data section with the sources and the probability.
         examples: Encoded examples of marked joined texts.
         tokenizer: The tokenizer that encoded the texts.
 
     Returns:
-        The examples.
+        The examples, from which sources are dropped whenever they are read.
     """
     markers = tokenizer.convert_tokens_to_ids([source_marker(name) for name in data.sources])
     return JoinedDropout(examples, markers, data.joined_dropout, [tokenizer.eos_token_id])
 
 
 class JoinedDropout(Sequence[Example]):
-    """Training examples of joined texts, in which the texts of some sources are left out, drawn anew at each reading.
+    """Training examples of joined texts from which the texts of random sources are dropped at each access.
 
-    It is to joined texts what `source_dropout` of the model's configuration is to sources with encoders of their own:
-    each text is left out with the same probability, and an example that would lose all keeps one of them, any with the
-    same probability. The random numbers are torch's.
+    This is the counterpart of the configuration's `source_dropout`, which drops sources with separate encoders. Each
+    text is dropped independently with the same probability. If all texts of an example would be dropped, one of them,
+    chosen uniformly, is kept. The random numbers come from torch's default generator.
 
     Args:
-        examples: Encoded examples, whose `input_ids` are a joined text: the tokens of each source that is present,
-            behind the marker of the source.
-        markers: Ids of the markers.
-        probability: Of leaving a source's text out, in [0, 1).
-        ends: Ids of tokens that end the joined text, such as that of `</s>`; they stay.
+        examples: Encoded examples. Their `input_ids` are a joined text: for each present source, its marker followed by
+            its tokens.
+        markers: Token ids of the markers.
+        probability: Probability of dropping a source's text, in [0, 1).
+        ends: Ids of tokens at the end of the joined text, such as `</s>`; they are always kept.
 
     Attributes:
-        text_lengths: Of each row, the tokens of the whole joined text, before any of it is left out.
-        label_lengths: Of each row, the tokens of its target.
+        text_lengths: Number of tokens of each row's whole joined text, before dropout.
+        label_lengths: Number of tokens of each row's target.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class JoinedDropout(Sequence[Example]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Example]:
-        """Return the examples of a batch at once; a DataLoader calls this.
+        """Return the examples of a batch; a DataLoader calls this method to fetch a whole batch.
 
         Args:
-            indices: Numbers of rows.
+            indices: Indices of the rows.
 
         Returns:
-            One dict per row, without the attention mask, which is that of the whole text.
+            One dict per row, without the attention mask, which would have the length of the whole text.
         """
         return [
             {key: value for key, value in one.items() if key != MASK} | {"input_ids": self._drop(one["input_ids"])}
@@ -80,7 +80,7 @@ class JoinedDropout(Sequence[Example]):
         ]
 
     def _drop(self, ids: Sequence[int] | None) -> Sequence[int] | None:
-        """The joined text without those sources that are drawn; None stays None."""
+        """Return the joined text without randomly dropped sources; None is returned unchanged."""
         if ids is None:
             return None
         begins = [place for place, token in enumerate(ids) if token in self.markers]

@@ -1,4 +1,4 @@
-"""List the keys of recipes for a terminal."""
+"""Format the keys of recipes for a terminal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hf_multisource.recipes.schema import (
 )
 from hf_multisource.recipes.values import describe, plain
 
-WIDTH = 80  # of a line, in characters, as Typer's help has it
-SHORT = {"true or false (or yes, no, on, off)": "true or false"}  # what need not be said with every key
+WIDTH = 80  # line width in characters, as in Typer's help
+SHORT = {"true or false (or yes, no, on, off)": "true or false"}  # long description -> short form
 
 
 def _type(key: Key) -> str:
@@ -35,7 +35,7 @@ def _block(keys: Iterable[Key]) -> str:
     lines = []
     for key in keys:
         default = key.default if key.default == "required" else f"[default: {key.default}]"
-        # A list of choices may be longer than a line.
+        # Wrapped, because a list of choices may be longer than a line.
         lines += textwrap.wrap(
             f"{key.name}  {_type(key)}  {default}", WIDTH, initial_indent="  ", subsequent_indent="      "
         )
@@ -50,7 +50,7 @@ def describe_keys(section: str | None = None) -> str:
         section: The section to list; None: all four.
 
     Returns:
-        Lines: for every key its name, type and default, then its meaning, indented.
+        The text: for every key, a line with name, type and default, followed by the indented meaning.
 
     Raises:
         ValueError: If there is no such section.

@@ -1,4 +1,4 @@
-"""Evaluate a training on masked texts: which placeholders each hypothesis has, and texts as they were before."""
+"""Evaluate a training on masked texts: restore the placeholders of hypotheses and compare unmasked texts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from hf_multisource.data.masking import REFERENCE, TABLE, refusal, restore_maske
 from hf_multisource.data.placeholders import PlaceholderTable
 from hf_multisource.data.rows import Row
 
-NUMBER = "row_number"  # of an example in the split that is evaluated; samplers and processes may reorder examples
+# Key of the index of an example in the evaluated split; it is needed because samplers and processes may reorder
+# examples
+NUMBER = "row_number"
 
 
 @dataclass(frozen=True)
 class MaskedReferences:
-    """What is needed to restore hypotheses for the rows of a split, and to compare them with the references.
+    """Unmasked references of a split, and the placeholder tables with which its hypotheses are restored.
 
     Args:
-        references: The target of each row, as it was before it was masked.
+        references: The unmasked target of each row.
         tables: The placeholders that the hypothesis of each row must have.
     """
 
@@ -32,7 +34,7 @@ class MaskedReferences:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Row]) -> MaskedReferences:
-        """Take from rows what is needed.
+        """Collect references and tables from rows.
 
         Args:
             rows: Rows of `mask_evaluated`.
@@ -43,14 +45,14 @@ class MaskedReferences:
         return cls([row[REFERENCE] for row in rows], [row[TABLE] for row in rows])
 
     def tables_of(self, numbers: Sequence[int], max_new_tokens: int) -> list[PlaceholderTable | None]:
-        """Return what the hypotheses of some rows must have.
+        """Return the placeholders that the hypotheses of some rows must have.
 
         Args:
-            numbers: The numbers of the rows.
-            max_new_tokens: Longest hypothesis, tokens.
+            numbers: The indices of the rows.
+            max_new_tokens: Longest hypothesis, in tokens.
 
         Returns:
-            Their tables; None for a row whose hypothesis cannot have its placeholders.
+            The tables; None for a row whose hypothesis cannot contain its placeholders.
         """
         tables = [self.tables[number] for number in numbers]
         return [None if refusal(table, max_new_tokens) else table for table in tables]
@@ -59,12 +61,12 @@ class MaskedReferences:
         """Restore the hypotheses of some rows.
 
         Args:
-            masked: The hypotheses.
-            numbers: The numbers of their rows. A row that several processes have evaluated counts once.
+            masked: The masked hypotheses.
+            numbers: The indices of their rows. A row that several processes have evaluated is used only once.
 
         Returns:
             The hypotheses with their placeholders, and the references, in the order of the rows. A hypothesis is empty
-            if its row cannot be masked or its placeholders are not those of its source.
+            if its row cannot be masked or the placeholders of hypothesis and source differ.
         """
         texts = {}
         for number, text in sorted(zip(numbers, masked, strict=True)):
@@ -76,7 +78,7 @@ class MaskedReferences:
 
 
 class NumberedExamples(Sequence[Example]):
-    """Examples that have their numbers, under `NUMBER`.
+    """Examples to which their index is added under the key `NUMBER`.
 
     Args:
         examples: The examples.
@@ -95,16 +97,16 @@ class NumberedExamples(Sequence[Example]):
 
 
 class NumberingCollator(DataCollatorForMultiSource):
-    """Collates examples, and their numbers where they have them."""
+    """Data collator that also collates the indices of `NumberedExamples`."""
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Collate.
+        """Collate examples into a batch.
 
         Args:
-            examples: As `DataCollatorForMultiSource` has it; all or none from `NumberedExamples`.
+            examples: See `DataCollatorForMultiSource`; either all examples or none are from `NumberedExamples`.
 
         Shape:
-            As `DataCollatorForMultiSource` has it; `NUMBER` (B,).
+            See `DataCollatorForMultiSource`; `NUMBER` (B,).
 
         Returns:
             The batch.

@@ -1,4 +1,4 @@
-"""Read the corpora of a training and mix them: weights repeat rows, tags mark synthetic text."""
+"""Read and mix the corpora of a training, repeating rows by weight and tagging synthetic text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObje
 
     Args:
         data: The `data` section of a recipe.
-        seed: Seed of the draw of rows where a weight is no whole number.
+        seed: Seed for drawing the additional rows if a weight is not a whole number.
 
     Returns:
-        The rows of all corpora, in order, each as often as the weight of its corpus says; their lines are counted
-        through the corpora. With `data.placeholders` they are masked. And by corpus, what was counted while reading it,
-        its weight, and its rows in an epoch.
+        The rows of all corpora, in order, repeated by the weight of their corpus; line numbers continue from corpus to
+        corpus. With `data.placeholders`, the rows are masked. The second value holds, by corpus, the counts of reading
+        it, its weight and its number of rows per epoch.
 
     Raises:
-        FileNotFoundError: If a corpus is not there.
+        FileNotFoundError: If a corpus does not exist.
         ValueError: If a corpus lacks the target or all sources, files differ in length, or a weight or
             `data.placeholders` leaves no row.
     """
@@ -51,7 +51,7 @@ def read_mixture(data: DataRecipe, seed: int) -> tuple[Split, dict[str, JsonObje
 
 
 def tag_rows(rows: Sequence[Row], tags: Mapping[str, str]) -> Sequence[Row]:
-    """Put a tag first in each text that is synthetic.
+    """Prepend a tag to each synthetic text.
 
     Args:
         rows: The rows.
@@ -69,15 +69,16 @@ def tag_rows(rows: Sequence[Row], tags: Mapping[str, str]) -> Sequence[Row]:
 
 
 def repeat_rows(rows: Sequence[Row], weight: float, seed: str) -> list[Row]:
-    """Repeat rows as often as a weight says.
+    """Repeat rows by a weight.
 
     Args:
         rows: The rows.
-        weight: How often each row occurs; of a fraction, that share of the rows occurs once more.
-        seed: Seed of the draw of these rows.
+        weight: How often each row occurs. For the fractional part, the corresponding share of the rows, drawn at
+            random, occurs once more.
+        seed: Seed of the random draw.
 
     Returns:
-        All rows in order, as often as the whole part of the weight says, then the rows drawn, in order.
+        All rows in order, repeated by the integer part of the weight, followed by the drawn rows in order.
     """
     whole = int(weight)
     drawn = random.Random(seed).sample(range(len(rows)), round((weight - whole) * len(rows)))

@@ -1,12 +1,13 @@
-"""Run a picture encoder once over a split, and keep what it makes of each picture.
+"""Run a picture encoder once over a split, and store the features of each picture.
 
-ENCODER is a folder or the Hub id of any `AutoModel` of pictures. DATA/<split>.<source> has one path a line, relative to
-DATA; an empty line means that there is no picture. OUT/<split>.<source>.npy receives an array (N, S, F), row i for line
-i: S positions (a map is taken row by row) of F features. A recipe reads it with `kind: features, feature_size: F`.
+ENCODER is a folder or the Hub id of any `AutoModel` of pictures. DATA/<split>.<source> has one path per line, relative
+to DATA; an empty line means that there is no picture. OUT/<split>.<source>.npy receives an array (N, S, F), row i for
+line i: S positions (a map is taken row by row) of F features. A recipe reads it with `kind: features, feature_size: F`.
 
-A row of zeros says that the picture is absent. A picture that cannot be read is an error before anything is encoded, or
-counts as absent. OUT/<split>.<source>.npy.json lists these rows, and the settings that made the array. The same command
-continues after the last complete batch; until the array is complete, its file is OUT/<split>.<source>.npy.partial.
+A row of zeros stands for an absent picture. A picture that cannot be read either raises an error before anything is
+encoded or counts as absent. OUT/<split>.<source>.npy.json lists the unreadable rows and the settings of the array.
+After an interruption, the same command continues after the last complete batch. Until the array is complete, its file
+is OUT/<split>.<source>.npy.partial.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE
 
 if TYPE_CHECKING:
-    from PIL.Image import Image  # not installed where no source is a picture
+    from PIL.Image import Image  # Pillow is only installed if a source is a picture
 
 DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
 class Precomputation:
-    """What to encode, and with what.
+    """Options of [`precompute`]: encoder, pictures and output.
 
     Args:
         encoder: Folder or Hub id of an `AutoModel` of pictures.
-        data: Folder with `<split>.<source>`, one path a line.
+        data: Folder with `<split>.<source>`, one path per line.
         split: Name of the split.
         source: Name of the source.
         out: Folder to write to.
-        batch_size: Pictures encoded at once.
-        dtype: One of `DTYPES`, the type of the array.
+        batch_size: Number of pictures per batch.
+        dtype: Data type of the array, one of `DTYPES`.
         device: Torch device; None: the GPU if there is one.
-        image_size: Height and width, in pixels, of the pictures that the encoder reads; None: those of its image
+        image_size: Height and width, in pixels, of the pictures that the encoder reads; None: the size of its image
             processor. ResNet-50 makes maps of 7 x 7 positions from 224 pixels, and of 8 x 8 from 229.
         unreadable: Whether pictures that cannot be read are an "error" or "absent".
 
@@ -80,7 +81,7 @@ class Precomputation:
 
 
 def fingerprint(paths: Sequence[str], args: Precomputation) -> JsonObject:
-    """Everything that decides the array, but for the pictures' content."""
+    """Return everything that determines the array, except for the content of the pictures."""
     listed = hashlib.sha256("\n".join(paths).encode()).hexdigest()
     return {
         "encoder": args.encoder,
@@ -95,7 +96,7 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Image | None], lis
     """Read pictures.
 
     Args:
-        paths: Of each; None: there is none.
+        paths: Path of each picture; None: the picture is absent.
 
     Returns:
         The pictures (None for an absent or unreadable picture), and the indices of the unreadable ones.
@@ -112,15 +113,15 @@ def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Image | None], lis
 
 
 def unreadable_pictures(args: Precomputation, paths: Sequence[str], done: int) -> list[str]:
-    """Read every picture that is still to be encoded, and say which ones cannot be read.
+    """Read every picture that is still to be encoded, and describe the unreadable pictures.
 
     Args:
-        args: What to encode.
+        args: Options of the precomputation.
         paths: The lines of the list of pictures.
-        done: Lines that are encoded already.
+        done: Number of lines that are already encoded.
 
     Returns:
-        Place and reason of each; the places are lines of the list, counted from 1.
+        Line number (counted from 1) and reason for each unreadable picture.
     """
     rows = [{args.source: str(args.data / path) if path.strip() else None} for path in paths[done:]]
     found = find_unreadable(rows, {args.source: "picture"}, args.split)
@@ -132,13 +133,13 @@ class Encoder:
 
     Args:
         name: Folder or Hub id.
-        device: Where it runs; None: the GPU if there is one.
-        image_size: As [`Precomputation`] has it.
+        device: Torch device; None: the GPU if there is one.
+        image_size: See [`Precomputation`].
     """
 
     def __init__(self, name: str, device: str | None = None, image_size: int | None = None) -> None:
         self.device = find_device(device)
-        encoder_config(name)  # the first of many files: a name that does not exist fails fast
+        encoder_config(name)  # load the small configuration first, so that an unknown name fails fast
         processor = load_preprocessor(name, "picture")
         self.processor = resize_pictures(processor, image_size) if image_size else processor
         self.model: PreTrainedModel = load_encoder(name).to(self.device).eval()
@@ -148,27 +149,27 @@ class Encoder:
         """Encode pictures.
 
         Args:
-            pictures: RGB.
+            pictures: RGB pictures.
 
         Returns:
-            An array (B, S, F) of single precision.
+            An array (B, S, F) in single precision.
         """
         inputs = self.processor(list(pictures), return_tensors="pt").to(self.device)
         return flatten_map(self.model(**inputs).last_hidden_state).float().cpu().numpy()
 
 
 def precompute(args: Precomputation) -> Path:
-    """Fill the array, or go on filling it.
+    """Encode all pictures into the array, continuing an interrupted call.
 
     Args:
-        args: The command's.
+        args: Options of the precomputation.
 
     Returns:
-        The array's file.
+        Path of the array.
 
     Raises:
-        FileExistsError: If the array is there, but nothing says what made it.
-        ValueError: If it was begun with other settings, or pictures cannot be read.
+        FileExistsError: If the array exists without the file of its settings.
+        ValueError: If the array was begun with other settings, or pictures cannot be read.
     """
     check_folder(args.out)
     listing = args.data / f"{args.split}.{args.source}"
@@ -208,13 +209,14 @@ def precompute(args: Precomputation) -> Path:
                 states = encoder([picture for picture in pictures if picture is not None])
                 if not np.abs(states).max() <= np.finfo(args.dtype).max:
                     raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
-                if array is None:  # its shape is known now
+                if array is None:  # the shape is known after the first batch
                     shape = (len(paths), *states.shape[1:])
                     args.out.mkdir(parents=True, exist_ok=True)
                     array = np.lib.format.open_memmap(partial, mode="w+", dtype=args.dtype, shape=shape)
                 array[[start + i for i in present]] = states
                 array.flush()
-                # Only now: what is done lies on the disk. Before the first picture there is nothing to go on with.
+                # Record the progress only after the features are flushed to disk. Before the first picture, there is
+                # nothing to continue.
                 write_json(sidecar, {**state, "done": start + len(batch), "shape": list(array.shape)})
             bar.update(len(batch))
     if array is None:

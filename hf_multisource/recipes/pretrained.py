@@ -1,4 +1,4 @@
-"""Load the parts of a source from a Transformers checkpoint: configuration, preprocessor, weights."""
+"""Load models and processors, and the parts of a source (configuration, preprocessor, weights) from checkpoints."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hf_multisource.messages import first_line
 from hf_multisource.source_kinds import FORMS
 
 PROCESSOR_FILES = ("processor_config.json", "tokenizer_config.json")  # `save_pretrained` always writes these
-VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # one of these lies beside every tokenizer_config.json
-TYPE_KEYS = ("image_processor_type", "feature_extractor_type")  # as in preprocessor_config.json
+VOCABULARIES = ("tokenizer.json", "*.spm", "*.model", "vocab.*")  # every tokenizer_config.json comes with one of these
+TYPE_KEYS = ("image_processor_type", "feature_extractor_type")  # keys of preprocessor_config.json that name the class
 
 
 def load_config(name: str) -> Any:
@@ -34,7 +34,7 @@ def load_config(name: str) -> Any:
         The configuration.
 
     Raises:
-        ValueError: If there is no such model, or it is of another kind; the message names folder and file.
+        ValueError: If there is no such model, or it is not a multi-source model; the message names folder and file.
     """
     folder = Path(name)
     if folder.is_dir():
@@ -69,7 +69,7 @@ def load_processor(name: str) -> MultiSourceProcessor:
         raise ValueError(f"{name} is no complete folder of a model: it has no {missing[0]}")
     try:
         return MultiSourceProcessor.from_pretrained(name)
-    except Exception as error:  # damaged files end in a KeyError, a TypeError, an AttributeError, …
+    except Exception as error:  # damaged files raise KeyError, TypeError, AttributeError, …
         for path in sorted(folder.glob("*_config.json")) + sorted(folder.glob("*_*/*_config.json")):
             read_json(path)
         for path in [folder, *sorted(folder.glob("*_tokenizer"))]:
@@ -83,7 +83,7 @@ def load_processor(name: str) -> MultiSourceProcessor:
 
 
 def encoder_config(encoder: Any) -> PreTrainedConfig:
-    """The configuration of the model that a source wraps.
+    """Return the configuration of the model that a source wraps.
 
     Args:
         encoder: Folder or Hub id of a checkpoint, or a dict of settings with `model_type`.
@@ -107,7 +107,7 @@ def form_of(config: PreTrainedConfig) -> str:
     """Return the form of the values that a wrapped model reads.
 
     Args:
-        config: Its configuration.
+        config: Configuration of the model.
 
     Returns:
         A name of `source_kinds.FORMS`.
@@ -118,7 +118,7 @@ def form_of(config: PreTrainedConfig) -> str:
 
 
 def load_preprocessor(processor: Any, form: str) -> Any:
-    """The image processor or feature extractor of a source.
+    """Load the image processor or feature extractor of a source.
 
     Args:
         processor: Folder or Hub id of a checkpoint, or a dict of settings with `image_processor_type` or
@@ -126,10 +126,10 @@ def load_preprocessor(processor: Any, form: str) -> Any:
         form: Name of a kind that has a `part_loader`: `picture` or `sound`.
 
     Returns:
-        The part.
+        The image processor or feature extractor.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If it cannot be found.
     """
     if isinstance(processor, Mapping):
         settings = dict(processor)
@@ -144,7 +144,7 @@ def load_preprocessor(processor: Any, form: str) -> Any:
 
 
 def load_encoder(name: str) -> Any:
-    """Load the model that a source wraps, or that makes its features.
+    """Load the model that a source wraps or that computes its features.
 
     Args:
         name: Folder or Hub id of an `AutoModel`.
@@ -162,14 +162,14 @@ def load_encoder(name: str) -> Any:
 
 
 def resize_pictures(processor: Any, image_size: int) -> Any:
-    """Return an image processor that gives its encoder square pictures of another size.
+    """Return a copy of an image processor that makes square pictures of another size.
 
     Args:
         processor: An image processor that resizes pictures, and perhaps crops them.
         image_size: Height and width of the pictures, in pixels.
 
     Returns:
-        A processor of the same class. If it crops, the ratio of crop and picture stays.
+        A processor of the same class. If it crops, the ratio of crop size and picture size is kept.
 
     Raises:
         ValueError: If the processor does not make pictures of one size.
@@ -183,7 +183,7 @@ def resize_pictures(processor: Any, image_size: int) -> Any:
         ratio = image_size / crop_size["height"]
         settings["crop_size"] = {"height": image_size, "width": image_size}
         settings["size"] = {side: round(pixels * ratio) for side, pixels in size.items()}
-    elif set(size) == {"height", "width"} or hasattr(processor, "crop_pct"):  # ConvNext's crops by a share
+    elif set(size) == {"height", "width"} or hasattr(processor, "crop_pct"):  # ConvNext's processor crops by a ratio
         settings["size"] = dict.fromkeys(size, image_size)
     else:
         raise ValueError(f"image_size is {image_size}, but {type(processor).__name__} does not make square pictures")
@@ -191,16 +191,16 @@ def resize_pictures(processor: Any, image_size: int) -> Any:
 
 
 def plain_image_processor(data_config: Mapping[str, Any]) -> Any:
-    """An image processor that does what timm's does when it evaluates; timm's own cannot be saved.
+    """Return an image processor equivalent to timm's evaluation transform, which itself cannot be saved.
 
     Args:
-        data_config: As `timm.data.resolve_data_config` gives it.
+        data_config: Output of `timm.data.resolve_data_config`.
 
     Returns:
         A `BitImageProcessor`.
 
     Raises:
-        ValueError: If it crops in another way than timm's most usual ones.
+        ValueError: If the crop is not one of timm's common variants.
     """
     from PIL.Image import Resampling
 

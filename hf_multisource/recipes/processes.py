@@ -1,4 +1,4 @@
-"""Work that the processes of one training share: an error of one process is raised by all of them."""
+"""Run work on the processes of a distributed training so that all of them raise the error of any one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 
 Result = TypeVar("Result")
 
-# The types that an error keeps on the other processes; all can be made from a message alone. More special ones first.
+# Exception types that are preserved on the other processes, most specific first. All can be constructed from a message.
 KINDS: tuple[type[Exception], ...] = (
     FileExistsError,
     FileNotFoundError,
@@ -25,22 +25,22 @@ KINDS: tuple[type[Exception], ...] = (
 
 
 def together(args: TrainingArguments, work: Callable[[], Result], *, everywhere: bool = False) -> Result:
-    """Do something on the main process, or on all processes; if it fails on any of them, raise an error on all.
+    """Run a function on the main process or on all processes; if it fails on any process, raise an error on all.
 
-    Every process of the training must call this function. Without it, the others would wait for a process that has
-    failed, and end in an error of their own that explains nothing.
+    Every process of the training must call this function. Without it, the other processes would wait for the failed
+    process and end in an unrelated error.
 
     Args:
-        args: The run's arguments.
-        work: What to do.
-        everywhere: Whether every process does it; else only the main process.
+        args: Training arguments of the run.
+        work: The function to run.
+        everywhere: Whether every process runs `work`; otherwise only the main process does.
 
     Returns:
-        What `work` returns on this process if it is done everywhere, else what it returns on the main process; that
-        must be small and picklable then.
+        The return value of `work` on this process if `everywhere` is true, otherwise on the main process. The latter is
+        sent to all processes, so it must be small and picklable.
 
     Raises:
-        Exception: The error of this process; else one with the message of the first process that failed.
+        Exception: The error of this process, or an error with the message of the first process that failed.
     """
     result: Any = None
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Make the processor of a run, or load the one that the run has made."""
+"""Make the processor of a run, or load an existing one from the run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hf_multisource.recipes.tokenization import joint_text, train_tokenizer
 from hf_multisource.recipes.written_sources import plain_rows
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
 
-ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}  # set when a tokenizer is loaded
+# Keys of tokenizer files about their origin, which are set when a tokenizer is loaded.
+ABOUT_THE_FILE = {"is_local", "local_files_only", "name_or_path"}
 
 
 def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
@@ -32,7 +33,7 @@ def wrapped_parts(recipe: Recipe) -> dict[str, Preprocessor]:
         recipe: The run's recipe.
 
     Returns:
-        A tokenizer, an image processor or a feature extractor by source that has such an encoder.
+        Tokenizer, image processor or feature extractor of each source with such an encoder, by source.
 
     Raises:
         ValueError: If a wrapped encoder has no checkpoint, and no `processor` is given.
@@ -60,14 +61,14 @@ def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Pr
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
-        The processor. The tokenizer of a reverse run's source, and that of joined texts, knows the sources' markers;
-        that of a source with synthetic text knows its tags, and with `data.write_sources` that of the target the
-        sources' markers. With `data.placeholders`, all know the mask tokens, and
-        that of the target notes the syntax.
+        The processor, with the following tokens in its tokenizers: the markers of the sources for the source of a
+        reverse run, for joined texts and, with `data.write_sources`, for the target; the tags for a source with
+        synthetic text; and, with `data.placeholders`, the mask tokens in all tokenizers. The target's tokenizer then
+        also stores the syntax of the placeholders.
 
     Raises:
-        ValueError: If a token would have to be added to the tokenizer of a wrapped encoder, a tokenizer that is loaded
-            lacks the mask tokens, or the initial model has no tokenizer for a source.
+        ValueError: If the tokenizer of a wrapped encoder lacks a token, a loaded tokenizer lacks the mask tokens, or
+            the initial model has no tokenizer for a source.
     """
     sources, target = recipe.own_texts(), recipe.data.model_target
     written = {name: recipe.data.tokens_of(name) for name in recipe.data.model_sources}
@@ -99,7 +100,7 @@ def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Pr
     def train_on(*names: str) -> PreTrainedTokenizerBase:
         rows = plain_rows(training_rows, recipe.data)
         texts = joint_text([[row[name] for row in rows] for name in names], settings.balance)
-        if markers:  # they are added below
+        if markers:  # the markers are added below
             texts = [" ".join(word for word in text.split(" ") if word not in markers) for text in texts]
         languages = set().union(*map(recipe.data.languages_of, names))
         return train_tokenizer(
@@ -133,11 +134,11 @@ def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Pr
 
 
 def add_markers(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> None:
-    """Add tokens that are written into texts, such as `<de>`, to a tokenizer.
+    """Add tokens that occur in texts, such as `<de>`, to a tokenizer.
 
     Args:
         tokenizer: The tokenizer.
-        tokens: The tokens. They do not become special tokens, which are not read as such in texts.
+        tokens: The tokens. They do not become special tokens, because these are not recognized within texts.
     """
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
 
@@ -153,7 +154,7 @@ def check_mask_tokens(
         wrapped: Tokenizers of wrapped encoders, by source.
 
     Raises:
-        ValueError: If one lacks them; the message names it and says what to do.
+        ValueError: If a tokenizer lacks them; the message names the tokenizer and a remedy.
     """
     if missing := [name for name, tokenizer in wrapped.items() if not has_mask_tokens(tokenizer)]:
         raise ValueError(
@@ -172,7 +173,7 @@ def check_mask_tokens(
 
 
 def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:
-    """List the files of a processor that has been saved.
+    """List the files of a saved processor.
 
     Args:
         folder: The folder.
@@ -184,34 +185,34 @@ def files_of(folder: Path, processor: MultiSourceProcessor) -> list[str]:
     parts = [f"{name}_tokenizer" for name in processor.source_tokenizers]
     parts += [f"{name}_processor" for name in processor.source_processors]
     own = ("processor_config.json", "tokenizer.json", "tokenizer_config.json")
-    vocabulary = processor.tokenizer.vocab_files_names.values()  # of a tokenizer without tokenizer.json
+    vocabulary = processor.tokenizer.vocab_files_names.values()  # if there is no tokenizer.json
     paths = [folder / name for name in dict.fromkeys((*own, *vocabulary))]
     paths += [path for part in parts for path in sorted((folder / part).iterdir())]
     return [str(path.relative_to(folder)) for path in paths if path.is_file()]
 
 
 def contents_of(folder: Path, processor: MultiSourceProcessor) -> dict[str, str]:
-    """Return digests of the files of a processor that has been saved.
+    """Compute digests of the files of a saved processor.
 
     Args:
         folder: The folder.
         processor: The processor.
 
     Returns:
-        By name of the file. They stay the same when the processor is loaded and saved again.
+        Digests by file name. They do not change when the processor is loaded and saved again.
     """
     return digests_of(folder, files_of(folder, processor))
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return digests of files of tokenizers and preprocessors.
+    """Compute digests of files of tokenizers and preprocessors.
 
     Args:
         folder: The folder.
         names: The files' names, relative to the folder.
 
     Returns:
-        By name of the file. What a tokenizer notes about the place that it was loaded from does not count.
+        Digests by file name. Entries about where a tokenizer was loaded from are ignored.
     """
     digests = {}
     for name in names:
@@ -224,14 +225,14 @@ def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def digest_of_part(processor: MultiSourceProcessor, source: str | None) -> dict[str, str]:
-    """Return digests of the files of a source's tokenizer or preprocessing.
+    """Compute digests of the files of a source's tokenizer or preprocessor.
 
     Args:
         processor: The processor.
-        source: Name of the source; None: the target, which has a tokenizer.
+        source: Name of the source; None: the tokenizer of the target.
 
     Returns:
-        By name of the file; nothing for a source that needs no preprocessing.
+        Digests by file name; empty for a source without preprocessing.
     """
     part: Any = processor.tokenizer if source is None else processor.part_of(source)
     if part is None:
@@ -242,11 +243,11 @@ def digest_of_part(processor: MultiSourceProcessor, source: str | None) -> dict[
 
 
 def load_run_processor(folder: Path, files: Sequence[str]) -> MultiSourceProcessor:
-    """Load the processor that a run has made.
+    """Load the processor that a run has saved.
 
     Args:
         folder: The run's folder.
-        files: Names of the processor's files, as far as they are known.
+        files: Known names of the processor's files.
 
     Returns:
         The processor.

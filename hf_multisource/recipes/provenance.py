@@ -1,4 +1,4 @@
-"""Facts about the machine and the software that a result was made with."""
+"""Describe the hardware and software with which a result was made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return a device that PyTorch can use.
+    """Return the torch device to use.
 
     Args:
-        name: Such as "cpu" or "cuda:0"; None: the GPU if there is one, and else the CPU.
+        name: Such as "cpu" or "cuda:0"; None: the GPU if there is one, otherwise the CPU.
 
     Returns:
         The device.
@@ -30,7 +30,7 @@ def find_device(name: str | None) -> torch.device:
 
 
 def hardware(device: torch.device | str | None = None) -> str:
-    """A device in words; None: the one that is used where nothing else is said."""
+    """Return the hardware name of a device; None: the default device of `find_device`."""
     if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")

@@ -12,17 +12,17 @@ import yaml
 from hf_multisource.data.privacy import mask_secrets, refuse_secret_key
 from hf_multisource.regular_files import read_regular
 
-# Bounds of a recipe. The shipped ones have 2 kB, 60 values, at most 4 levels.
+# Bounds of a recipe. The shipped recipes have about 2 kB, 60 values and at most 4 levels.
 MAX_BYTES = 2**18
-MAX_VALUES = 10_000  # an alias counts as all that it stands for
+MAX_VALUES = 10_000  # maximum number of values; an alias counts as all values that it stands for
 MAX_DEPTH = 32
-MAX_DIGITS = 30  # of a whole number: 64 bits have 20
-TAGS = {"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}  # of lists and mappings
+MAX_DIGITS = 30  # maximum number of digits of an integer; 64-bit integers have up to 20
+TAGS = {"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}  # tags of lists and mappings
 TEXT = "tag:yaml.org,2002:str"
 
 
 class Loader(yaml.SafeLoader):
-    """Loader with the scalars of YAML 1.2: `no` is text (a language code), 1e-4 a number, 010 ten, a date text.
+    """YAML loader with the scalars of YAML 1.2: `no` is text (a language code), 1e-4 a number, 010 ten, a date text.
 
     Args:
         text: The YAML.
@@ -33,7 +33,7 @@ class Loader(yaml.SafeLoader):
         self.values = self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Build a value and all that it holds; stop early where there are too many, or too many levels."""
+        """Compose a value and its children; raise an error as soon as there are too many values or levels."""
         line = self.peek_event().start_mark.line + 1
         self.values += 1
         self.depth += 1
@@ -44,12 +44,12 @@ class Loader(yaml.SafeLoader):
 
 
 def check_bounds(line: int, values: int, depth: int) -> None:
-    """Refuse YAML of too many values, or of too many levels.
+    """Raise an error if YAML has too many values or levels.
 
     Args:
-        line: Where it is, for the message.
-        values: How many values there are so far.
-        depth: Level of the one that is read.
+        line: Line number, for the message.
+        values: Number of values so far.
+        depth: Nesting level of the current value.
 
     Raises:
         ValueError: If `MAX_VALUES` or `MAX_DEPTH` is exceeded.
@@ -76,10 +76,10 @@ Loader.add_implicit_resolver(
 
 
 class _Check:
-    """Refuses a key that a mapping holds twice, of which YAML would keep the last, and what breaks the bounds.
+    """Check of a YAML tree that rejects duplicate keys (of which YAML keeps the last) and exceeded bounds.
 
     Args:
-        loader: The loader of the text.
+        loader: The loader of the YAML text.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -87,15 +87,15 @@ class _Check:
         self.values = 0
 
     def __call__(self, node: yaml.Node, place: str = "", above: tuple[yaml.Node, ...] = ()) -> None:
-        """Check a value and all that it holds.
+        """Check a value and its children.
 
         Args:
             node: The value.
-            place: Its key, as messages write it.
-            above: The lists and mappings that it is in.
+            place: Key of the value, as it is written in messages.
+            above: The lists and mappings that contain the value.
 
         Raises:
-            ValueError: If something is wrong; the message names its key or its line.
+            ValueError: If a check fails; the message names the key or the line.
         """
         line = node.start_mark.line + 1
         self.values += 1
@@ -114,7 +114,7 @@ class _Check:
             self.check_mapping(node, place, above)
 
     def check_scalar(self, node: yaml.ScalarNode, line: int) -> None:
-        """Check that a value has the form of its tag, and that a whole number is not too long."""
+        """Check that a scalar matches its tag, and that an integer does not have too many digits."""
         plain = self.loader.resolve(yaml.ScalarNode, node.value, (True, False))
         if node.tag not in (plain, TEXT):
             raise ValueError(f"line {line}: {node.value[:40]!r} is not what its tag {node.tag} says")
@@ -122,7 +122,7 @@ class _Check:
             raise ValueError(f"line {line}: a whole number of {len(node.value)} digits; at most {MAX_DIGITS} are read")
 
     def check_mapping(self, node: yaml.MappingNode, place: str, above: tuple[yaml.Node, ...]) -> None:
-        """Check that every key is a text or number and there once, and check the values."""
+        """Check that every key is a unique text or number, and check the values."""
         lines: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -143,10 +143,10 @@ def parse_yaml(text: str) -> Any:
         text: The YAML.
 
     Returns:
-        What it holds; None: nothing.
+        The parsed value; None if the YAML is empty.
 
     Raises:
-        ValueError: If it is not YAML, a key is given twice, or a bound of this module is broken.
+        ValueError: If the text is not YAML, a key is given twice, or a bound of this module is exceeded.
     """
     try:
         loader = Loader(text)
@@ -156,7 +156,7 @@ def parse_yaml(text: str) -> Any:
         _Check(loader)(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
-        if mask_secrets(text) != text:  # the part of the text that the error would show may begin within a secret
+        if mask_secrets(text) != text:  # the excerpt in the error message may begin within a secret
             for mark in (getattr(error, "context_mark", None), getattr(error, "problem_mark", None)):
                 if mark is not None:
                     mark.buffer = None
@@ -170,12 +170,12 @@ def read_yaml(path: Path) -> Any:
         path: The file.
 
     Returns:
-        What it holds; None: nothing.
+        The parsed value; None if the YAML is empty.
 
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
-        ValueError: If it has more than `MAX_BYTES`, is not UTF-8 text or not YAML, a key is given twice, or a bound of
-            this module is broken; the message names the file.
+        ValueError: If the file is larger than `MAX_BYTES`, is not UTF-8 text or not YAML, a key is given twice, or a
+            bound of this module is exceeded; the message names the file.
     """
     content = read_regular(path, MAX_BYTES)
     try:
@@ -189,17 +189,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--key value`, `--key=value` and `--key value value ...` (a list).
+    """Parse command-line overrides: `--key value`, `--key=value` and `--key value value ...` (a list).
 
     Args:
-        arguments: What follows the recipe on the command line.
+        arguments: The words after the recipe on the command line.
 
     Returns:
-        Values by key; each value is read as YAML.
+        Values by key; each value is parsed as YAML.
 
     Raises:
-        ValueError: If a value stands without a key, a key without a value or twice, a key is of a secret, or a value is
-            not YAML.
+        ValueError: If a value has no key, a key has no value or is given twice, a key is of a secret, or a value is not
+            YAML.
     """
     groups: dict[str, list[str]] = {}
     key = None

@@ -1,13 +1,13 @@
-"""A training run as one YAML file: four sections, every key of which `--key value` can change.
+"""Read the recipe of a training run: a YAML file of four sections, every key of which `--key value` can override.
 
 data:       where the text lies, which columns are sources, which is the target  (DataRecipe)
 tokenizer:  how text becomes tokens                                             (TokenizerRecipe)
 model:      `model_type`, fields of its configuration (MultiSourceConfig unless it says otherwise), and `preset: paper`
 training:   fields of MultiSourceTrainingArguments
 
-An entry of `model.sources` has the fields of SourceConfig; `encoder` may also be a folder or Hub id, whose weights and
-preprocessing are taken, and `processor` says where the preprocessing is from if that is another place. `schema` has the
-type, default and meaning of every key.
+An entry of `model.sources` has the fields of SourceConfig. Its `encoder` may also be a folder or Hub id of a checkpoint
+whose weights and preprocessing are used, and `processor` the folder or Hub id of another preprocessing. The module
+`schema` defines the type, default and meaning of every key.
 """
 
 from __future__ import annotations
@@ -74,17 +74,18 @@ __all__ = [
     "parse_overrides",
 ]
 
-BARE_KEYS = {"kind": "tokenizer"}  # the section of a key without one, if it is not the first that has the key
+# Key that is given without a section -> its section, if this is not the first section that has the key.
+BARE_KEYS = {"kind": "tokenizer"}
 DECIDED_BY_EPOCHS = ("noam_scale", "lr_scheduler_type", "warmup_steps", "max_steps")
 
 
 @dataclass
 class Recipe:
-    """A whole run.
+    """Recipe of a training run.
 
     Args:
-        data: The text.
-        tokenizer: The tokens.
+        data: The `data` section.
+        tokenizer: The `tokenizer` section.
         model: `model_type`, fields of its configuration, and `preset`.
         training: Fields of MultiSourceTrainingArguments.
     """
@@ -96,17 +97,17 @@ class Recipe:
 
     @property
     def rate_is_open_ended(self) -> bool:
-        """Whether the learning rate at an update is the same however many updates follow."""
+        """Whether the learning rate schedule is independent of the total number of updates."""
         open_ended = ("constant", "constant_with_warmup", "inverse_sqrt")
         return self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
 
     @property
     def init_from(self) -> str | None:
-        """Folder or Hub id of the trained model from whose weights the training starts; None: from random ones."""
+        """Folder or Hub id of the trained model whose weights initialize the training; None: random weights."""
         return self.model.get("init_from")
 
     def save(self, path: Path) -> None:
-        """Write the recipe, every key resolved, in one step: it tells that a run has begun.
+        """Write the recipe with all keys resolved, atomically, because the file marks a run as begun.
 
         Args:
             path: The YAML file.
@@ -121,10 +122,10 @@ class Recipe:
         """Return the fields of each source from `model.sources`.
 
         Returns:
-            Fields by source, in order. In a reverse run, entries of the sources that it writes do not count.
+            Fields by source, in order. In a reverse run, entries of the sources that the model writes are ignored.
 
         Raises:
-            ValueError: If an entry is of no source, or of a source that is no text in a reverse run.
+            ValueError: If an entry names an unknown source or, in a reverse run, a source that is not a text.
         """
         names, written = self.data.model_sources, self.data.sources if self.data.reverse else []
         entries = [{"name": entry} if isinstance(entry, str) else entry for entry in self.model.get("sources", [])]
@@ -139,13 +140,13 @@ class Recipe:
         return {name: {"name": name, **(shared if name != names[0] else {}), **own.get(name, {})} for name in names}
 
     def encoder_entries(self) -> dict[str, dict[str, Any]]:
-        """Return the fields of each source's encoder, which may be another source's.
+        """Return the fields of each source's encoder, which may be shared with another source.
 
         Returns:
             Fields by source, in order.
 
         Raises:
-            ValueError: If sources share each other's encoders in a circle.
+            ValueError: If sources share encoders in a cycle.
         """
         entries = self.source_entries()
         shares = {name: entry.get("share_encoder_with") for name, entry in entries.items()}
@@ -155,16 +156,16 @@ class Recipe:
         """Return the form of each source: text, picture, sound, features or a kind that was registered.
 
         Returns:
-            A name of `source_kinds.FORMS` by source; those of wrapped models follow from their configuration.
+            A name of `source_kinds.FORMS` by source; for wrapped models, it follows from their configuration.
 
         Raises:
-            ValueError: If sources other than texts would be concatenated, turned round, written, mixed, masked, read
-                from catalogues or dropped by length.
+            ValueError: If sources that are not texts would be concatenated, reversed, written, mixed, masked, read from
+                catalogues or dropped by length.
         """
         origins = self.encoder_entries()
         forms = {}
         for name, entry in self.source_entries().items():
-            kind = SOURCE_KINDS.get(entry.get("kind", "text"), FORMS["text"])  # an unknown one is refused later
+            kind = SOURCE_KINDS.get(entry.get("kind", "text"), FORMS["text"])  # an unknown kind raises an error later
             forms[name] = form_of(encoder_config(origins[name].get("encoder"))) if kind.wraps else kind.name
         if self.data.concatenate and set(forms.values()) != {"text"}:
             raise ValueError("data.concatenate joins texts; the sources must all be texts")
@@ -186,13 +187,13 @@ class Recipe:
         """Build the model's configuration.
 
         Args:
-            vocab_size: Of the target's tokenizer.
-            source_vocab_sizes: Of the sources that have their own.
-            **ids: Special token ids.
+            vocab_size: Vocabulary size of the target's tokenizer.
+            source_vocab_sizes: Vocabulary sizes of the sources with separate tokenizers, by source.
+            **ids: Ids of special tokens, as keyword arguments of the configuration.
 
         Returns:
-            The configuration. If the recipe does not choose an implementation of attention, training on a CPU gets the
-            one that is fastest there.
+            The configuration. If the recipe does not set `attn_implementation`, it is the fastest one on a CPU when
+            training on a CPU.
 
         Raises:
             ValueError: If a value is not allowed; the message names the key.
@@ -227,7 +228,7 @@ class Recipe:
         """Build the model's configuration before there are tokenizers.
 
         Returns:
-            The configuration; its vocabularies are as large as the recipe asks for.
+            The configuration, with the vocabulary sizes that the recipe requests.
 
         Raises:
             ValueError: If a value is not allowed; the message names the key.
@@ -241,17 +242,17 @@ class Recipe:
         """Return the text sources that are encoded by the model's own encoder.
 
         Returns:
-            Their names, in order.
+            The names, in order.
         """
         kinds = {name: SOURCE_KINDS.get(entry.get("kind", "text")) for name, entry in self.source_entries().items()}
         return [name for name, kind in kinds.items() if kind is not None and kind.has_vocabulary]
 
     def check_tokenizer_folder(self) -> None:
-        """Make sure that the tokenizer that is to be loaded is there.
+        """Check that the tokenizer to be loaded exists.
 
         Raises:
-            ValueError: If there is no such folder, no tokenizer in it, or none for one of the sources; or if a reverse
-                run would load separate ones.
+            ValueError: If the folder or its tokenizer does not exist, or there is no tokenizer for a source, or a
+                reverse run would load separate tokenizers.
         """
         if self.tokenizer.load is None:
             return
@@ -279,11 +280,12 @@ class Recipe:
         """Build the training arguments.
 
         Returns:
-            The arguments; with `noam_scale`, the inverse-square-root schedule whose peak is Noam's.
+            The arguments. With `noam_scale`, they have the inverse-square-root schedule with the peak of the Noam
+            schedule.
 
         Raises:
-            ValueError: If a value is not allowed, a key or value is a secret, or this machine lacks what is asked for;
-                the message names the key.
+            ValueError: If a value is not allowed, a key or value is a secret, or this machine lacks a requested device
+                or package; the message names the key.
         """
         refuse_secrets(asdict(self))
         settings = dict(self.training)
@@ -293,23 +295,23 @@ class Recipe:
             settings["learning_rate"] = MultiSourceTrainingArguments.noam_peak(scale, width, settings["warmup_steps"])
             settings["lr_scheduler_type"] = "inverse_sqrt"
         settings.setdefault("generation_max_length", self.data.max_length)
-        settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # elsewhere it only warns
+        settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # avoids a warning
         if (metric := settings.get("metric_for_best_model")) and settings.get("greater_is_better") is None:
             settings["greater_is_better"] = is_larger_better(metric.removeprefix("eval_"))
-        settings.setdefault("use_cpu", self.on_cpu)  # or bf16 would be refused on a CPU
+        settings.setdefault("use_cpu", self.on_cpu)  # without it, Transformers rejects bf16 on a CPU
         check_trackers(settings.get("report_to"))
         with errors_of("training", training_keys()):
             return MultiSourceTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
 
 
 def check_trackers(report_to: str | list[str] | None) -> None:
-    """Make sure that the trackers that are to receive the log can be imported.
+    """Check that the packages of the requested trackers are installed.
 
     Args:
         report_to: Value of `training.report_to`.
 
     Raises:
-        ValueError: If one is unknown or not installed.
+        ValueError: If a tracker is unknown or not installed.
     """
     wanted = report_to if isinstance(report_to, list) else [report_to or "none"]
     installed = get_available_reporting_integrations()
@@ -324,30 +326,31 @@ def check_trackers(report_to: str | list[str] | None) -> None:
 
 @contextmanager
 def errors_of(section: str, names: Mapping[str, Any] | set[str]) -> Iterator[None]:
-    """Name the section in the errors of what is built from it.
+    """Context manager that adds the name of a section to errors raised by building objects from it.
 
     Args:
         section: The section.
-        names: Names of its keys.
+        names: Names of the section's keys.
 
     Yields:
         Nothing.
 
     Raises:
-        ValueError: In place of an error of the values; it begins with `section.key` where the error begins with a key.
+        ValueError: In place of the original error; its message begins with `section.key` if the original message begins
+            with a key.
     """
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, StrictDataclassError) as error:
         reason: BaseException = error
         while isinstance(reason, StrictDataclassError) and reason.__cause__ is not None:
-            reason = reason.__cause__  # what the validator raised; the rest names the validator
+            reason = reason.__cause__  # the validator's own error; the outer one only names the validator
         message = str(reason).strip().removeprefix("--")
-        first = re.match(r"(\w+)(?! of |\w)", message)  # "layers of source 'en'" is not the key of all sources
+        first = re.match(r"(\w+)(?! of |\w)", message)  # "layers of source 'en'" does not refer to the key `layers`
         raise ValueError(f"{section}.{message}" if first and first[1] in names else f"{section}: {message}") from error
 
 
-# Names that users of other tools write -> what to write here.
+# Names that are common in other tools -> what to write instead.
 INSTEAD = {
     "resume_from_checkpoint": "--resume continues the run in training.output_dir",
     "group_by_length": "write train_sampling_strategy group_by_length, which is the default",
@@ -358,7 +361,7 @@ INSTEAD = {
 
 
 def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
-    """The section and bare name of a key given as `key` or `section.key`."""
+    """Split a key given as `key` or `section.key` into its section and its name."""
     refuse_secret_key(key)
     section, _, name = key.rpartition(".")
     if section:
@@ -380,12 +383,12 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
 
 
 def _checked(values: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
-    """The values of a section, each of its key's type."""
+    """Check the values of a section and convert each to the type of its key."""
     return {name: check_value(f"{place}.{name}", keys[name].type, value) for name, value in values.items()}
 
 
 def _checked_sources(entries: object) -> list[Any]:
-    """The entries of `model.sources`, every value of its key's type."""
+    """Check the entries of `model.sources` and convert every value to the type of its key."""
     keys = entry_keys()
     checked: list[Any] = []
     names = []
@@ -410,7 +413,7 @@ def _checked_sources(entries: object) -> list[Any]:
 
 
 def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The `data` section, every value of its key's type."""
+    """Check the `data` section and convert every value to the type of its key."""
     checked = _checked(data, data_keys(), "data")
     if isinstance(checked.get("train"), list):
         checked["train"] = _checked_corpora(checked["train"])
@@ -420,7 +423,7 @@ def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_catalogues(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The key `data.catalogues`, every value of its key's type."""
+    """Check the key `data.catalogues` and convert every value to the type of its key."""
     keys = catalogue_keys()
     for name in settings:
         if name not in keys:
@@ -429,7 +432,7 @@ def _checked_catalogues(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The entries of `data.train`, every value of its key's type."""
+    """Check the entries of `data.train` and convert every value to the type of its key."""
     keys = corpus_keys()
     if not entries:
         raise ValueError("data.train is an empty list; give the name of a split, or one corpus or more")
@@ -448,7 +451,7 @@ def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
-    """Refuse corpora that are what training is evaluated on, and tags that cannot be tokens."""
+    """Raise an error if a training corpus is the dev or test split, or if a tag cannot be a token."""
     if isinstance(data.train, str):
         return
     markers = [source_marker(name) for name in data.sources] if data.mark_sources else []
@@ -475,7 +478,7 @@ def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
 
 
 def _checked_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The `model` section, every value of its key's type, without keys of another kind of model."""
+    """Check the `model` section: its values have the types of their keys, and all keys belong to its model type."""
     common = common_keys()
     kind = check_value("model.model_type", common["model_type"].type, model.get("model_type", "multisource"))
     family = FAMILIES[kind]
@@ -485,40 +488,42 @@ def _checked_model(model: Mapping[str, Any]) -> dict[str, Any]:
     checked = _checked({name: value for name, value in model.items() if name != "sources"}, keys, "model")
     if checked.get("preset") == "paper" and not hasattr(family, "paper"):
         raise ValueError(f"model.preset: model_type {kind!r} has none; its defaults are its paper's")
-    # In the order of the file, which a saved recipe keeps.
+    # Keep the order of the file, also in the saved recipe.
     return {name: checked[name] if name in checked else _checked_sources(value) for name, value in model.items()}
 
 
-# Key -> the keys that it replaces.
+# Key of a schedule -> keys that it replaces.
 REPLACES = {"noam_scale": ("learning_rate", "lr_scheduler_type"), "halve_after_epoch": DECIDED_BY_EPOCHS}
 
 
 def _drop_replaced(training: dict[str, Any], changed: set[str]) -> None:
-    """Remove the keys of a recipe's file that a schedule of the command line replaces.
+    """Remove the keys of a recipe's file that a schedule from the command line replaces.
 
-    The other way round nothing is removed: without the schedule, a default would decide what the recipe decided.
+    A schedule in the file is not removed if the command line sets a key that it replaces, because a default would then
+    silently replace the schedule.
     """
     for option, keys in REPLACES.items():
         if option in changed and training[option] is not None:
-            length = set() if "num_train_epochs" in changed else {"max_steps"}  # how long to train must be said
+            # The recipe must keep a limit of the training length.
+            length = set() if "num_train_epochs" in changed else {"max_steps"}
             for key in set(keys) - changed - length:
                 training.pop(key, None)
 
 
 def is_larger_better(metric: str) -> bool:
-    """Say whether a larger value of what an evaluation measures is a better one.
+    """Return whether larger values of an evaluation metric are better.
 
     Args:
-        metric: The loss, or a metric of the table.
+        metric: "loss", or the name of a metric.
 
     Returns:
-        The answer.
+        True if larger values are better.
     """
     return metric != LOSS and METRICS[metric].higher_is_better
 
 
 def _check_training(path: Path, training: Mapping[str, Any], metrics: Sequence[str]) -> None:
-    """Refuse keys that decide the same thing, keys that lack another, and keys that contradict each other."""
+    """Raise an error if keys of `training` are redundant, need another key, or contradict each other."""
     for option, keys in REPLACES.items():
         given = training if training.get(option) is not None else {}
         for key in keys:
@@ -539,17 +544,17 @@ def _check_training(path: Path, training: Mapping[str, Any], metrics: Sequence[s
         )
         raise ValueError(f"training.greater_is_better must be {better} (metric_for_best_model is {metric or LOSS})")
     never = [training.get(name, default) for name, default in (("eval_strategy", "no"), ("save_strategy", "steps"))]
-    if training.get("load_best_model_at_end") and never == ["no", "no"]:  # Transformers refuses unlike strategies
+    if training.get("load_best_model_at_end") and never == ["no", "no"]:  # Transformers checks that they are equal
         raise ValueError("training.load_best_model_at_end needs training.eval_strategy, steps or epoch")
     if training.get("patience") is not None and metric is None:
         raise ValueError("training.patience needs training.metric_for_best_model, loss or one of data.metrics")
     if training.get("noam_scale") is not None and training.get("warmup_steps", 0) < 1:
-        # Below 1, Transformers takes it for a share of all updates.
+        # Transformers interprets values below 1 as a share of all updates.
         raise ValueError(f"{path}: training.noam_scale needs training.warmup_steps, 1 or more")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
-    """Refuse settings of the tokenizer that have no effect or do not fit the data."""
+    """Raise an error if settings of the tokenizer have no effect or do not fit the data."""
     settings, languages = recipe.tokenizer, (*recipe.data.sources, recipe.data.target)
     for name in settings.romanize:
         if name not in languages:
@@ -577,7 +582,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
 
 
 def _check_names(names: list[str]) -> None:
-    """Refuse names of sources that cannot be names of the model's inputs."""
+    """Raise an error if a name of a source cannot be part of the names of the model's inputs."""
     try:
         MultiSourceConfig(sources=names)
     except StrictDataclassError as error:
@@ -589,7 +594,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _read_sections(path: Path, known: Mapping[str, set[str]]) -> dict[str, dict[str, Any]]:
-    """The sections of a recipe's file; their keys are known, their values are as they were written."""
+    """Read the sections of a recipe's file and check their keys; the values are not checked yet."""
     content = read_yaml(path)
     if not isinstance(content, dict) or not all(isinstance(part, dict | None) for part in content.values()):
         empty = " is empty" if content is None else ""
@@ -605,7 +610,7 @@ def _read_sections(path: Path, known: Mapping[str, set[str]]) -> dict[str, dict[
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe and apply overrides; every key and every value is checked.
+    """Read a recipe, apply overrides, and check every key and value.
 
     Args:
         path: The YAML file, or the name of a shipped recipe.
@@ -657,7 +662,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         if name not in recipe.data.model_sources:
             allowed = ", ".join(recipe.data.model_sources)
             raise ValueError(f"training.source_learning_rates: unknown source {name!r}; the sources are {allowed}")
-    # A checkpoint that a source wraps may be on another machine, where the recipe is only read.
+    # Not checked with wrapped checkpoints: they may be missing on a machine that only reads the recipe.
     if not any(isinstance(entry.get("encoder"), str) for entry in recipe.source_entries().values()):
         recipe.draft_config()
     return recipe

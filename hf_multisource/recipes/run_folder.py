@@ -1,8 +1,8 @@
-"""Protect the folder of a run: lock it against a second training, and compare a resumed run with its first start.
+"""Protect a run folder: lock it against other trainings, and check that a resumed run matches its first start.
 
 `training.lock` is locked while a training uses the folder; the operating system releases the lock when the process ends
-in any way. `fingerprint.json` says with which data, with which batch size and with which files of the processor the run
-began; a resumed run is compared with it.
+for any reason. `fingerprint.json` records the data, the batch size and the files of the processor with which the run
+began; a resumed run is compared with this record.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LOCK, OWNER = "training.lock", "training.pid"
 MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
 BATCH_KEYS = {
     f"training.{key}" for key in ("per_device_train_batch_size", "gradient_accumulation_steps", "max_tokens_per_batch")
-}  # may change in a resumed run if their product stays
-# May change in a resumed run: the folder may have been moved, and the others do not change the weights.
+}  # may change in a resumed run if the product stays the same
+# Keys that may change in a resumed run, because they do not affect the weights (the folder may have been moved).
 FREE_KEYS = {"data.origin", "data.test"} | {
     f"training.{key}"
     for key in (
@@ -50,9 +50,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run's folder against other trainings. On exit, the folder is deleted if it holds nothing but the lock.
+    """Context manager that locks a run's folder against other trainings.
 
-    A lock that this call has made is deleted, too, unless the folder holds a run by then.
+    On exit, the folder is deleted if it holds nothing but the lock. A lock file that this call has created is also
+    deleted, unless the folder holds a run by then.
 
     Args:
         folder: The output folder; it is created.
@@ -61,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        NotADirectoryError: If there is a file of that name.
+        NotADirectoryError: If `folder` is a file.
         BlockingIOError: If another training uses the folder; the message names its process.
     """
     if folder.exists() and not folder.is_dir():
@@ -86,23 +87,23 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / LOCK).unlink()
         lock.release()
         if unused:
-            with suppress(OSError):  # another training may have begun there by now
+            with suppress(OSError):  # another training may have begun in the folder meanwhile
                 folder.rmdir()
 
 
 def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> None:
-    """Make sure that the output folder holds this very run, which continues, or nothing that would be overwritten.
+    """Check that the output folder holds the run to be resumed, or nothing that would be overwritten.
 
     Args:
         folder: The output folder.
         recipe: The run's recipe.
         args: The run's arguments.
-        resume: Whether the run continues.
+        resume: Whether the run is resumed.
 
     Raises:
-        FileExistsError: If the folder holds a run and `resume` is not set, or a model that is not of a run.
-        ValueError: If the run's recipe cannot be read or differs, or its batches would have another size; the message
-            names the keys.
+        FileExistsError: If the folder holds a run and `resume` is not set, or a model that does not belong to a run.
+        ValueError: If the run's recipe cannot be read or differs, or the batch size would change; the message names the
+            keys.
     """
     saved = folder / RECIPE
     places = [recipe.data.path, *(corpus.path for corpus in recipe.data.corpora)]
@@ -150,13 +151,13 @@ def read_saved(saved: Path) -> dict[str, dict[str, Any]]:
     """Read the recipe that a run has saved.
 
     Args:
-        saved: Its file.
+        saved: Path of the saved recipe.
 
     Returns:
-        Its sections.
+        The sections of the recipe.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If the recipe cannot be read.
     """
     try:
         return asdict(load_recipe(saved))
@@ -172,7 +173,7 @@ def changed_keys(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping
         new: The sections of the other one.
 
     Returns:
-        Such as "training.seed". Of corpora in `data.train` that differ only in their paths, "data.path".
+        Keys such as "training.seed". If corpora in `data.train` differ only in their paths, the key is "data.path".
     """
     changed = [
         f"{section}.{key}"
@@ -186,7 +187,7 @@ def changed_keys(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping
 
 
 def _without_paths(sections: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The training data of a recipe, of corpora all but the paths."""
+    """Return the value of `data.train`, without the paths of corpora."""
     train = sections.get("data", {}).get("train")
     if not isinstance(train, list):
         return train
@@ -199,10 +200,10 @@ def is_finished(folder: Path, recipe: Recipe, elsewhere: Collection[str] = ()) -
     Args:
         folder: The run's folder.
         recipe: The recipe.
-        elsewhere: Keys that are compared elsewhere, such as "model.init_from".
+        elsewhere: Keys that the caller compares itself, such as "model.init_from".
 
     Returns:
-        True if the run has finished and its recipe differs in nothing that would change the weights.
+        True if the run has finished and its recipe differs only in keys that do not affect the weights.
 
     Raises:
         ValueError: If the recipe that the run has saved cannot be read.
@@ -213,7 +214,7 @@ def is_finished(folder: Path, recipe: Recipe, elsewhere: Collection[str] = ()) -
 
 
 def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:
-    """Return the value of a key of a recipe as YAML shows it in a line.
+    """Format the value of a key of a recipe as YAML in one line.
 
     Args:
         sections: The recipe's sections.
@@ -234,8 +235,8 @@ def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> JsonObject:
         args: The run's arguments.
 
     Returns:
-        The recipe's key that limits the batch of one device, its value, the number of devices, and the number of
-        batches of an update on each device.
+        `key`, the recipe's key that limits the batch of one device; `size`, its value; `devices`, the number of
+        devices; and `accumulation`, the number of batches per update on each device.
     """
     tokens = recipe.training.get("max_tokens_per_batch")
     return {
@@ -247,11 +248,11 @@ def batch_of(recipe: Recipe, args: Seq2SeqTrainingArguments) -> JsonObject:
 
 
 def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Raise an error if the effective batch size changed; print a line if only its factors changed.
+    """Raise an error if the effective batch size has changed; print a line if only its factors have changed.
 
     Args:
-        old: What `batch_of` returned when the run began.
-        new: What it returns now.
+        old: Return value of `batch_of` when the run began.
+        new: The current return value.
 
     Raises:
         ValueError: If the sizes differ; the message gives values that keep the size.
@@ -269,7 +270,8 @@ def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     if old == new:
         return
     if old["key"] == new["key"] and product(old) == product(new):
-        # Batches by tokens depend on the limit of one device; others are cut from one order in any case.
+        # Batches with a token limit depend on the limit of one device. Batches by number of rows are always cut from
+        # the same order.
         same = old["accumulation"] == new["accumulation"] and old["key"] != "max_tokens_per_batch"
         order = "" if same else "; in the current epoch, some examples may be repeated and others left out"
         print(f"resume: the batch size of an update stays: {words(old)} until now, {words(new)} from now on{order}")
@@ -281,7 +283,7 @@ def check_batch(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def _keeping(old: Mapping[str, Any], new: Mapping[str, Any], wanted: int) -> str:
-    """Return in words how the effective batch size can be kept on the devices that there are now."""
+    """Return in words how the effective batch size can be kept on the current devices."""
     key, devices = old["key"], new["devices"]
     if old["key"] != new["key"]:
         return f"use {key} {old['size']} again"
@@ -296,17 +298,17 @@ def _keeping(old: Mapping[str, Any], new: Mapping[str, Any], wanted: int) -> str
 
 
 def place_of_rows(data: DataRecipe, folder: Path) -> str:
-    """Return where the rows of a run are read.
+    """Return the folder or dataset from which the rows of a run are read.
 
     Args:
         data: The `data` section of the run's recipe.
         folder: The run's folder.
 
     Returns:
-        `data.path`; of catalogues, the folder in the run that holds their rows.
+        `data.path`; for catalogues, the folder in the run folder that holds their rows.
 
     Raises:
-        FileNotFoundError: If that folder is not there.
+        FileNotFoundError: If that folder does not exist.
     """
     if data.kind != CATALOGUES:
         return data.path
@@ -318,15 +320,15 @@ def place_of_rows(data: DataRecipe, folder: Path) -> str:
 
 
 def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObject:
-    """Compute a fingerprint of a split: of all columns that are used, and of the order of the rows.
+    """Compute a fingerprint of a split from all used columns and the order of the rows.
 
     Args:
         rows: The rows.
-        forms: Of the sources that are no text. Of a picture or a recording in a file, the path and the size of the
-            file count, not its content.
+        forms: Form of each source that is not a text. Pictures and recordings in files are represented by the path and
+            size of the file, not by its content.
 
     Returns:
-        The number of rows, and the SHA-256 of them all.
+        The number of rows, and the SHA-256 of all rows.
     """
     files = [name for name, form in forms.items() if FORMS[form].column == "files"]
     sha256 = hashlib.sha256(json.dumps(list(rows[0])).encode())
@@ -338,15 +340,15 @@ def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObjec
 
 
 def check_data(old: Mapping[str, Any], new: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Make sure that a resumed run reads the data with which it began.
+    """Check that a resumed run reads the same data as at its first start.
 
     Args:
-        old: By role, "train" and "dev", what `data_fingerprint` returned when the run began.
-        new: What it returns now.
+        old: Return values of `data_fingerprint` when the run began, by role ("train" and "dev").
+        new: The current return value.
         names: The names of the splits by role.
 
     Raises:
-        ValueError: If the data of a split differ; the message names the split and says in what.
+        ValueError: If the data of a split differ; the message names the split and the difference.
     """
     for role, now in new.items():
         then = old.get(role, now)
@@ -368,7 +370,7 @@ def read_fingerprint(folder: Path) -> JsonObject:
         folder: The run's folder.
 
     Returns:
-        "data", "batch" and "processor"; nothing for a run of an earlier version, which has no such file.
+        Mapping with "data", "batch" and "processor"; empty for a run of an earlier version, which has no such file.
 
     Raises:
         ValueError: If the file is damaged.
@@ -385,18 +387,18 @@ def read_fingerprint(folder: Path) -> JsonObject:
 
 @contextmanager
 def explained(folder: Path, again: str | None) -> Iterator[None]:
-    """Say how to continue when the user, the system or a full disk ends a training.
+    """Context manager that adds to errors how to continue when the user, the system or a full disk ends a training.
 
     Args:
         folder: The run's folder.
-        again: What `next_start` returns.
+        again: Return value of `next_start`.
 
     Yields:
         Nothing.
 
     Raises:
-        KeyboardInterrupt: In place of one without a message.
-        OSError: In place of the various errors by which libraries report a full disk.
+        KeyboardInterrupt: With a message, in place of the original KeyboardInterrupt.
+        OSError: In place of the different errors that libraries raise if the disk is full.
     """
     try:
         yield
@@ -409,20 +411,20 @@ def explained(folder: Path, again: str | None) -> Iterator[None]:
 
 
 def next_start(args: Seq2SeqTrainingArguments, command: str | None) -> str | None:
-    """Return in words how a training is started again.
+    """Return in words how to start a training again.
 
     Args:
         args: The run's arguments.
         command: The command line of `hf-multisource train`; None: the training was started from Python.
 
     Returns:
-        Such as "run: hf-multisource train recipe.yaml --resume"; None if its checkpoints cannot be resumed.
+        Such as "run: hf-multisource train recipe.yaml --resume"; None if the checkpoints of the run cannot be resumed.
     """
     if args.save_only_model:
         return None
     if command is None:
         return "call train(recipe, resume=True)"
-    if args.world_size > 1:  # the launcher's command line is not known here
+    if args.world_size > 1:  # the command line of the launcher is unknown here
         return "start the same command again with --resume"
     return f"run: {command}" if "--resume" in command.split() else f"run: {command} --resume"
 
@@ -432,10 +434,10 @@ def how_to_continue(folder: Path, again: str | None) -> str:
 
     Args:
         folder: The run's folder.
-        again: What `next_start` returns.
+        again: Return value of `next_start`.
 
     Returns:
-        The checkpoint from which it would continue, and how to start it.
+        The checkpoint from which the training would continue, and how to start it.
     """
     if again is None:
         return "with training.save_only_model, a run cannot be resumed: start again with another --output_dir"
@@ -448,8 +450,8 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
     """Return whether an error means that the disk is full.
 
     Args:
-        error: The error. Safetensors and PyTorch raise errors of their own in place of OSError.
-        folder: A folder on the disk.
+        error: The error. Safetensors and PyTorch raise other types than OSError.
+        folder: A folder on the same disk.
 
     Returns:
         True for an out-of-space error, or if PyTorch's writer failed with less than 1 MiB free.

@@ -1,4 +1,4 @@
-"""The trainer of a run: its metrics, its checkpoints, and errors that name the keys of the recipe."""
+"""Trainer of a run, with its metrics, atomic checkpoints, and errors that name keys of the recipe."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from hf_multisource.recipes.training_run import TrainingRun
 
 
 class RunTrainer(MultiSourceTrainer):
-    """[`MultiSourceTrainer`] of a run: its checkpoints appear when they are complete, and divergence stops it.
+    """[`MultiSourceTrainer`] that writes checkpoints atomically and stops if the training diverges.
 
     Args:
-        *args: As [`MultiSourceTrainer`].
-        **kwargs: As [`MultiSourceTrainer`].
+        *args: See [`MultiSourceTrainer`].
+        **kwargs: See [`MultiSourceTrainer`].
     """
 
-    masked: MaskedReferences | None = None  # of a run that masks texts: what hypotheses are restored with
+    masked: MaskedReferences | None = None  # set if the run masks texts: data for restoring hypotheses
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.keeper = Keeper(self.args.save_total_limit)
-        self.args.save_total_limit = None  # or stock code would delete checkpoints, too
+        self.args.save_total_limit = None  # `Keeper` deletes checkpoints; Transformers must not
         self._saving = False  # whether a checkpoint is being written
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on one batch, and raise an error if the loss is not finite on any process.
 
-        The stock trainer hides such a loss in its log.
+        Transformers' Trainer hides such a loss in its log.
 
         Args:
-            *args: As stock.
-            **kwargs: As stock.
+            *args: See Transformers' Trainer.
+            **kwargs: See Transformers' Trainer.
 
         Returns:
             The loss.
@@ -62,7 +62,7 @@ class RunTrainer(MultiSourceTrainer):
         """
         loss = super().training_step(*args, **kwargs)
         spoiled = (~torch.isfinite(loss)).float()
-        if self.args.world_size > 1:  # or the other processes would wait for one that has stopped
+        if self.args.world_size > 1:  # all processes must stop, or they would wait for each other
             everywhere: Any = self.accelerator.reduce(spoiled, "sum")
             spoiled = everywhere
         if spoiled:
@@ -78,18 +78,18 @@ class RunTrainer(MultiSourceTrainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
-        """Evaluate one batch; in a run that masks texts, each hypothesis has the placeholders of its source.
+        """Evaluate one batch; in a run that masks texts, hypotheses must have the placeholders of their source.
 
         Args:
-            model: As stock.
-            inputs: As stock.
-            prediction_loss_only: As stock.
-            ignore_keys: As stock.
-            **gen_kwargs: As stock.
+            model: See Transformers' Trainer.
+            inputs: See Transformers' Trainer.
+            prediction_loss_only: See Transformers' Trainer.
+            ignore_keys: See Transformers' Trainer.
+            **gen_kwargs: See Transformers' Trainer.
 
         Returns:
-            As stock: the loss, the hypotheses and the labels; in a run that masks texts, the numbers of the rows,
-            (B, 1), in place of the labels.
+            Loss, hypotheses and labels; in a run that masks texts, the indices of the rows, (B, 1), in place of the
+            labels.
         """
         if self.masked is None or NUMBER not in inputs:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
@@ -107,21 +107,21 @@ class RunTrainer(MultiSourceTrainer):
         return loss, hypotheses, numbers[:, None]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As stock.
+        """Log values, and raise an error if the training has diverged.
 
         Args:
             logs: The values to log.
             start_time: When training started, in seconds.
 
         Raises:
-            FloatingPointError: If the loss of all updates since the last call is 0.
+            FloatingPointError: If the loss of all updates since the last call is 0, a sign of divergence.
         """
         super().log(logs, start_time)
         if logs.get("loss") == 0.0:
             raise self._divergence(f"the loss is exactly 0 up to update {self.state.global_step}")
 
     def check_weights(self) -> None:
-        """Make sure that the weights can be saved.
+        """Check that all weights are finite before they are saved.
 
         Raises:
             FloatingPointError: If a weight is nan or infinite.
@@ -129,7 +129,7 @@ class RunTrainer(MultiSourceTrainer):
         model: Any = self.model
         spoiled = []
         for name, weight in model.named_parameters():
-            own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, the part of this process
+            own = weight.to_local() if hasattr(weight, "to_local") else weight  # with FSDP, the local shard
             if not torch.isfinite(own).all():
                 spoiled = [name]
                 break
@@ -139,7 +139,7 @@ class RunTrainer(MultiSourceTrainer):
             raise self._divergence(f"weights of {spoiled[0]} are not finite after update {self.state.global_step}")
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Create the optimizer; an error names the keys of the recipe.
+        """Create the optimizer; errors name the keys of the recipe.
 
         Args:
             model: The model to train, if it is not the trainer's own.
@@ -154,10 +154,10 @@ class RunTrainer(MultiSourceTrainer):
             return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Create the schedule of the learning rate; an error names the keys of the recipe.
+        """Create the learning rate schedule; errors name the keys of the recipe.
 
         Args:
-            num_training_steps: Updates of the whole training.
+            num_training_steps: Number of updates of the whole training.
             optimizer: The optimizer, if it is not the trainer's own.
 
         Returns:
@@ -195,7 +195,7 @@ class RunTrainer(MultiSourceTrainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         self.check_weights()
         folder, name = Path(super()._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:  # files of an earlier start may lie there
+        if self.args.should_save:  # remove files that an earlier start may have left
             shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         self._saving = True
@@ -203,7 +203,7 @@ class RunTrainer(MultiSourceTrainer):
             super()._save_checkpoint(model, trial)
         finally:
             self._saving = False
-        if self.state.best_global_step:  # stock code looked for the best checkpoint in the temporary folder
+        if self.state.best_global_step:  # Transformers has recorded a path in the temporary folder
             best = folder / f"checkpoint-{self.state.best_global_step}"
             if best.name == name or best.exists():
                 self.state.best_model_checkpoint = str(best)
@@ -216,11 +216,11 @@ class RunTrainer(MultiSourceTrainer):
             super()._push_from_checkpoint(str(folder / name))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Do nothing: a checkpoint is pushed under its final name."""
+        """Do nothing, because `_save_checkpoint` pushes the checkpoint after renaming it."""
 
 
 class Beginning(TrainerCallback):
-    """Calls a function when the model, the optimizer and the schedule are ready, before the first update.
+    """Callback that calls a function once model, optimizer and schedule are ready, before the first update.
 
     Args:
         call: The function.
@@ -233,8 +233,8 @@ class Beginning(TrainerCallback):
         """Call the function.
 
         Args:
-            *args: As in the stock class.
-            **kwargs: As in the stock class.
+            *args: See `TrainerCallback`.
+            **kwargs: See `TrainerCallback`.
         """
         self.call()
 
@@ -246,14 +246,14 @@ def build_trainer(
     encoded: Mapping[str, Sequence[Example]],
     masked: MaskedReferences | None = None,
 ) -> RunTrainer:
-    """Build the trainer, which evaluates with the metrics of the recipe, but for those that need the sources.
+    """Build the trainer, which evaluates with all metrics of the recipe that do not need the sources.
 
     Args:
         run: The run.
         model: The model.
         processor: The run's processor.
-        encoded: By role, examples for the collator.
-        masked: Of a run that masks texts, the references and placeholders of the dev split.
+        encoded: Examples for the collator, by role ("train" and "dev").
+        masked: References and placeholders of the dev split, if the run masks texts.
 
     Returns:
         The trainer.
@@ -261,7 +261,7 @@ def build_trainer(
     measured = [name for name in run.recipe.data.metrics if not METRICS[name].needs_sources]
 
     def measure(prediction: EvalPrediction) -> dict[str, float]:
-        # References from the labels, which come in the order of the predictions whatever the sampler does.
+        # References are decoded from the labels, which have the same order as the predictions for any sampler.
         padding = processor.tokenizer.pad_token_id
 
         def read(ids: object) -> list[str]:
@@ -292,7 +292,7 @@ def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[]
     """Train to the end.
 
     Args:
-        trainer: The trainer; it has the last model, or with `load_best_model_at_end` the best, in the end.
+        trainer: The trainer. At the end it holds the last model, or the best one with `load_best_model_at_end`.
         checkpoint: The checkpoint from which to continue; None: from the beginning.
         begin: Called when the optimizer and the schedule are ready, before the first update.
     """
@@ -301,7 +301,7 @@ def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[]
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
     stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
     if stopped and state.max_steps >= args.max_steps:
-        # Killed after its last update: stock code would make one more.
+        # The run was killed after its last update. `Trainer.train` would make one more update.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         begin()
         trainer.state = state

@@ -1,8 +1,8 @@
-"""The keys of a recipe: section, type, default and meaning of each.
+"""Define the keys of a recipe: section, type, default and meaning of each key.
 
 A recipe has the sections `data`, `tokenizer`, `model` and `training`. The first two are dataclasses of this module. The
-keys of `model` are the fields of the configuration that `model.model_type` names, those of `training` the fields of
-`MultiSourceTrainingArguments`; their meanings are the texts that those classes document them with.
+keys of `model` are the fields of the configuration class that `model.model_type` names. The keys of `training` are the
+fields of `MultiSourceTrainingArguments`. Their meanings are taken from the documentation of these classes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ UNREADABLE = ("error", "absent")
 CUT, DROP = "cut", "drop"  # values of `data.too_long`
 LOSS = "loss"
 SEPARATOR = " | "
-# Names of the source and the target of reverse runs.
+# Names of the only source and of the target of models of reverse runs.
 REVERSE_SOURCE, REVERSE_TARGET = "target", "source"
-# Learning rates above this are typing errors: the largest rate of a published recipe is 1.0, with SGD.
+# Maximum learning rate. Larger values are typing errors: the largest rate of a published recipe is 1.0, with SGD.
 HIGHEST_RATE = 100
 
 
@@ -72,13 +72,13 @@ class CorpusRecipe:
     tag: str | dict[str, str] | None = None
 
     def tags(self, sources: Sequence[str]) -> dict[str, str]:
-        """Return the tag of each source that is synthetic.
+        """Return the tag of each synthetic source.
 
         Args:
             sources: The sources of the recipe.
 
         Returns:
-            Tokens by source.
+            The tags by source.
         """
         return dict.fromkeys(sources, self.tag) if isinstance(self.tag, str) else dict(self.tag or {})
 
@@ -228,7 +228,7 @@ class DataRecipe:
             )
 
     def selection(self) -> Selection:
-        """Return what is read from catalogues.
+        """Return the settings with which catalogues are read.
 
         Returns:
             The settings of `write_catalogue_rows`.
@@ -255,13 +255,13 @@ class DataRecipe:
         return REVERSE_TARGET if self.reverse else self.target
 
     def languages_of(self, name: str) -> set[str]:
-        """Return the columns of the data whose text a column of the model's rows holds.
+        """Return the columns of the data from which a column of the model's rows is made.
 
         Args:
             name: Name of a source or of the target, as the model sees them.
 
         Returns:
-            The columns' names; several if texts are joined or turned round.
+            The columns' names; several if texts are joined or the run is a reverse run.
         """
         if name == self.model_target:
             return set(self.sources) if self.reverse else {self.target}
@@ -271,14 +271,14 @@ class DataRecipe:
 
     @property
     def corpora(self) -> list[CorpusRecipe]:
-        """The corpora that training reads; one, if `train` names a split."""
+        """Corpora that the training reads; a single one if `train` names a split."""
         if isinstance(self.train, str):
             return [CorpusRecipe(self.path, self.train)]
         return [CorpusRecipe(**entry) for entry in self.train]
 
     @property
     def train_described(self) -> str:
-        """The training data in words: the name of the split, or the corpora with their weights and tags."""
+        """Description of the training data: the name of the split, or the corpora with their weights and tags."""
         if isinstance(self.train, str):
             return self.train
         parts = []
@@ -289,11 +289,11 @@ class DataRecipe:
 
     @property
     def target_tokens(self) -> list[str]:
-        """Tokens that are written into the texts of the target: markers of sources that are written."""
+        """Tokens that are added to target texts: with `write_sources`, the markers of the sources."""
         return [source_marker(name) for name in self.sources] if self.write_sources else []
 
     def tokens_of(self, source: str) -> list[str]:
-        """Return the tokens that are written into the texts of a source: markers of sources, and tags.
+        """Return the tokens that are added to the texts of a source: markers of sources, and tags.
 
         Args:
             source: Name of the source as the model sees it.
@@ -315,28 +315,28 @@ class DataRecipe:
         return list(dict.fromkeys([*markers, *tags]))
 
     def model_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Turn rows of columns, which are to be decoded or scored, into rows of the model's sources.
+        """Convert data rows into rows of the model's sources, for decoding or scoring.
 
         Args:
             rows: One dict per line; None = absent.
 
         Returns:
-            What `arrange_rows` returns; with `placeholders`, of rows that `mask_evaluated` has masked.
+            Output of `arrange_rows`; with `placeholders`, the rows are masked by `mask_evaluated` first.
         """
         if self.placeholders is not None:
             rows = [mask_evaluated(row, self.sources, self.target, self.placeholders) for row in rows]
         return self.arrange_rows(rows)
 
     def arrange_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Turn rows of columns, which are masked where that is wanted, into rows of the model's sources.
+        """Convert data rows, which have already been masked if required, into rows of the model's sources.
 
         Args:
             rows: One dict per line; None = absent.
 
         Returns:
-            The rows; with `concatenate`, present sources joined in order under `all`, with `mark_sources` each behind
-            its `source_marker`; with `reverse`, a
-            `reverse_row` for each source that is present in a row with a target, in order.
+            The rows. With `concatenate`, the present sources are joined in order into the source `all`; with
+            `mark_sources`, each of them follows its `source_marker`. With `reverse`, there is a `reverse_row` for each
+            present source of every row with a target, in order.
         """
         if self.reverse:
             return [
@@ -352,7 +352,7 @@ class DataRecipe:
         return [{"all": text, **other} for text, other in zip(joined, rest, strict=True)]
 
     def _join(self, row: Row) -> str | None:
-        """The texts of a row in one; None if it has none."""
+        """Return the joined texts of a row; None if all sources are absent."""
         texts = {name: text for name in self.sources if (text := row[name])}
         if self.mark_sources:
             return " ".join(f"{source_marker(name)} {text}" for name, text in texts.items()) or None
@@ -360,7 +360,7 @@ class DataRecipe:
 
 
 def source_marker(source: str) -> str:
-    """Return the token that tells an encoder of joined texts whose text follows, such as `<de>`.
+    """Return the token that marks the beginning of a source's text in joined texts, such as `<de>`.
 
     Args:
         source: Name of the source.
@@ -384,7 +384,7 @@ def reverse_marker(source: str) -> str:
 
 
 def reverse_row(source: str, target: str, text: str) -> Row:
-    """Return a row of a reverse model, which writes a source from the target.
+    """Return a row for a reverse model, which generates a source from the target.
 
     Args:
         source: Name of the source.
@@ -392,7 +392,8 @@ def reverse_row(source: str, target: str, text: str) -> Row:
         text: Text of the source.
 
     Returns:
-        The marker of the source and the target as `target`, the text of the source as `source`.
+        A row with `target`, the marker of the source followed by the text of the target; and `source`, the text of the
+        source.
     """
     return {REVERSE_SOURCE: f"{reverse_marker(source)} {target}", REVERSE_TARGET: text}
 
@@ -426,11 +427,11 @@ class TokenizerRecipe:
 
 WHOLE = Annotated[int, Field(ge=1)]
 COUNT = Annotated[int, Field(ge=0)]
-SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]  # as NumPy has it
+SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]  # range of NumPy's seeds
 ZERO_OR_MORE = Annotated[float, Field(ge=0)]
 SHARE = Annotated[float, Field(ge=0, lt=1)]
 
-# The tokenizer decides these fields of a configuration, or there is nothing to decide.
+# Fields of a configuration that a recipe may not set: the tokenizer determines them, or they are fixed.
 NOT_OF_A_RECIPE = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
     "model_type": (
@@ -472,7 +473,8 @@ SOURCES_MEANING = (
     "which are listed below. Sources that are not listed have the settings of the model."
 )
 CHECKPOINT = str | dict[str, Any] | None
-# Keys of an entry of `model.sources` whose recipe form is not that of `SourceConfig`.
+# Keys of an entry of `model.sources` whose type or meaning in a recipe differs from `SourceConfig`: type, default,
+# meaning.
 ENTRY_KEYS: dict[str, tuple[Any, Any, str]] = {
     "encoder": (
         CHECKPOINT,
@@ -487,16 +489,16 @@ ENTRY_KEYS: dict[str, tuple[Any, Any, str]] = {
         "that is not the encoder's checkpoint; or a mapping with image_processor_type or feature_extractor_type.",
     ),
 }
-# Fields of the configurations with a set of values that the annotation does not tell.
+# Types of configuration fields that allow fewer values than their annotations.
 MODEL_TYPES: dict[str, Any] = {"activation_function": one_of(sorted(ACT2FN))}
-# Fields of the training arguments that training sets itself, that do nothing there, or that publish: `hf-multisource
-# push` does that.
+# Fields of the training arguments that a recipe may not set: the package sets them, they have no effect, or they
+# publish the model (use `hf-multisource push`).
 NOT_OF_TRAINING = {
     *("predict_with_generate", "remove_unused_columns"),
     *("do_train", "do_eval", "do_predict", "local_rank", "resume_from_checkpoint"),
     *(f.name for f in fields(MultiSourceTrainingArguments) if f.name.startswith(("hub_", "push_to_hub"))),
 }
-# Fields of the training arguments whose annotation allows more than training does.
+# Types of training arguments that allow fewer values than their annotations.
 TRAINING_TYPES: dict[str, Any] = {
     "output_dir": SOME_TEXT,
     "lr_scheduler_kwargs": dict[str, Any] | None,
@@ -533,7 +535,7 @@ TRAINING_TYPES: dict[str, Any] = {
     "halve_after_epoch": WHOLE | None,
     "max_tokens_per_batch": WHOLE | None,
 }
-# Fields of the training arguments that need more than the first sentence of their help text, or another one.
+# Meanings of training arguments for which the first sentence of the help text is insufficient.
 TRAINING_MEANINGS = {
     "output_dir": "Folder of the run: model, processor, recipe, scores and checkpoints. It is made if it is not there.",
     "max_steps": "Number of updates; it replaces num_train_epochs.",
@@ -562,13 +564,13 @@ TRAINING_DEFAULTS = {
     "use_cpu": "true if there is no accelerator",
     "dataloader_pin_memory": "true if there is a CUDA device",
 }
-# A point, blanks and the beginning of a sentence; not the points of "e.g. This".
+# End of a sentence: a period, white space and the beginning of the next sentence, but not the periods of "e.g. This".
 END_OF_SENTENCE = re.compile(r"(?<!\.[a-z])\.\s+(?=[A-Z`'(])")
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a recipe.
+    """Key of a recipe.
 
     Attributes:
         name: Name of the key.
@@ -597,7 +599,7 @@ def documented_arguments(kind: Callable[..., object]) -> dict[str, str]:
 
 @cache
 def _read_arguments(text: str) -> tuple[tuple[str, str], ...]:
-    """Name and text of each argument of a docstring: every recipe that is read asks for them again."""
+    """Return name and text of each argument in a docstring; cached, because every read recipe needs them."""
     section = re.search(r"^Args:\n((?:    .*\n|\n)+)", text, re.MULTILINE)
     entries = re.split(r"^    (?=\S)", section[1] if section else "", flags=re.MULTILINE)[1:]
     parts = (_as_in_yaml(entry).partition(": ") for entry in entries)
@@ -605,7 +607,7 @@ def _read_arguments(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _as_in_yaml(text: str) -> str:
-    """One line, with Python's constants as YAML writes them."""
+    """Join a text into one line and replace Python's constants by YAML's."""
     for constant in ("None", "True", "False"):
         text = re.sub(rf"\b{constant}\b", {"None": "null"}.get(constant, constant.lower()), text)
     return " ".join(text.split())
@@ -644,7 +646,7 @@ def _of_dataclass(kind: type) -> list[Key]:
 
 
 def _of_family(family: Family) -> list[Key]:
-    """The keys of a configuration, where every field has its type as an object."""
+    """Return the keys of a configuration class, whose fields have types, not strings, as annotations."""
     meanings = documented_arguments(family)
     types = {**MODEL_TYPES, "combiner": one_of(list(COMBINERS)), "sources": SOURCES_TYPE}
     meanings["sources"] = SOURCES_MEANING
@@ -710,7 +712,7 @@ def tokenizer_keys() -> dict[str, Key]:
 
 
 def common_keys() -> dict[str, Key]:
-    """Return the keys of the `model` section that every `model_type` has and no configuration.
+    """Return the keys of the `model` section that exist for every `model_type` but are not configuration fields.
 
     Returns:
         The keys by name.

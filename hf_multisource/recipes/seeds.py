@@ -1,4 +1,4 @@
-"""Train one recipe with several seeds: a folder that holds one run folder for each seed, named seed-<n>."""
+"""Train one recipe with several seeds, in a folder with one run folder seed-<n> per seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seed_folders(folder: Path) -> list[Path]:
         folder: A folder of seeds, or any other.
 
     Returns:
-        The run folders, by seed; none if it is no folder of seeds.
+        The run folders in the order of the seeds; empty if the folder is not a folder of seeds.
     """
     found = {path: SEED_FOLDER.fullmatch(path.name) for path in folder.glob("seed-*") if path.is_dir()}
     return sorted((path for path, match in found.items() if match), key=lambda path: int(path.name.partition("-")[2]))
@@ -57,16 +57,16 @@ def train_seeds(
 
     Args:
         recipe: Name or file of the recipe.
-        overrides: Keys that differ from it. Seed n is trained in the folder seed-n of its output folder.
+        overrides: Keys of the recipe to override. Seed n is trained in the subfolder seed-n of the output folder.
         seeds: The seeds.
-        resume: Whether to go on: finished seeds are skipped, one that was begun is resumed.
+        resume: Whether to resume: finished seeds are skipped, and a seed that was begun is continued.
         command: The words of the command line without `--seeds`, `--seed` and `--output_dir`.
 
     Returns:
         The summaries of all seeds.
 
     Raises:
-        ValueError: If `overrides` has a seed of its own, or a seed is given twice.
+        ValueError: If `overrides` sets a seed, or a seed is given twice.
     """
     if "seed" in overrides or "training.seed" in overrides:
         raise ValueError("--seed and --seeds were both given; give one of them")
@@ -91,7 +91,7 @@ def describe_seeds(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Return the mean score on the dev split over the seeds, in words.
 
     Args:
-        summaries: What `train_seeds` returns.
+        summaries: Return value of `train_seeds`.
 
     Returns:
         Such as "exact_match on dev: 37.2 ± 0.4 (3 seeds: 36.8, 37.1, 37.6)"; without `metric_for_best_model`, the

@@ -1,9 +1,9 @@
 """Train tokenizers: one for all sources and the target, or one for each.
 
-The subword kinds work on bytes, as GPT-2's does: no character is ever unknown, and decoding gives the text back
-exactly, up to Unicode normalisation (NFC) and white space at both ends. The kind `symbols` takes text that is already
-segmented: each symbol between blanks is one token, and a symbol that the training text lacks is unknown. The same text
-always gives the same `tokenizer.json`.
+The subword kinds work on bytes like GPT-2's tokenizer. No character is unknown, and decoding restores the text exactly,
+except for Unicode normalization (NFC) and white space at both ends. The kind `symbols` is for text that is already
+segmented: each white-space-separated symbol is one token, and symbols that do not occur in the training text are
+unknown. The training is deterministic: the same text always gives the same `tokenizer.json`.
 """
 
 import json
@@ -28,35 +28,36 @@ from hf_multisource.data.romanization import CYRILLIC, ROMANIZATION
 from hf_multisource.data.rows import Row, read_split
 from hf_multisource.source_kinds import is_absent
 
-SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # their ids are 0, 1, 2, 3
+SPECIAL_TOKENS = ("<pad>", "</s>", "<s>", "<unk>")  # with the ids 0, 1, 2, 3
 SUBWORDS = ("bpe", "wordpiece", "unigram")
 KINDS = (*SUBWORDS, "symbols")
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 letters that stand for the bytes
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # the 256 characters that represent bytes
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(ALPHABET) + 1
-# A word takes the space before it along; no token crosses from letters (with their marks) to numbers or punctuation.
+# A word includes the space before it. Tokens never combine letters (and their marks) with numbers or punctuation.
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 
-# The time of BPE's trainer grows with the square of a word's length: a word of 1 MB would take many minutes. No word of
-# a language is this long; what is this long is encoded data, or a text of several sentences without spaces.
+# Maximum length of a word for training. The time of the BPE trainer is quadratic in the length of a word, so that a
+# word of 1 MB would take many minutes. Longer "words" are not words of a language but encoded data or sentences without
+# spaces.
 LONGEST_WORD = 1000  # bytes
-LISTED = 10  # symbols that a note lists before it only counts the others
+LISTED = 10  # maximum number of symbols that a note lists; the others are counted
 
 
 def cut_long_words(text: str) -> Iterator[str]:
     """Split a text so that no word is longer than `LONGEST_WORD`, for training a tokenizer.
 
     Args:
-        text: A sentence. A word is what the pre-tokenizer splits off, so also a run of digits, punctuation or spaces.
+        text: A sentence. Words are the pieces of the pre-tokenizer, including runs of digits, punctuation or spaces.
 
     Yields:
-        The parts of the text: what lies between words that are too long, and the pieces of those words. A text without
-        such a word is its only part.
+        The parts of the text: the texts between words that are too long, and the pieces of these words. A text without
+        such a word is yielded unchanged.
     """
     words: list[Any] = []
     if len(text.encode()) > LONGEST_WORD:
         words = pre_tokenizers.Split(Regex(WORDS), "isolated").pre_tokenize_str(text)
-    step = LONGEST_WORD // 4  # characters; one has at most 4 bytes
-    start = 0  # of what follows the last word that was too long
+    step = LONGEST_WORD // 4  # length of a piece in characters, which have at most 4 bytes each
+    start = 0  # beginning of the text after the last word that was too long
     for word, (begin, end) in words:
         if len(word.encode()) > LONGEST_WORD:
             if start < begin:
@@ -81,32 +82,32 @@ def train_tokenizer(
     """Train a tokenizer on sentences.
 
     Args:
-        texts: Sentences; None, empty and white ones are passed over. For subwords, words of more than `LONGEST_WORD`
-            bytes are cut into pieces, for training alone, and a note with their number is printed.
+        texts: Sentences; None, empty and blank ones are skipped. For subwords, words of more than `LONGEST_WORD` bytes
+            are cut into pieces during training, and a note with their number is printed.
         kind: `bpe`, `wordpiece` (BPE's vocabulary, longest match first) or `unigram`; or `symbols`: each symbol of a
             text that white space separates is one token, just as it is.
-        vocab_size: Most tokens, the special ones and the 256 bytes of subwords included. Of the symbols, the most
-            frequent ones are kept. A note is printed if there is too little text for so many subwords, or if symbols
-            are left out.
-        lowercase: Whether to encode text in lower case; decoding cannot give the capitals back. Not for `symbols`.
-        null_token: One more special token, such as "<NULL>": what a processor with this `null_token` reads where a
-            text source is absent.
+        vocab_size: Maximum number of tokens, including the special tokens and the 256 bytes of subwords. If there are
+            more symbols, the most frequent ones are kept. A note is printed if there is too little text for this number
+            of subwords, or if symbols are left out.
+        lowercase: Whether to convert text to lower case; decoding cannot restore the capitals. Not for `symbols`.
+        null_token: Additional special token, such as "<NULL>", which a processor with this `null_token` reads in place
+            of an absent text.
         romanize: Whether to encode the Cyrillic letters of Russian and Kazakh as Latin ones, see
             `hf_multisource.data.romanization`. Not for `symbols`.
-        decode_cyrillic: Whether decoding writes Cyrillic letters again, also for what was Latin in the text; only with
-            `romanize`.
+        decode_cyrillic: Whether decoding converts Latin letters back to Cyrillic ones, including letters that were
+            Latin in the text; only with `romanize`.
         mask_tokens: Whether to add the tokens of `hf_multisource.data.placeholders`, for texts that `mask_texts` has
-            masked; they count in `vocab_size`. White space is then kept exactly, also around these tokens, and a word
-            at the beginning of a text is encoded as it is behind a token, without a space. Not for `symbols`, and not
-            with `decode_cyrillic`.
+            masked; they are included in `vocab_size`. White space is then preserved exactly, also around these tokens,
+            and a word at the beginning of a text is encoded without a leading space, as after a mask token. Not for
+            `symbols`, and not with `decode_cyrillic`.
 
     Returns:
-        The tokenizer, which ends every sentence with `</s>` and does not read special tokens in text as such.
+        The tokenizer. It appends `</s>` to every sentence, and does not recognize special tokens within texts.
 
     Raises:
-        ValueError: If the kind is unknown, `vocab_size` too small, `null_token` no new token, `lowercase` or `romanize`
-            set for symbols, `decode_cyrillic` without `romanize`, `mask_tokens` with symbols or `decode_cyrillic`, or
-            there is no text.
+        ValueError: If the kind is unknown, `vocab_size` is too small, `null_token` is not a new token, or there is no
+            text. Also if `lowercase`, `romanize` or `mask_tokens` is set for `symbols`, `decode_cyrillic` without
+            `romanize`, or `mask_tokens` together with `decode_cyrillic`.
     """
     check_choice(KINDS, kind=kind)
     for name, value in (("lowercase", lowercase), ("romanize", romanize), ("mask_tokens", mask_tokens)):
@@ -150,7 +151,7 @@ def train_tokenizer(
         bos_token="<s>",
         unk_token="<unk>",
         clean_up_tokenization_spaces=False,
-        split_special_tokens=True,  # a sentence may well quote "</s>", and must not end there
+        split_special_tokens=True,  # a sentence that quotes "</s>" must not end there
         model_input_names=["input_ids", "attention_mask"],
     )
     if mask_tokens:
@@ -167,7 +168,7 @@ def _learn_subwords(
     romanize: bool,
     keeps_blanks: bool,
 ) -> Tokenizer:
-    """Train a tokenizer of bytes; the arguments are those of `train_tokenizer`, checked."""
+    """Train a byte-level subword tokenizer; the arguments are the checked arguments of `train_tokenizer`."""
     parts = [list(cut_long_words(text)) for text in sentences]
     if long := sum(cut != [text] for cut, text in zip(parts, sentences, strict=True)):
         print(f"note: {long} sentences have words of more than {LONGEST_WORD} bytes, cut into pieces for the training")
@@ -175,14 +176,15 @@ def _learn_subwords(
         "vocab_size": vocab_size,
         "special_tokens": list(special_tokens),
         "initial_alphabet": ALPHABET,
-        "show_progress": sys.stderr.isatty(),  # elsewhere the bars come out as empty lines
+        "show_progress": sys.stderr.isatty(),  # outside a terminal, the bars are printed as empty lines
     }
     model: models.Model
     trainer: trainers.Trainer
     if kind == "bpe":
         model, trainer = models.BPE(), trainers.BpeTrainer(**options)
     elif kind == "wordpiece":
-        # Words carry their space, so continuations need no "##". The limit on a word's length would lose long ones.
+        # Words include their leading space, so continuations need no "##". The length limit is raised, because longer
+        # words would become unknown.
         model = models.WordPiece(unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=10**6)
         trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **options)
     else:
@@ -190,8 +192,9 @@ def _learn_subwords(
     tokenizer = Tokenizer(model)
     lower = [normalizers.Lowercase()] if lowercase else []
     latin = [normalizers.Replace(letter, spelling) for letter, spelling in ROMANIZATION.items()] if romanize else []
-    # The first word gets a space as well, or it would be another token than the same word later on. Where blanks are
-    # kept it does not: the text between two mask tokens is normalised separately and would get an additional space.
+    # A space is prepended to the first word, so that it has the same tokens as later in a text. With mask tokens, no
+    # space is prepended, because the text between two mask tokens is normalized separately and would get an additional
+    # space.
     first_space = [] if keeps_blanks else [normalizers.Strip(), normalizers.Prepend(" ")]
     tokenizer.normalizer = normalizers.Sequence([*lower, normalizers.NFC(), *latin, *first_space])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -211,7 +214,7 @@ def _learn_subwords(
 
 
 def _collect_symbols(sentences: Sequence[str], vocab_size: int, special_tokens: Sequence[str]) -> Tokenizer:
-    """Make a tokenizer of symbols, the most frequent first; the arguments are those of `train_tokenizer`, checked."""
+    """Make a tokenizer of the most frequent symbols; the arguments are the checked arguments of `train_tokenizer`."""
     splitter = pre_tokenizers.WhitespaceSplit()
     counts = Counter(symbol for text in sentences for symbol, _ in splitter.pre_tokenize_str(text))
     symbols = sorted(counts.keys() - set(special_tokens), key=lambda symbol: (-counts[symbol], symbol))
@@ -223,7 +226,7 @@ def _collect_symbols(sentences: Sequence[str], vocab_size: int, special_tokens: 
         print(f"note: vocab_size {vocab_size} leaves out {kinds}, which become <unk>: {_listed(rare)}")
     vocab = {token: i for i, token in enumerate([*special_tokens, *symbols[:size]])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    # A symbol that is spelt like a special token is unknown, for it must not end the text.
+    # A symbol that is spelled like a special token becomes unknown, because it must not act as one (and end the text).
     names = "|".join(map(re.escape, special_tokens))
     tokenizer.normalizer = normalizers.Replace(Regex(rf"(?<!\S)(?:{names})(?!\S)"), "<unk>")
     tokenizer.pre_tokenizer = splitter
@@ -232,7 +235,7 @@ def _collect_symbols(sentences: Sequence[str], vocab_size: int, special_tokens: 
 
 
 def _listed(symbols: Iterable[str]) -> str:
-    """The first few of some symbols, and how many more there are."""
+    """List the first `LISTED` symbols and the number of further ones, in words."""
     every = list(symbols)
     more = f" and {len(every) - LISTED} more" if len(every) > LISTED else ""
     return ", ".join(every[:LISTED]) + more
@@ -242,13 +245,13 @@ def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: s
     """Find the symbols in rows of text that a processor's tokenizers encode as the unknown token.
 
     Args:
-        processor: Encodes the sources and the target.
+        processor: Processor that encodes the sources and the target.
         rows: Rows of the model's sources.
         target: Name of the target in the rows.
 
     Returns:
-        By source, and for the target by its name: how often each unknown symbol occurs, most often first. Names
-        without unknown symbols are left out; so are tokenizers that have no unknown token.
+        For each source and the target, by name: the number of occurrences of each unknown symbol, most frequent first.
+        Names without unknown symbols, and names whose tokenizer has no unknown token, are left out.
     """
     tokenizers = {name: processor.get_tokenizer(name) for name in text_keys(processor)}
     found = {}
@@ -260,7 +263,7 @@ def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: s
         encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         places = zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True)
         counts = Counter(
-            text[:end].split()[-1]  # of a symbol that the normalizer replaces, only the end is right
+            text[:end].split()[-1]  # if the normalizer has replaced a symbol, only the end of its span is correct
             for text, ids, spans in places
             for token, (_, end) in zip(ids, spans, strict=True)
             if token == unknown
@@ -271,11 +274,11 @@ def find_unknown(processor: MultiSourceProcessor, rows: Sequence[Row], target: s
 
 
 def unknown_note(split: str, found: Mapping[str, Mapping[str, int]]) -> str:
-    """Say which symbols of a split are unknown.
+    """Describe the unknown symbols of a split.
 
     Args:
         split: Name of the split.
-        found: What `find_unknown` gives.
+        found: Output of `find_unknown`.
 
     Returns:
         One line; empty if nothing is unknown.
@@ -287,9 +290,10 @@ def unknown_note(split: str, found: Mapping[str, Mapping[str, int]]) -> str:
 def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:
     """Make the trained Unigram model independent of the trainer's random hash order.
 
-    That order shows in the last digits of the scores, and in the bytes that the text lacks: as the trainer meets them
-    it scores each 0.0001 above the one before, from the lowest score on. So scores are rounded, and those bytes and
-    any as rare all get the lowest score.
+    The hash order affects the last digits of the scores, and the scores of bytes that do not occur in the text: the
+    trainer assigns to each of these bytes, in hash order, a score 0.0001 above the previous one, beginning with the
+    lowest score. This function rounds all scores, and gives the lowest score to these bytes and to all equally rare
+    bytes.
     """
     vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
     special, pieces = vocab[:special_tokens], vocab[special_tokens:]
@@ -301,12 +305,12 @@ def _settled(tokenizer: Tokenizer, special_tokens: int) -> models.Unigram:
 
 
 def joint_text(columns: Sequence[Sequence[str | None]], balance: bool) -> list[str]:
-    """Join the text of several languages, for training one tokenizer.
+    """Join the texts of several languages, for training a joint tokenizer.
 
     Args:
         columns: The sentences of each language; None and empty ones are left out.
-        balance: Whether all languages count alike: sentences of the smaller ones are repeated, in their order, until
-            there is as much text as of the largest one, in characters.
+        balance: Whether to balance the languages: sentences of smaller languages are repeated, in order, until their
+            text is as long as the text of the largest language, in characters.
 
     Returns:
         The sentences.
@@ -349,20 +353,21 @@ def write_tokenizers(
         target: Name of the target.
         out: Folder to save in, new or empty.
         split: Split to train on.
-        kind: As `train_tokenizer` has it.
-        vocab_size: As `train_tokenizer` has it.
-        lowercase: As `train_tokenizer` has it.
-        null_token: As `train_tokenizer` has it.
-        separate: Whether to train one tokenizer each, in `out`/<source> and `out`/target.
-        romanize: Names of the languages, of the sources and the target, whose Cyrillic letters are encoded as Latin
-            ones. If the target is among them, its decoded text is Cyrillic again. A tokenizer of all languages encodes
-            Cyrillic letters of the others alike.
-        balance: Whether all languages count alike in a tokenizer of all of them, as `joint_text` has it.
-        placeholders: Syntax of the placeholders in the texts, one of `SYNTAXES`: they are masked, and the tokenizers
-            have the mask tokens, as runs with `data.placeholders` need them. None: texts are read as they are.
+        kind: See `train_tokenizer`.
+        vocab_size: See `train_tokenizer`.
+        lowercase: See `train_tokenizer`.
+        null_token: See `train_tokenizer`.
+        separate: Whether to train a separate tokenizer for each source and the target, in `out`/<source> and
+            `out`/target.
+        romanize: Names of the sources and the target whose Cyrillic letters are encoded as Latin ones. If the target is
+            among them, its decoded text is Cyrillic again. A joint tokenizer also encodes the Cyrillic letters of all
+            other languages as Latin ones.
+        balance: Whether to balance the languages of a joint tokenizer, see `joint_text`.
+        placeholders: Syntax of the placeholders in the texts, one of `SYNTAXES`. The placeholders are masked, and the
+            tokenizers get the mask tokens that runs with `data.placeholders` need. None: texts are not masked.
 
     Returns:
-        One line for each tokenizer, with its folder, kind and size; with `placeholders`, a line before them with the
+        One line for each tokenizer, with its folder, kind and size. With `placeholders`, the first line gives the
         number of rows that are left out.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Train a multi-source model as a recipe says.
+"""Train a multi-source model with a recipe.
 
 The run folder receives the best model and its processor, the resolved recipe (`recipe.yaml`), the versions
 (`versions.json`), the fingerprint of data and batch size (`fingerprint.json`), a summary with time and hardware
@@ -52,19 +52,20 @@ PACKAGES = ("hf-multisource", "torch", "transformers", "tokenizers", "accelerate
 
 
 def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -> JsonObject:
-    """Train as the recipe says.
+    """Train a model with a recipe.
 
     Args:
         recipe: The recipe.
-        resume: Whether to go on from the last complete checkpoint in the output folder.
-        command: The command line of `hf-multisource train`, for the summary and for the message after an interruption;
-            None: this function was called from Python.
+        resume: Whether to continue from the last complete checkpoint in the output folder.
+        command: The command line of `hf-multisource train`, which appears in the summary and in the message after an
+            interruption; None if this function was called from Python.
 
     Returns:
         The summary that is also written to `train_summary.json`.
 
     Raises:
-        FileExistsError: If the output folder holds a run and `resume` is not set, or a model that is not of a run.
+        FileExistsError: If the output folder holds a run and `resume` is not set, or a model that does not belong to a
+            run.
         BlockingIOError: If another training uses the output folder.
         ValueError: If the run in the output folder has another recipe, other data or another batch size.
         FloatingPointError: If training diverges.
@@ -86,7 +87,7 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         parameters = count_parameters(model)
         encoded = encode_data(run, rows, data, processor)
         masked = MaskedReferences.of_rows(rows["dev"]) if recipe.data.placeholders is not None else None
-        del rows  # texts are read from the files of their encoding
+        del rows  # free the memory; the encoded texts are read from files
         trainer = build_trainer(run, model, processor, encoded, masked)
         run_updates(trainer, checkpoint, lambda: run.together(lambda: record_start(run, data, processor)))
         trainer.check_weights()
@@ -96,18 +97,18 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
 
 
 def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> bool:
-    """Check everything that takes no time: the run folder, the tokenizer folder, options, the shape of the model.
+    """Run all fast checks before the data are read: run folder, tokenizer folder, options, shape of the model.
 
     Args:
         recipe: The run's recipe.
         args: The run's arguments.
-        resume: Whether the run continues.
+        resume: Whether the run is resumed.
 
     Returns:
-        Whether the output folder holds the run already.
+        True if the output folder already holds the run.
 
     Raises:
-        ValueError: If a value is not allowed; the message names the key. Other errors are those of `check_folder`.
+        ValueError: If a value is not allowed; the message names the key. Errors of `check_folder` are raised, too.
     """
     folder = Path(str(args.output_dir))
     begun = (folder / RECIPE).exists()
@@ -126,7 +127,7 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
 
 
 def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Preprocessor]) -> MultiSourceProcessor:
-    """Load the run's processor; the main process of a new run makes and saves it first.
+    """Load the run's processor; in a new run, the main process first makes and saves it.
 
     Args:
         run: The run.
@@ -146,12 +147,12 @@ def prepare_processor(run: TrainingRun, rows: list[Row], parts: dict[str, Prepro
 
 
 def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bool = True) -> PreTrainedModel:
-    """Initialise the model, with the pretrained encoders and the trained model that the recipe names.
+    """Initialize the model, including the pretrained encoders and initial weights that the recipe names.
 
     Args:
         run: The run.
-        processor: Its processor.
-        begins: Whether the training begins; it does not if the weights are those of a checkpoint of the run.
+        processor: Processor of the run.
+        begins: Whether the training begins; False if the weights are loaded from a checkpoint of the run afterwards.
 
     Returns:
         The model.
@@ -169,8 +170,9 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bo
     for name, entry in recipe.source_entries().items():
         if isinstance(entry.get("encoder"), str):
             model.load_state_dict(wrapped_weights(model, name, load_encoder(entry["encoder"])), strict=False)
-    # Not `max_new_tokens`: a stored one would win over `generation_max_length` in evaluations, and `Seq2SeqTrainer`
-    # would store Transformers' default `max_length` of 20 beside it.
+    # `max_length` instead of `max_new_tokens`: a stored `max_new_tokens` would take precedence over
+    # `generation_max_length` in evaluations, and `Seq2SeqTrainer` would also store Transformers' default `max_length`
+    # of 20.
     model.generation_config.max_length = recipe.data.max_length
     if markers := recipe.data.target_tokens:
         model.generation_config.suppress_tokens = tokenizer.convert_tokens_to_ids(markers)
@@ -186,17 +188,17 @@ def record_start(run: TrainingRun, data: JsonObject, processor: MultiSourceProce
 
     Args:
         run: The run.
-        data: By role, the fingerprints of the data.
-        processor: The run's processor, which has been saved.
+        data: Fingerprints of the data, by role ("train" and "dev").
+        processor: The run's processor, which is already saved.
     """
     folder = run.folder
     if not (folder / RECIPE).exists():
         versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
         write_json(folder / "versions.json", versions)
-    if not ((folder / RECIPE).exists() and (folder / FINGERPRINT).exists()):  # earlier versions wrote no fingerprint
+    if not ((folder / RECIPE).exists() and (folder / FINGERPRINT).exists()):  # missing in runs of old versions
         content = {"data": data, "batch": batch_of(run.recipe, run.args), "processor": files_of(folder, processor)}
         write_json(folder / FINGERPRINT, content)
-    run.recipe.save(folder / RECIPE)  # of a run that goes on, too: some keys may have changed
+    run.recipe.save(folder / RECIPE)  # also in a resumed run, because some keys may have changed
 
 
 def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> JsonObject:

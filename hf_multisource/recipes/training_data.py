@@ -27,30 +27,30 @@ from hf_multisource.recipes.training_run import TrainingRun
 from hf_multisource.recipes.written_sources import add_written_sources
 from hf_multisource.source_kinds import FORMS
 
-PLACEHOLDERS = "placeholders.json"  # in the run folder: what was counted while texts were masked
-UNREADABLE_FILES = "unreadable.json"  # in the run folder: the lines whose picture or recording cannot be read
+PLACEHOLDERS = "placeholders.json"  # file in the run folder: counts of masking the texts
+UNREADABLE_FILES = "unreadable.json"  # file in the run folder: lines with unreadable media
 
 
 def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[str, list[Row]], JsonObject]:
-    """Read the training and dev splits, and compare them with those that the run began with.
+    """Read the training and dev splits, and check that they have not changed since the run began.
 
-    Where all sources are text, one process on each machine reads them: the others read the encoded rows.
+    If all sources are texts, only one process per machine reads the splits; the other processes read the encoded rows.
 
     Args:
         run: The run.
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Returns:
-        By role, "train" and "dev": rows of the model's sources, nothing on processes that do not need them; and the
-        fingerprints of the data. With `data.placeholders`, the rows are masked, and `placeholders.json` in the folder
-        of a new run receives the counts.
+        Rows of the model's sources by role ("train" and "dev"), empty on processes that do not need them; and the
+        fingerprints of the data by role. With `data.placeholders`, the rows are masked, and the counts are written to
+        `placeholders.json` in the folder of a new run.
     """
     forms, data = run.recipe.forms(), run.recipe.data
     if data.kind == CATALOGUES and not run.begun:
         run.together(lambda: write_rows(run))
     path = place_of_rows(data, run.folder)
     names = {"train": data.train_described, "dev": data.dev}
-    reports: dict[str, JsonObject] = {}  # of the corpora of a mixture
+    reports: dict[str, JsonObject] = {}  # counts of each corpus of a mixture
 
     def read() -> dict[str, Split]:
         dev = read_split(path, data.dev, data.sources, data.target, forms=forms)
@@ -66,7 +66,7 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         return {"train": train, "dev": dev}
 
     needed = run.args.local_process_index == 0 or not all(FORMS[form].has_vocabulary for form in forms.values())
-    # Every process restores the placeholders of its hypotheses for the dev split.
+    # With masked texts, every process needs the dev split to restore the placeholders of its hypotheses.
     splits = run.together(lambda: read() if needed or data.placeholders is not None else {}, everywhere=True)
 
     def compare() -> JsonObject:
@@ -81,7 +81,7 @@ def read_data(run: TrainingRun, parts: dict[str, Preprocessor]) -> tuple[dict[st
         splits = run.together(lambda: without_unreadable(run, splits), everywhere=True)
     for place, report in {**reports, **{role: split.report for role, split in splits.items()}}.items():
         run.say(place, report)
-    arrange = {"train": data.arrange_rows, "dev": data.model_rows}  # the training rows are masked already
+    arrange = {"train": data.arrange_rows, "dev": data.model_rows}  # the training rows are already masked
     columns = {role: split.rows for role, split in splits.items()}
     if data.write_sources and "train" in columns:
         columns["train"] = add_written_sources(columns["train"], data)
@@ -104,14 +104,14 @@ def write_rows(run: TrainingRun) -> None:
         run: The run.
     """
     data, folder = run.recipe.data, run.folder / CATALOGUES
-    if (folder / COUNTS).is_file():  # of a start that did not get to training
+    if (folder / COUNTS).is_file():  # left by a start that did not reach the training
         shutil.rmtree(folder)
     run.say("catalogues", {"from": data.path})
     print(write_catalogue_rows(data.path, folder, data.selection()).describe(), flush=True)
 
 
 def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str, Preprocessor]) -> None:
-    """Check that every picture and recording can be read and has its encoder's sampling rate; record those that fail.
+    """Check all pictures and recordings (readable, sampling rate of the encoder), and record those that fail.
 
     Args:
         run: The run, whose `unreadable.json` receives the lines, counted from 0, that cannot be read.
@@ -119,7 +119,7 @@ def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str,
         parts: Preprocessors of wrapped encoders by source, from `wrapped_parts`.
 
     Raises:
-        ValueError: If something cannot be read and `data.unreadable` is "error"; the message gives the lines.
+        ValueError: If a file cannot be read and `data.unreadable` is "error"; the message gives the lines.
     """
     forms, data = run.recipe.forms(), run.recipe.data
     lines = {
@@ -130,14 +130,14 @@ def note_unreadable(run: TrainingRun, splits: dict[str, Split], parts: dict[str,
 
 
 def without_unreadable(run: TrainingRun, splits: dict[str, Split]) -> dict[str, Split]:
-    """Make the pictures and recordings absent that `unreadable.json` lists.
+    """Make the pictures and recordings that are listed in `unreadable.json` absent.
 
     Args:
         run: The run.
         splits: The splits by role.
 
     Returns:
-        The splits by role, without them.
+        The splits by role, without these pictures and recordings.
 
     Raises:
         ValueError: If the file is damaged; the message names it.
@@ -158,19 +158,21 @@ def encode_data(
     fingerprints: Mapping[str, JsonObject],
     processor: MultiSourceProcessor,
 ) -> dict[str, Sequence[Example]]:
-    """Encode the texts of the rows, unless an earlier run has done it; print how many were too long, what is unknown.
+    """Encode the texts of the rows, unless an earlier run has encoded them.
+
+    The numbers of texts that are too long and of unknown symbols are printed.
 
     Args:
         run: The run.
-        rows: By role, rows of the model's sources.
-        fingerprints: By role, the fingerprint of the data.
-        processor: The run's processor, which has been saved in the run's folder.
+        rows: Rows of the model's sources, by role.
+        fingerprints: Fingerprints of the data, by role.
+        processor: The run's processor, which is already saved in the run's folder.
 
     Returns:
-        By role, examples for the collator.
+        Examples for the collator, by role.
 
     Raises:
-        ValueError: If all training rows would be dropped for their length.
+        ValueError: If all training rows would be dropped because of their length.
     """
     data = run.recipe.data
     parts = contents_of(run.folder, processor)

@@ -1,4 +1,4 @@
-"""A training that starts or continues: its recipe, its arguments and its folder, and work that its processes share."""
+"""State of a new or resumed training: recipe, arguments, folder, and coordination of its processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hf_multisource.recipes.run_folder import read_fingerprint
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training that starts or continues.
+    """New or resumed training.
 
     Args:
         recipe: The recipe.
-        args: The arguments of the trainer that the recipe gives.
-        begun: Whether the output folder holds the run already.
+        args: The training arguments that are built from the recipe.
+        begun: Whether the output folder already holds the run.
     """
 
     recipe: Recipe
@@ -30,34 +30,34 @@ class TrainingRun:
 
     @property
     def folder(self) -> Path:
-        """The output folder."""
+        """Output folder of the run."""
         return Path(str(self.args.output_dir))
 
     def recorded(self) -> JsonObject:
         """Return the fingerprint that the run began with.
 
         Returns:
-            As `read_fingerprint` has it; nothing if the run begins now.
+            Return value of `read_fingerprint`; empty for a new run.
         """
         return read_fingerprint(self.folder) if self.begun else {}
 
     def together(self, work: Callable[[], Result], *, everywhere: bool = False) -> Result:
-        """Do something on the main process, or on all processes, as the function of the same name.
+        """Run a function on the main process or on all processes, see [`processes.together`].
 
         Args:
-            work: What to do.
-            everywhere: Whether every process does it; else only the main process.
+            work: The function to run.
+            everywhere: Whether every process runs `work`; otherwise only the main process does.
 
         Returns:
-            What `work` returns.
+            The return value of `work`.
         """
         return together(self.args, work, everywhere=everywhere)
 
     def say(self, what: str, facts: Mapping[str, object]) -> None:
-        """Print facts, once for all processes.
+        """Print facts on the main process.
 
         Args:
-            what: What the facts are about.
+            what: Subject of the facts.
             facts: The facts by name.
         """
         if self.args.process_index == 0:

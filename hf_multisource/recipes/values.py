@@ -1,4 +1,4 @@
-"""Check the type of a recipe's values, and say in words which values a key allows."""
+"""Check the types of a recipe's values, and describe in words which values a key allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-# How a type is called: one value, several values.
+# Type -> description of one value and of several values.
 WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false (or yes, no, on, off)", "true or false"),
     int: ("a whole number", "whole numbers"),
@@ -26,7 +26,7 @@ WORDS: dict[Any, tuple[str, str]] = {
     NoneType: ("null", "null"),
     Any: ("anything", "anything"),
 }
-# Attribute of a constraint -> how it is written.
+# Attribute of a pydantic constraint -> description.
 BOUNDS = {"ge": "{} or more", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 
 
@@ -46,11 +46,11 @@ def plain(annotation: Any) -> Any:
     """Return a type with every enumeration replaced by the texts that name its members.
 
     Args:
-        annotation: A type. In `SomeEnum | str`, as Transformers writes it, the text must name a member as well. Of
-            `Annotated[str, one_of(texts)]`, which is a plain text to a type checker, the texts are returned.
+        annotation: A type. `SomeEnum | str`, which occurs in Transformers, becomes the names of the members only.
+            `Annotated[str, one_of(texts)]`, which type checkers treat as `str`, becomes `one_of(texts)`.
 
     Returns:
-        The type of the same values as a recipe writes them.
+        The type of the same values in the notation of a recipe.
     """
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return one_of([str(member.value) for member in annotation])
@@ -67,7 +67,7 @@ def plain(annotation: Any) -> Any:
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """The members of a union, without what `Annotated` adds; of another type, that type."""
+    """Return the members of a union, or the type itself if it is no union, without `Annotated` metadata."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _leaves(parts[0])
@@ -99,7 +99,7 @@ def describe(annotation: Any, *, several: bool = False) -> str:
         ]
         return ", ".join([describe(parts[0], several=several), " and ".join(limits)])
     if origin in (Union, UnionType):
-        # `float | int` is one thing to a reader; null comes last.
+        # `float | int` is described as one type, and null comes last.
         members = [part for part in parts if part is not int or float not in parts]
         members.sort(key=lambda part: part is NoneType)
         texts = [describe(part, several=several) for part in members]
@@ -116,13 +116,13 @@ def describe(annotation: Any, *, several: bool = False) -> str:
 
 
 def show(value: object) -> str:
-    """Return a value as a recipe writes it.
+    """Format a value in the notation of a recipe.
 
     Args:
         value: The value.
 
     Returns:
-        Its text; texts are in quotes.
+        The formatted value; texts are in quotes.
     """
     named = {None: "null", True: "true", False: "false"}
     return named[value] if value is None or isinstance(value, bool) else repr(value)
@@ -135,7 +135,7 @@ def _number(text: str) -> float | None:
 
 
 def _hint(leaves: Sequence[Any], value: object) -> str:
-    """What the writer of a wrong value probably meant."""
+    """Return a hint on what was probably meant by a wrong value; "" if there is none."""
     if isinstance(value, str) and {int, float} & set(leaves):
         if _number(value) is not None:
             return " (write a number without quotes)"
@@ -148,19 +148,19 @@ def _hint(leaves: Sequence[Any], value: object) -> str:
 
 @cache
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    """The validator of a type: making one takes longer than any check."""
+    """Return the validator of a type; cached, because building one takes longer than a check."""
     return TypeAdapter(annotation, config=STRICT)
 
 
 def check_value(key: str, annotation: Any, value: Any) -> Any:
-    """Make sure that a value has the type of its key.
+    """Check that a value has the type of its key, and convert common spellings.
 
     Three spellings are converted: `yes`, `no`, `on` and `off` where the key is a boolean, a number such as 1e4 where it
     is a whole number, and a single value where it is a list. A language code `no` stays text where the key is text.
 
     Args:
         key: The key, as messages name it, such as "data.max_length".
-        annotation: Its type.
+        annotation: Type of the key.
         value: The value that the recipe or the command line gives.
 
     Returns:

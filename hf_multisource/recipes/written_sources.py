@@ -1,4 +1,4 @@
-"""Training rows whose target is the text of a source, so that a model learns more from few rows."""
+"""Augment training rows with rows whose target is the text of a source, which helps if there are few rows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hf_multisource.recipes.schema import DataRecipe, source_marker
 
 
 def add_written_sources(rows: Sequence[Row], data: DataRecipe) -> list[Row]:
-    """Add rows whose target is the text of one source, read from the other sources, as `data.write_sources` says.
+    """Add rows whose target is the text of one source and which lack this source (option `data.write_sources`).
 
     Args:
         rows: Training rows of the data's columns; None or an empty text = absent.
-        data: Names the sources and the target.
+        data: Data section with the names of the sources and the target.
 
     Returns:
-        All rows as they are, then for each row, and each source that is present in it beside another one, a row from
-        which this source is absent, and whose target is the source's `source_marker` and its text.
+        All rows unchanged, followed by the added rows: for each row with at least two present sources, and each of
+        these sources, a row in which this source is absent and whose target is the source's `source_marker` and text.
     """
     added = []
     for row in rows:
@@ -28,11 +28,11 @@ def add_written_sources(rows: Sequence[Row], data: DataRecipe) -> list[Row]:
 
 
 def plain_rows(rows: Sequence[Row], data: DataRecipe) -> Sequence[Row]:
-    """Return only the rows whose target is text of the target language, without those of `add_written_sources`.
+    """Return only the rows whose target is text of the target language, without rows of `add_written_sources`.
 
     Args:
         rows: Rows of the model's sources.
-        data: Says whether such rows were added.
+        data: Data section, whose `write_sources` tells whether such rows were added.
 
     Returns:
         The rows whose target is a text of the target.

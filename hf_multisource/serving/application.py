@@ -1,7 +1,7 @@
-"""The web application of `hf-multisource serve`, in FastAPI.
+"""FastAPI application of `hf-multisource serve`.
 
-A request passes the [`Gate`] first, which checks its token and the size of its body. Then pydantic checks the types of
-its fields, and [`Service`] what the model allows.
+The [`Gate`] first checks the token and the body size of a request. Then pydantic checks the types of the fields, and
+[`Service`] checks the limits and the requirements of the model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hf_multisource.serving.service import FieldError, Service, TranslateBody
 
 
 def place_of(location: Sequence[int | str]) -> str:
-    """Return the place of a field as messages name it.
+    """Return the name of a field for error messages.
 
     Args:
-        location: Such as ("body", "sources", "rows", 0, "de").
+        location: Location of the field in pydantic's errors, such as ("body", "sources", "rows", 0, "de").
 
     Returns:
-        Such as "sources[0].de"; "body" for the whole body.
+        The name, such as "sources[0].de"; "body" for the whole body.
     """
     parts = list(location[1:])
     if len(parts) > 1 and parts[0] == "sources" and parts[1] in ("row", "rows"):
@@ -41,16 +41,16 @@ def place_of(location: Sequence[int | str]) -> str:
 
 
 def describe_invalid(error: RequestValidationError) -> JSONResponse:
-    """Return the answer to a request whose fields have the wrong types; the first of them is named.
+    """Return the response to a request whose fields have wrong types; it names the first of these fields.
 
     Args:
-        error: What pydantic found.
+        error: The error of pydantic.
 
     Returns:
-        The answer, with status 422; 400 for a body that is no JSON, and 415 for one that is not declared as JSON.
+        The response with status 422; 400 if the body is not valid JSON, and 415 if it is not declared as JSON.
     """
     first = error.errors()[0]
-    if tuple(first["loc"]) == ("body",) and isinstance(first["input"], bytes):  # FastAPI has not parsed it
+    if tuple(first["loc"]) == ("body",) and isinstance(first["input"], bytes):  # FastAPI did not parse the body
         return failure(415, "send the header Content-Type: application/json", "body")
     if first["type"] == "json_invalid":
         return failure(400, f"no valid JSON: {first['ctx']['error']} at character {first['loc'][-1]}", "body")
@@ -61,13 +61,13 @@ def describe_invalid(error: RequestValidationError) -> JSONResponse:
 
 
 def describe_unread(cause: BaseException) -> str:
-    """Return what is wrong with a body that Python's JSON reader cannot read, though it may be JSON.
+    """Return the message for a body that raises an unexpected error in Python's JSON parser.
 
     Args:
-        cause: The reader's error.
+        cause: The error of the parser.
 
     Returns:
-        What a client is told.
+        The error message for the client.
     """
     if isinstance(cause, RecursionError):
         return "no valid JSON: nested too deeply"
@@ -80,11 +80,12 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
     """Return the web application.
 
     Args:
-        service: What answers.
-        token: The token that requests must have; None: none, but requests must then be to a name of this machine.
+        service: Service that translates the rows of requests.
+        token: The token that requests must have. With None, requests need no token but must be sent to a loopback
+            address or name of this machine.
 
     Returns:
-        The application; its worker thread runs while its lifespan lasts.
+        The application. The worker thread of the service runs during the lifespan of the application.
     """
 
     @asynccontextmanager
@@ -93,7 +94,7 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
         yield
         await asyncio.to_thread(service.batcher.close, service.limits.time_limit)
 
-    # No pages of documentation: they would load scripts from another place.
+    # FastAPI's documentation pages are switched off, because they load scripts from an external server.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(
         Gate,

@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 Row = Mapping[str, str | None]
 
-SMOOTHING = 0.2  # weight of the newest batch in the running mean of the seconds a row takes
-LONGEST_DELAY = 60  # seconds after which a refused request is told to come again, at most
+SMOOTHING = 0.2  # weight of the newest batch in the moving average of the seconds per row
+LONGEST_DELAY = 60  # largest number of seconds after which a refused client is asked to retry
 
 
 class Measures(Protocol):
-    """What the batcher tells about its work."""
+    """Interface of the metrics to which the batcher reports."""
 
     def batch(self, rows: int, seconds: float) -> None:
         """Count a batch."""
@@ -33,11 +33,11 @@ class Measures(Protocol):
 
 
 class OverloadedError(RuntimeError):
-    """Raised if the queue has no place for the rows of a request.
+    """Raised if the queue has not enough free places for the rows of a request.
 
     Args:
-        message: What to tell the client.
-        delay: Seconds after which the queue has probably been worked off.
+        message: Error message for the client.
+        delay: Estimated number of seconds until the queue is empty.
     """
 
     def __init__(self, message: str, delay: int) -> None:
@@ -47,13 +47,13 @@ class OverloadedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Options:
-    """How rows are searched; rows with equal options can share a batch.
+    """Decoding options of rows; rows with equal options can share a batch.
 
     Args:
-        n_best: As `TextTranslator.translate` has it.
-        num_beams: As `TextTranslator.translate` has it.
-        max_new_tokens: As `TextTranslator.translate` has it.
-        syntax: As `TextTranslator.translate` has it.
+        n_best: See `TextTranslator.translate`.
+        num_beams: See `TextTranslator.translate`.
+        max_new_tokens: See `TextTranslator.translate`.
+        syntax: See `TextTranslator.translate`.
     """
 
     n_best: int = 1
@@ -68,11 +68,11 @@ class Job:
 
     Args:
         rows: The rows.
-        options: How they are searched.
+        options: The decoding options.
 
     Attributes:
-        future: The translations of all rows, or the error.
-        results: Translations by number of the row, as far as they are there.
+        future: Future of the translations of all rows, or of the error.
+        results: Number of a row -> translation, for the rows translated so far.
     """
 
     rows: Sequence[Row]
@@ -81,11 +81,11 @@ class Job:
     results: dict[int, Translation] = field(default_factory=dict)
 
     def finish(self, number: int, translation: Translation) -> None:
-        """Take the translation of a row.
+        """Store the translation of a row, and complete the future after the last row.
 
         Args:
             number: Number of the row.
-            translation: Its translation.
+            translation: Translation of the row.
         """
         self.results[number] = translation
         if len(self.results) == len(self.rows):
@@ -93,7 +93,7 @@ class Job:
                 self.future.set_result([self.results[i] for i in range(len(self.rows))])
 
     def fail(self, error: Exception) -> None:
-        """Take an error in place of a translation.
+        """Complete the future with an error.
 
         Args:
             error: The error.
@@ -102,22 +102,22 @@ class Job:
             self.future.set_exception(error)
 
 
-Item = tuple[Job, int]  # a row: its request, and its number there
+Item = tuple[Job, int]  # a row in the queue: its request, and its number in the request
 
 
 class Batcher:
-    """A queue of rows, and a thread that translates them in batches in the order in which they came.
+    """Queue of rows with a worker thread that translates them in batches, in the order of arrival.
 
-    The worker takes the first row of the queue and further ones with the same options, and waits a moment for more if
-    there are fewer than `max_batch`. If a batch raises an error, its rows are translated one by one, so that only the
-    requests fail whose rows raise it.
+    A batch consists of the first row of the queue and further rows with the same options. If there are fewer than
+    `max_batch` such rows, the worker waits up to `max_wait` seconds for more. If a batch raises an error, the rows are
+    translated one by one, so that only the requests with failing rows fail.
 
     Args:
-        translator: Translates the rows; only the worker thread calls it.
+        translator: Translator of the rows; only the worker thread calls it.
         max_batch: Largest number of rows of a batch.
         max_wait: Seconds that the worker waits for further rows.
-        max_queue: Largest number of rows in the queue; those in the running batch do not count.
-        measures: Counts batches and failures; None: nothing is counted.
+        max_queue: Largest number of rows in the queue, without the rows of the running batch.
+        measures: Metrics that count batches and failures. With None, nothing is counted.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Batcher:
         """Refuse further rows, translate those in the queue, and end the worker thread.
 
         Args:
-            timeout: Seconds to wait for the thread; None: until it has ended.
+            timeout: Seconds to wait for the thread. None waits until the thread has ended.
         """
         with self._changed:
             self._closed = True
@@ -157,12 +157,12 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker thread runs."""
+        """Whether the worker thread is running."""
         return self._thread.is_alive()
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue takes no further row."""
+        """Whether the queue is full or closed."""
         with self._changed:
             return self._closed or len(self._waiting) >= self.max_queue
 
@@ -173,11 +173,11 @@ class Batcher:
             return len(self._waiting)
 
     def submit(self, rows: Sequence[Row], options: Options) -> Job:
-        """Put the rows of a request into the queue: all of them, or none.
+        """Put the rows of a request into the queue, or raise an error if there are not enough places for all rows.
 
         Args:
             rows: The rows, at least one.
-            options: How they are searched.
+            options: The decoding options.
 
         Returns:
             The request, whose `future` receives the translations.
@@ -200,7 +200,7 @@ class Batcher:
         return job
 
     def cancel(self, job: Job) -> int:
-        """Take the rows of a request out of the queue; those in the running batch are translated in vain.
+        """Remove the rows of a request from the queue. Rows in the running batch are still translated.
 
         Args:
             job: The request.
@@ -219,7 +219,7 @@ class Batcher:
             self._translate(batch)
 
     def _next_batch(self) -> list[Item]:
-        """Wait for rows and take those of a batch; none if the batcher is closed and all rows are translated."""
+        """Wait for the rows of the next batch; the list is empty if the batcher is closed and the queue is empty."""
         with self._changed:
             while True:
                 while not self._waiting and not self._closed:
@@ -233,15 +233,15 @@ class Batcher:
                     and (left := end - time.monotonic()) > 0
                 ):
                     self._changed.wait(left)
-                if batch := self._take():  # none if the requests were cancelled meanwhile
+                if batch := self._take():  # empty if the requests were cancelled meanwhile
                     return batch
 
     def _count_alike(self) -> int:
-        """Number of rows in the queue that have the options of the first one."""
+        """Return the number of rows in the queue that have the options of the first row."""
         return sum(job.options == self._waiting[0][0].options for job, _ in self._waiting)
 
     def _take(self) -> list[Item]:
-        """Take the first row and those with the same options, as many as a batch may have."""
+        """Remove up to `max_batch` rows with the options of the first row from the queue, and return them."""
         batch: list[Item] = []
         others: deque[Item] = deque()
         for item in self._waiting:

@@ -1,4 +1,4 @@
-"""Refuse requests without a token or for another host, and too large or slow bodies, before the application does."""
+"""ASGI middleware that refuses requests without a token, for another host, or with a too large or slow body."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hf_multisource.serving.metrics import Metrics
 
-OPEN_PATHS = ("/health", "/ready")  # need no token: what starts and watches services has none
-PATHS = ("/translate", "/languages", "/metrics", *OPEN_PATHS)  # counted under their names; all others as one
-GONE = 499  # status, in the metrics, of a request whose client has disconnected
+OPEN_PATHS = ("/health", "/ready")  # paths that need no token, because service managers have no token
+PATHS = ("/translate", "/languages", "/metrics", *OPEN_PATHS)  # labels in the metrics; all other paths are "other"
+GONE = 499  # HTTP status in the metrics for requests whose client has disconnected
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 class Gate:
-    """Refuses requests without the token, and bodies that are too large or too slow, before they are read.
+    """ASGI middleware that refuses requests without the token, and requests with a too large or too slow body.
 
-    Where no token is needed, requests must name this machine as their host: a page in a browser whose name suddenly
-    leads to this machine (DNS rebinding) is refused.
+    If no token is needed, the `Host` header of a request must name this machine. This protects against DNS rebinding,
+    where the host name of a web page changes to the address of this machine.
 
     Args:
         app: The application behind the gate.
-        token: The token; None: none is needed.
-        max_body: Bytes of a body.
-        time_limit: Seconds until the body must be there.
-        metrics: Counts all requests.
+        token: The token. With None, no token is needed.
+        max_body: Largest size of a body in bytes.
+        time_limit: Seconds in which a body must arrive.
+        metrics: Metrics that count all requests.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, max_body: int, time_limit: float, metrics: Metrics) -> None:
@@ -45,13 +45,13 @@ class Gate:
         self.metrics = metrics
 
     def is_allowed(self, scope: Scope) -> bool:
-        """Return whether a request has the token, in a time that does not depend on it.
+        """Return whether a request has the token; the comparison takes constant time.
 
         Args:
             scope: The request.
 
         Returns:
-            Whether it may pass.
+            Whether the request has the token or needs none.
         """
         if self.digest is None or scope["path"] in OPEN_PATHS:
             return True
@@ -61,12 +61,12 @@ class Gate:
         return right and kind.lower() == b"bearer"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it.
+        """Pass a request to the application, or refuse it.
 
         Args:
             scope: The request.
-            receive: The channel of its body.
-            send: The channel of the answer.
+            receive: ASGI channel of the request's body.
+            send: ASGI channel of the response.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -92,7 +92,7 @@ class Gate:
                 await failure(413, self.too_large)(scope, receive, counted)
             else:
                 await self.app(scope, self.bounded(receive), counted)
-        except Exception:  # answered by the outermost layer
+        except Exception:  # Starlette's outermost middleware sends the response
             status = 500
             raise
         finally:
@@ -101,14 +101,14 @@ class Gate:
 
     @property
     def too_large(self) -> str:
-        """What a client is told whose body is too large."""
+        """The error message for a body that is too large."""
         return f"the body is larger than {self.max_body} bytes"
 
     def bounded(self, receive: Receive) -> Receive:
-        """Return a channel that ends with an error if the body is too large or too slow.
+        """Return a channel that raises an error if the body is too large or too slow.
 
         Args:
-            receive: The channel of the body.
+            receive: ASGI channel of the body.
 
         Returns:
             The channel.
@@ -134,7 +134,7 @@ class Gate:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only.
+    """Return whether an address can be reached only from this machine.
 
     Args:
         host: A name or an IP address.
@@ -155,20 +155,20 @@ def is_local(scope: Scope) -> bool:
         scope: The request.
 
     Returns:
-        Whether all headers `Host` do; browsers always send one.
+        Whether all `Host` headers of the request name this machine; browsers always send one such header.
     """
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     return all(is_loopback(re.sub(r":\d*\Z", "", host).removeprefix("[").removesuffix("]")) for host in hosts)
 
 
 def announced(scope: Scope) -> int:
-    """Return the size that a request announces for its body; 0 if it announces none.
+    """Return the body size in the `Content-Length` header of a request; 0 without a valid header.
 
     Args:
         scope: The request.
 
     Returns:
-        Bytes.
+        Size in bytes.
     """
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     with suppress(ValueError):
@@ -179,16 +179,16 @@ def announced(scope: Scope) -> int:
 def failure(
     status: int, message: str, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Return the answer to a request that fails.
+    """Return the response to a request that fails.
 
     Args:
         status: HTTP status.
-        message: What is wrong.
-        field: Place of the field that is wrong; None: no field is.
+        message: The error message.
+        field: Name of the invalid field, if there is one.
         headers: Further headers.
 
     Returns:
-        The answer.
+        The response.
     """
     content = {"error": message if field is None else f"{field}: {message}"}
     if field is not None:

@@ -1,4 +1,4 @@
-"""The metrics of the service, which Prometheus reads."""
+"""Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)  # upper limits of the buckets of times
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)  # upper limits of the buckets of batches
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)  # upper limits of the histogram buckets of times, in seconds
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)  # upper limits of the histogram buckets of batch sizes, in rows
 
 
 class Metrics:
     """Counters of requests, rows and batches, and facts about the process.
 
     Args:
-        queue: Returns the number of rows in the queue.
+        queue: Function that returns the number of rows in the queue.
     """
 
     def __init__(self, queue: Callable[[], float]) -> None:
@@ -50,8 +50,8 @@ class Metrics:
         """Count a batch.
 
         Args:
-            rows: Its rows.
-            seconds: The time it took.
+            rows: Number of rows in the batch.
+            seconds: Translation time of the batch in seconds.
         """
         self.batch_rows.observe(rows)
         self.batch_seconds.observe(seconds)
@@ -60,6 +60,6 @@ class Metrics:
         """Count rows whose translation raised an error.
 
         Args:
-            rows: Their number.
+            rows: Number of rows.
         """
         self.rows.labels("failed").inc(rows)

@@ -1,4 +1,4 @@
-"""Run the service with uvicorn: its address, its token, its start and its end."""
+"""Run the service with uvicorn: read the token, bind the address, and shut down after the last request."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from hf_multisource.serving.application import make_app
 from hf_multisource.serving.gate import is_loopback
 from hf_multisource.serving.service import Limits, Service
 
-SHORTEST_TOKEN = 16  # characters
-LARGEST_TOKEN_FILE = 4096  # bytes
-CONNECTIONS = 256  # open at once; further ones get the status 503
-HEAD_SECONDS = 10  # seconds until the headers of a request must be there; silent connections would use up all of them
-LAST_SECONDS = 5  # seconds, beyond the time limit of requests, in which the service must have ended
+SHORTEST_TOKEN = 16  # smallest number of characters of a token
+LARGEST_TOKEN_FILE = 4096  # bytes of a token file
+CONNECTIONS = 256  # number of open connections; further connections get the status 503
+HEAD_SECONDS = 10  # seconds in which headers must arrive; otherwise silent connections could use up `CONNECTIONS`
+LAST_SECONDS = 5  # seconds, in addition to the time limit of requests, after which a shutdown is forced
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What to serve, and where.
+    """Settings of the service: model, address and limits.
 
     Args:
         run: Run folder, model folder or Hub id.
-        host: Address to listen at.
-        port: Port to listen at; 0: a free one.
-        token_file: File whose first line is the token that requests must have; None: none, which only addresses of
-            this machine allow.
-        target: Name of the target language; None: the recipe's.
-        num_beams: As [`Service`] has it.
-        max_new_tokens: As [`Service`] has it.
-        limits: Bounds on requests.
-        optimize: As `TextTranslator.from_run` has it.
-        device: As `TextTranslator.from_run` has it.
+        host: Address to listen on.
+        port: Port to listen on; 0 chooses a free port.
+        token_file: File whose first line is the token that requests must have. With None, no token is needed, which is
+            allowed only for loopback addresses.
+        target: Name of the target language. Defaults to the target of the recipe.
+        num_beams: See [`Service`].
+        max_new_tokens: See [`Service`].
+        limits: Limits of requests.
+        optimize: See `TextTranslator.from_run`.
+        device: See `TextTranslator.from_run`.
 
     Raises:
-        ValueError: If the address can be reached from other machines and there is no token, or the port is none.
+        ValueError: If the address can be reached from other machines and there is no token, or the port is invalid.
     """
 
     run: str
@@ -70,12 +70,12 @@ class Serving:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn, which closes a connection whose request has no complete headers in time."""
+    """HTTP/1.1 protocol of uvicorn that closes a connection if the headers of a request do not arrive in time."""
 
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request.
+        """Start the timer for the first request.
 
         Args:
             transport: The connection.
@@ -84,7 +84,7 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read a piece of a request.
+        """Read a piece of a request, and update the timer.
 
         Args:
             data: The bytes.
@@ -93,17 +93,17 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop to wait.
+        """Cancel the timer.
 
         Args:
-            exc: Why the connection has ended.
+            exc: The error that ended the connection, if there is one.
         """
         if self.deadline is not None:
             self.deadline.cancel()
         super().connection_lost(exc)
 
     def watch(self) -> None:
-        """Start the clock if the headers of a request are awaited, and stop it if they are there."""
+        """Start the timer if the connection waits for the headers of a request, and cancel it after they arrived."""
         is_waiting = self.cycle is None or self.cycle.response_complete
         if is_waiting and self.deadline is None:
             self.deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -113,18 +113,18 @@ class BoundedProtocol(H11Protocol):
 
 
 def read_token(path: Path) -> str:
-    """Read a token.
+    """Read the token from a file.
 
     Args:
-        path: The file; its first line is the token.
+        path: The file, whose first line is the token.
 
     Returns:
         The token.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If the token is too short or has characters that no header can have; the message names the file and
-            does not show the token.
+        ValueError: If the token is too short or contains characters that are not allowed in a header. The message names
+            the file and does not contain the token.
     """
     lines = read_regular(path, LARGEST_TOKEN_FILE).splitlines()
     token = lines[0].strip() if lines else b""
@@ -136,17 +136,17 @@ def read_token(path: Path) -> str:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Reserve an address; nobody can connect to it yet.
+    """Bind a socket to an address without listening, so that clients cannot connect yet.
 
     Args:
         host: Address.
-        port: Port; 0: a free one.
+        port: Port; 0 chooses a free port.
 
     Returns:
         The socket.
 
     Raises:
-        OSError: If the address is not one of this machine, or in use; the message names it.
+        OSError: If the address does not belong to this machine or is in use; the message names the address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -169,7 +169,7 @@ def target_of(run: str) -> str | None:
         run: Run folder, model folder or Hub id.
 
     Returns:
-        Name of the target in its recipe; None if it has none.
+        Name of the target in the recipe of the run; None if there is no recipe.
 
     Raises:
         ValueError: If the recipe is damaged.
@@ -179,15 +179,15 @@ def target_of(run: str) -> str | None:
 
 
 def serve(job: Serving, say: Callable[[str], object], translator: Translator | None = None) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; requests that have arrived by then are finished.
+    """Answer requests until SIGTERM or Ctrl-C, and finish the requests that have arrived by then.
 
     Args:
-        job: What to serve, and where.
-        say: Receives what the user is told.
-        translator: Translates; None: the run's own.
+        job: Settings of the service.
+        say: Function that prints messages for the user.
+        translator: The translator. Defaults to the model of the run.
 
     Raises:
-        ValueError: If the model, its confidence or an option does not allow it.
+        ValueError: If the model, the confidence or an option is not supported.
         OSError: If the address cannot be used.
     """
     token = None if job.token_file is None else read_token(job.token_file)
@@ -204,7 +204,7 @@ def serve(job: Serving, say: Callable[[str], object], translator: Translator | N
         )
         config = uvicorn.Config(
             make_app(service, token),
-            log_config=None,  # warnings and errors go to standard error; requests are counted, not logged
+            log_config=None,  # log warnings and errors to standard error; requests are counted but not logged
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -213,7 +213,7 @@ def serve(job: Serving, say: Callable[[str], object], translator: Translator | N
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=round(job.limits.time_limit) + LAST_SECONDS,
         )
-        bound.listen(config.backlog)  # from here on, who connects waits until uvicorn answers
+        bound.listen(config.backlog)  # from here on, connections are queued until uvicorn accepts them
         host, port = bound.getsockname()[:2]
         place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         say(

@@ -1,4 +1,4 @@
-"""Check requests for translations, queue their rows, and answer with candidates, scores and confidences."""
+"""Check translation requests, queue their rows, and return candidates, scores and confidences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hf_multisource.serving.batching import Batcher, Job, Options, OverloadedErr
 from hf_multisource.serving.metrics import Metrics
 from hf_multisource.source_kinds import is_absent
 
-SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write one alone, as "\\ud800"; UTF-8 cannot
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may contain unpaired surrogates such as "\\ud800", UTF-8 not
 
 SourceRow = dict[StrictStr, StrictStr | None]
 
@@ -31,11 +31,11 @@ class TranslateBody(BaseModel):
     """The body of `POST /translate`.
 
     Args:
-        sources: The texts of one row by name of the source, or a list of rows; null, an empty text or a name left out:
-            absent.
+        sources: Source name -> text of one row, or a list of such rows. A source is absent if its value is null, an
+            empty text or missing.
         n_best: Largest number of candidates.
-        num_beams: Beam width; null: the service's.
-        syntax: Syntax of the placeholders; null: that of the model's training, or else any.
+        num_beams: Beam width. Defaults to the beam width of the service.
+        syntax: Syntax of the placeholders. Defaults to the syntax of the model's training, or else to "any".
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,20 +51,20 @@ class TranslateBody(BaseModel):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what one request, and all together, may cost.
+    """Limits of a request and of the service.
 
     Args:
-        max_body: Bytes of a request's body.
-        max_rows: Rows of a request.
-        max_characters: Characters of a text.
-        max_beams: Beam width, and number of candidates.
-        max_queue: Rows that wait for the model, of all requests together.
-        max_batch: Rows that are translated at once.
+        max_body: Largest size of a request's body in bytes.
+        max_rows: Largest number of rows of a request.
+        max_characters: Largest number of characters of a text.
+        max_beams: Largest beam width, and largest number of candidates.
+        max_queue: Largest number of rows, of all requests together, that wait for the model.
+        max_batch: Largest number of rows that are translated at once.
         max_wait: Seconds that a batch waits for further rows.
-        time_limit: Seconds until a request must have been read, and after that seconds until it is answered.
+        time_limit: Seconds in which the body of a request must arrive, and seconds in which it must then be answered.
 
     Raises:
-        ValueError: If a value is not allowed; the message names it.
+        ValueError: If a value is not allowed; the message names the setting.
     """
 
     max_body: int = 2**20
@@ -89,8 +89,8 @@ class FieldError(ValueError):
     """Raised for a field of a request that is not allowed.
 
     Args:
-        field: Its place, such as "sources[0].de".
-        message: What is wrong.
+        field: Name of the field, such as "sources[0].de".
+        message: The error message.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -99,18 +99,18 @@ class FieldError(ValueError):
 
 
 class Service:
-    """A translator with its queue, limits and metrics.
+    """Translation service: a translator with its queue, limits and metrics.
 
     Args:
-        translator: Translates rows.
-        confidence: The calibrated confidence; None: translations have none.
-        target: Name of the target language; None: unknown.
-        num_beams: Beam width where a request sets none; None: that of the confidence, or else 5.
-        max_new_tokens: As `TextTranslator.translate` has it.
-        limits: Bounds on requests.
+        translator: Translator of the rows.
+        confidence: The calibrated confidence. With None, translations have no confidence.
+        target: Name of the target language, if it is known.
+        num_beams: Default beam width of requests. Defaults to the beam width of the confidence, or else to 5.
+        max_new_tokens: See `TextTranslator.translate`.
+        limits: Limits of requests.
 
     Raises:
-        ValueError: If the confidence belongs to other sources, or the beam is wider than the limits allow.
+        ValueError: If the confidence was fitted for other sources, or the beam width exceeds the limit.
     """
 
     def __init__(
@@ -186,13 +186,13 @@ class Service:
         return rows
 
     def read_options(self, body: TranslateBody) -> Options:
-        """Check how a request wants its rows to be searched.
+        """Check the decoding options of a request.
 
         Args:
             body: The request.
 
         Returns:
-            The options; with a confidence, at least `CANDIDATES` candidates.
+            The options, with at least `CANDIDATES` candidates if the service has a confidence.
 
         Raises:
             FieldError: If a value is not allowed.
@@ -208,16 +208,16 @@ class Service:
         return Options(n_best, beams, self.max_new_tokens, body.syntax)
 
     def answer(self, row: SourceRow, translation: Translation, n_best: int, num_beams: int) -> JsonObject:
-        """Return the translation of a row as the client gets it.
+        """Return the translation of a row as JSON values.
 
         Args:
             row: The row.
-            translation: Its translation.
+            translation: Translation of the row.
             n_best: Largest number of candidates.
             num_beams: Beam width of the search.
 
         Returns:
-            JSON values.
+            The entry of the row in the response.
         """
         calibrated = self.confidence if self.confidence and self.confidence.num_beams == num_beams else None
         return {
@@ -234,7 +234,7 @@ class Service:
 
         Args:
             body: The request.
-            receive: The channel on which the client's disconnection is reported.
+            receive: ASGI channel that reports when the client disconnects.
 
         Returns:
             The answer for each row; None if the client has disconnected.
@@ -260,11 +260,11 @@ class Service:
         ]
 
     async def wait(self, job: Job, receive: Receive) -> list[Translation] | None:
-        """Wait for the translations of a request; its rows leave the queue when nobody waits for them any more.
+        """Wait for the translations of a request, and remove its rows from the queue if the client disconnects.
 
         Args:
             job: The request.
-            receive: The channel on which the client's disconnection is reported.
+            receive: ASGI channel that reports when the client disconnects.
 
         Returns:
             The translations; None if the client has disconnected.
@@ -293,10 +293,10 @@ class Service:
 
 
 async def disconnection(receive: Receive) -> None:
-    """Return when the client has disconnected.
+    """Wait until the client has disconnected.
 
     Args:
-        receive: The channel of a request whose body has been read.
+        receive: ASGI channel of a request whose body has been read.
     """
     while (await receive())["type"] != "http.disconnect":
         pass

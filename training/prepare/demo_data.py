@@ -1,8 +1,9 @@
-"""Write the demo's corpus: localised phrases in English, German and French (sources) and Czech (target).
+"""Write the demo's corpus: localized phrases in English, German and French (sources) and Czech (target).
 
     python training/prepare/demo_data.py FOLDER [--seed 0] [--train 12000] [--dev 300] [--test 500]
 
-A record is a draw of seven facts. Each language tells the facts it holds as one CLDR list, in the order of `FACTS`:
+A record consists of seven random facts. Each language contains some of the facts as one CLDR list, in the order of
+`FACTS`:
 
     fact      en  de  fr  cs    example (one source -> target)
     weekday   x   .   x   x     Monday -> pondělí
@@ -13,15 +14,16 @@ A record is a draw of seven facts. Each language tells the facts it holds as one
     number    .   x   .   x     dreiundzwanzig -> dvacet tři
     time      x   .   x   x     2:30 PM -> 14:30
 
-So every source leaves facts out, the target tells all of them, and even two sources never suffice: the amount is only
-in English, the number only in German, the price only in French. The facts are drawn one by one and no calendar ties
-them (3 May 1998 may be any weekday), so that nothing left out can be worked out from the rest.
+Every source lacks some facts, and the target contains all of them. Even two sources are never sufficient: the amount is
+only in English, the number only in German, and the price only in French. The facts are drawn independently, without a
+calendar (3 May 1998 may be any weekday), so that a missing fact cannot be inferred from the others.
 
-The words come from CLDR through Babel, the number words from num2words; another version of either may word a phrase
-differently. Every space that CLDR writes, no-break and narrow ones too, becomes a plain space: which one is right is a
-matter of typesetting, and keeping them would only examine the tokenizer.
+The words come from CLDR through Babel, and the number words from num2words; another version of these packages may word
+a phrase differently. Every space of CLDR, including no-break and narrow spaces, is replaced by a plain space, because
+the kind of space is a matter of typesetting and would only test the tokenizer.
 
-The corpus proves that the parts work together. It is easy by construction, so a score on it is never a result.
+The corpus tests that all parts of the package work together. It is easy by construction, so that its scores say nothing
+about the quality of a model.
 """
 
 from __future__ import annotations
@@ -57,12 +59,12 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing the target tells.
+    """A fact that the target contains.
 
     Args:
-        sources: The sources that hold the fact; the others leave it out.
-        values: What it can be, each value equally likely.
-        phrase: Puts a value into words, in the language given.
+        sources: The sources that contain the fact.
+        values: The possible values, all equally likely.
+        phrase: Function that expresses a value in a language.
     """
 
     sources: tuple[str, ...]
@@ -70,7 +72,7 @@ class Fact:
     phrase: Callable[[Any, str], str]
 
 
-DAYS = [date(2001, 1, 1) + timedelta(days) for days in range(365)]  # of any common year: it is not shown
+DAYS = [date(2001, 1, 1) + timedelta(days) for days in range(365)]  # days of a common year; the year is not used
 YEARS = [date(year, 1, 1) for year in range(1990, 2031)]
 UNITS = ("mass-kilogram", "volume-liter", "length-meter", "duration-hour", "duration-day")
 AMOUNTS = list(product(range(1, 31), UNITS))
@@ -90,34 +92,34 @@ FACTS = {
 
 
 def draw(rng: random.Random) -> Record:
-    """Draw a record, each fact on its own."""
+    """Draw a record of independent facts."""
     return {name: rng.choice(fact.values) for name, fact in FACTS.items()}
 
 
 @cache
 def phrase(name: str, value: Any, language: str) -> str:
-    """Say one fact in a language, on one line and with plain spaces."""
+    """Return the phrase of a fact in a language, in one line and with plain spaces."""
     return " ".join(FACTS[name].phrase(value, language).split())
 
 
 def tell(record: Record, language: str) -> str:
-    """Tell a record in a language: the facts it holds (the target holds all) as one CLDR list."""
+    """Return the text of a record in a language: the facts that the language contains, as one CLDR list."""
     held = [name for name, fact in FACTS.items() if language == TARGET or language in fact.sources]
     phrases = [phrase(name, record[name], language) for name in held]
     return " ".join(format_list(phrases, locale=language).split())
 
 
 def generate(train: int = 12000, dev: int = 300, test: int = 500, seed: int = 0) -> dict[str, list[dict[str, str]]]:
-    """Generate the splits; no target line, and so no record, occurs twice in them.
+    """Generate the splits; no target line, and thus no record, occurs twice in them.
 
-    Each split has its own random numbers and the held-out ones are drawn first: they stay the same whatever the size of
-    the training set, and a smaller training set is the beginning of a larger one.
+    Each split has its own random generator, and the held-out splits are drawn first. They are therefore independent of
+    the size of the training set, and a smaller training set is the beginning of a larger one.
 
     Args:
-        train: Records in the split of that name.
-        dev: Likewise.
-        test: Likewise.
-        seed: Any whole number; the same one gives the same rows.
+        train: Number of records in the training split.
+        dev: Number of records in the dev split.
+        test: Number of records in the test split.
+        seed: Random seed; the same seed gives the same rows.
 
     Returns:
         The rows of each split; a row has one line of text for each of "en", "de", "fr" and "cs".
@@ -130,7 +132,7 @@ def generate(train: int = 12000, dev: int = 300, test: int = 500, seed: int = 0)
     for split, size in (("test", test), ("dev", dev), ("train", train)):
         if size < 1:
             raise ValueError(f"{split} must be at least 1 record, got {size}")
-        rng = random.Random(f"{seed} {split}")  # a string seed goes through SHA-512, whatever PYTHONHASHSEED is
+        rng = random.Random(f"{seed} {split}")  # a string seed does not depend on PYTHONHASHSEED
         while len(splits[split]) < size:
             record = draw(rng)
             target = tell(record, TARGET)
@@ -145,20 +147,20 @@ def write(
 ) -> list[Path]:
     """Write the splits as line-aligned UTF-8 text, one file `<split>.<language>` each.
 
-    A file appears under its name only once it is whole, so a run that was cut off can simply be repeated.
+    Files are written atomically, so that an interrupted run can be repeated.
 
     Args:
-        folder: Where to; made if need be.
-        train: As in `generate`, which see for the rest too.
-        dev: As in `generate`.
-        test: As in `generate`.
-        seed: As in `generate`.
+        folder: Folder to write to; it is created if necessary.
+        train: See `generate`.
+        dev: See `generate`.
+        test: See `generate`.
+        seed: See `generate`.
 
     Returns:
-        The files written, which leaves out those that were there with the same text.
+        The written files, without files that already existed with the same text.
 
     Raises:
-        FileExistsError: If a file is there with other text; nothing is written then.
+        FileExistsError: If a file exists with another text. In this case, nothing is written.
     """
     wanted = {
         Path(folder) / f"{split}.{language}": "".join(f"{row[language]}\n" for row in rows).encode()
@@ -178,7 +180,7 @@ def write(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; see the top of this file."""
+    """Write the corpus; see the module's docstring."""
     parser = argparse.ArgumentParser(description="Write the demo's corpus: en, de and fr (sources), cs (target).")
     parser.add_argument("folder", type=Path, help="gets a file <split>.<language> for each split and language")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other records (default: %(default)s)")

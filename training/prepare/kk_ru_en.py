@@ -1,15 +1,15 @@
-"""Cut Kazakh, Russian and English text into two disjoint halves, and write its held-out sets beside them.
+"""Split Kazakh, Russian and English text into two disjoint halves, and write them with the held-out sets.
 
     python training/prepare/kk_ru_en.py DATA NEWS OUT
 
-DATA holds `train`, `dev` and `test` in kk, ru and en; NEWS holds `newstest2019-enkk` in kk and en. OUT receives
+DATA contains `train`, `dev` and `test` in kk, ru and en; NEWS contains `newstest2019-enkk` in kk and en. OUT receives
 
     a, b     the training rows in two halves, in all three languages
     held     `dev`, `test` and, without Russian, `newstest2019`
 
-A model translates text that it was trained on better than new text. With two halves, a model of either one writes the
-Russian of the other one, so that synthetic Russian is in training what it is at test time. A row's half follows from
-its Kazakh text alone: equal texts are in one half, and further rows move no other row.
+A model translates its training text better than new text. With two halves, a model that was trained on one half writes
+the Russian of the other half, so that synthetic Russian has the same quality in training and at test time. The half of
+a row depends only on its Kazakh text: equal texts are in the same half, and adding rows does not move other rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def half_of(row: Row) -> str:
     """Return the half of a row.
 
     Args:
-        row: Its texts.
+        row: Texts of the row.
 
     Returns:
         "a" or "b", by a hash of the Kazakh text.
@@ -41,7 +41,7 @@ def half_of(row: Row) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the folders; see the module's docstring."""
+    """Write the folders; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the text in three languages")
     parser.add_argument("news", type=Path, help="folder of newstest2019")

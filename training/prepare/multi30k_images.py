@@ -1,13 +1,13 @@
-r"""Make a folder of those Multi30k sentences whose pictures are at hand.
+r"""Make a folder of the Multi30k sentences whose pictures are available.
 
     python training/prepare/multi30k_images.py --text data/multi30k --images data/multi30k_images \
         --out data/multi30k_en_image
 
-TEXT holds `<split>.<language>.gz`, as the dataset is published. IMAGES holds `<split>.tar` and `index.tsv`, a table of
-split, line (counted from 0) and name within the archive. OUT receives line-aligned files: the sentences,
+TEXT contains `<split>.<language>.gz`, as the dataset is published. IMAGES contains `<split>.tar` and `index.tsv`, a
+table of split, line (counted from 0) and name within the archive. OUT receives line-aligned files: the sentences,
 `<split>.<language>`, and the paths of the unpacked pictures, `<split>.image`.
 
-The pictures belong to their owners on Flickr: research and education only.
+The pictures belong to their owners on Flickr, and may be used for research and education only.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LANGUAGES = ("en", "de", "fr", "cs")
 
 
 def read_index(path: Path) -> dict[str, list[tuple[int, str]]]:
-    """Read which line each picture belongs to.
+    """Read the table that maps pictures to lines.
 
     Args:
-        path: The table: split, line counted from 0, name within the archive; its first line names the columns.
+        path: The table with split, line counted from 0, and name within the archive; the first line is a header.
 
     Returns:
-        Lines and names of every split.
+        Split -> line and name of each picture.
     """
     index: dict[str, list[tuple[int, str]]] = defaultdict(list)
     with path.open(encoding="utf-8", newline="") as table:
@@ -64,7 +64,7 @@ def make_split(split: str, entries: Sequence[tuple[int, str]], text: Path, image
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the folder; see the module's docstring."""
+    """Write the folder; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=Path("data/multi30k"), help="default: %(default)s")
     parser.add_argument("--images", type=Path, default=Path("data/multi30k_images"), help="default: %(default)s")

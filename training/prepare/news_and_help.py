@@ -2,7 +2,7 @@
 
     python training/prepare/news_and_help.py DATA OUT [--longest 20]
 
-DATA holds `libreoffice_help/{train,dev,test}.<language>.gz` and the test sets of WMT, `wmt_news/<set>.<language>.gz`.
+DATA contains `libreoffice_help/{train,dev,test}.<language>.gz` and WMT's test sets, `wmt_news/<set>.<language>.gz`.
 OUT receives `train`, `dev`, `test` (help pages) and `news` (newstest2012), each in fr, de and en, with the lines that
 have at most --longest words in all three languages. `fr2` is a copy of `fr`: a second source without new content.
 """
@@ -28,18 +28,18 @@ SPLITS = {
 
 
 def short_lines(data: Path, names: Sequence[str], longest: int) -> list[tuple[str, ...]]:
-    """Read line-aligned files and keep what is short in every language.
+    """Read line-aligned files, and keep the lines that are short in every language.
 
     Args:
-        data: The folder they lie in.
-        names: Of the files, without language.
-        longest: Most words of a line.
+        data: Folder of the files.
+        names: Names of the files, without the language.
+        longest: Largest number of words of a line.
 
     Returns:
-        One tuple a line, in the order of `LANGUAGES`; lines that are empty in one language are left out.
+        One tuple per line, in the order of `LANGUAGES`; lines that are empty in one language are left out.
 
     Raises:
-        ValueError: If files of one name have unlike numbers of lines.
+        ValueError: If the files of a name have different numbers of lines.
     """
     kept = []
     for name in names:
@@ -51,7 +51,7 @@ def short_lines(data: Path, names: Sequence[str], longest: int) -> list[tuple[st
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the folder; see the module's docstring."""
+    """Write the folder; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the two corpora")
     parser.add_argument("out", type=Path, help="folder to write to")

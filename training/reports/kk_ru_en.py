@@ -1,4 +1,4 @@
-"""Kazakh into English with the help of Russian: the scores of training/graphs/kk_ru_en.yaml, and the page about them.
+"""Write the page about translation from Kazakh and Russian to English from scores of training/graphs/kk_ru_en.yaml.
 
     hf-multisource graph training/graphs/kk_ru_en.yaml
     python training/reports/kk_ru_en.py keep runs/kk_ru_en
@@ -6,7 +6,8 @@
 
 `keep` reads the finished score steps of the graph and writes scores.json (scores, comparisons, learning curves, times,
 hardware) and hypotheses.zip into docs/results/kk_ru_en/kept. Without `keep`, the command writes the page,
-docs/results/kk_ru_en.md, from scores.json and from docs/results/kk_ru_en/notes.md, whose first paragraph opens it.
+docs/results/kk_ru_en.md, from scores.json and from docs/results/kk_ru_en/notes.md, whose first paragraph opens the
+page.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from hf_multisource.recipes.run_folder import SUMMARY
 
 PAGE = "kk_ru_en"
 GRAPH = Path(__file__).resolve().parents[1] / "graphs" / "kk_ru_en.yaml"
-KEPT = Path(PAGE, "kept")  # one folder deeper than rows of models, which have cards
+KEPT = Path(PAGE, "kept")  # one folder deeper than rows of models, for which cards are written
 SCORES, HYPOTHESES = "scores.json", "hypotheses.zip"
-SHOWN = ("chrf", "bleu")  # chrF first: at scores this low, BLEU counts few matches of four words
-SAMPLES = 1000  # of the bootstrap
+SHOWN = ("chrf", "bleu")  # chrF first, because BLEU counts only few matching 4-grams at such low scores
+SAMPLES = 1000  # number of samples of the bootstrap
 TEST, NEWS = "test", "newstest2019"
 SYSTEMS = {
     "kk": "Kazakh alone",
@@ -45,13 +46,13 @@ SYSTEMS = {
     "kk-ru": "Kazakh and Russian",
     "kk-made": "Kazakh and synthetic Russian",
 }
-# By score step: the split that it scores, and the system.
+# Score step -> scored split and system.
 STEPS = {
     **{f"score-{system}": (TEST, system) for system in SYSTEMS},
     "news-kk": (NEWS, "kk"),
     "news-kk-made": (NEWS, "kk-made"),
 }
-# Score steps that are compared: system and baseline.
+# Compared score steps: system and baseline.
 PAIRS = (
     ("score-kk-ru", "score-kk"),
     ("score-kk-ru", "score-ru"),
@@ -70,7 +71,7 @@ def keep(run: Path, place: Path) -> list[Path]:
     """Copy the scores, learning curves and hypotheses of a run of the graph into the results folder.
 
     Args:
-        run: `work` of the graph.
+        run: The folder `work` of the graph.
         place: Folder to write to.
 
     Returns:
@@ -78,7 +79,7 @@ def keep(run: Path, place: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: If no step has been scored yet.
-        ValueError: If two steps of one split have other references.
+        ValueError: If two steps of one split have different references.
     """
     kept: JsonObject = {"rows": {}, "comparisons": {}, "trainings": {}, "signatures": {}}
     files: dict[str, bytes] = {}
@@ -117,7 +118,7 @@ def keep(run: Path, place: Path) -> list[Path]:
 
 
 def cells(scores: Mapping[str, float] | None) -> list[str]:
-    """Return the scores of a row, in the order of `SHOWN`; empty cells without scores."""
+    """Return the cells of a row's scores in the order of `SHOWN`; the cells are empty if there are no scores."""
     return [METRICS[metric].show(scores[metric]) if scores else "" for metric in SHOWN]
 
 
@@ -152,7 +153,7 @@ def render_comparisons(compared: Mapping[str, Any]) -> str:
 
 
 def render_changed(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of both systems with two sources, with one of these absent or wrong."""
+    """Return the table of the two systems with two sources, scored with one source absent or wrong."""
     both = {step: rows[step] for step in ("score-kk-ru", "score-kk-made") if step in rows}
     header = ["sources", "as they are", *CHANGED.values()]
     show = METRICS[SHOWN[0]].show
@@ -164,7 +165,7 @@ def render_changed(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def commands() -> str:
-    """Return the commands that the comment of the graph's file names."""
+    """Return the commands in the comment of the graph's file."""
     lines = GRAPH.read_text(encoding="utf-8").splitlines()
     return "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
 
@@ -173,8 +174,8 @@ def render(kept: JsonObject, notes: str) -> str:
     """Return the page.
 
     Args:
-        kept: What `keep` has written.
-        notes: What the scores show, in Markdown; the first paragraph opens the page.
+        kept: Content of the file scores.json that `keep` writes.
+        notes: Explanation of the results in Markdown; the first paragraph opens the page.
 
     Returns:
         Markdown.

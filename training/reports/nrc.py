@@ -1,14 +1,15 @@
-"""The system of Littell et al. 2019 beside the replica that training/graphs/nrc_multi30k.yaml makes.
+"""Compare the system of Littell et al. 2019 with the replication of training/graphs/nrc_multi30k.yaml.
 
     hf-multisource graph training/graphs/nrc_multi30k.yaml --seed 1
     python training/reports/nrc.py keep runs/nrc_multi30k
     python training/reports/nrc.py
 
-`keep` reads the folders seed-N of a run and writes, into docs/results/nrc/seeds, for each of them seed-N.json (scores,
-learning curves, times, hardware, counts) and seed-N.zip (the hypotheses), and comparisons.json (paired tests, pooled
-over all seeds that were ever kept). A graph need not have finished: rows without scores are left out. The references
-are read from the run and are not kept. Without `keep`, the command writes docs/results/nrc.md and nrc.png from these
-files and from docs/results/nrc/notes.md, which says in words what they show and whose first paragraph opens the page.
+`keep` reads the folders seed-N of a run. For each folder it writes seed-N.json (scores, learning curves, times,
+hardware, counts) and seed-N.zip (the hypotheses) to docs/results/nrc/seeds, together with comparisons.json (paired
+tests, pooled over all seeds that were ever kept). The graph need not have finished; rows without scores are left out.
+The references are read from the run and are not kept. Without `keep`, the command writes docs/results/nrc.md and
+nrc.png from these files and from docs/results/nrc/notes.md, which explains the results and whose first paragraph opens
+the page.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ from hf_multisource.recipes.seeds import seed_folders
 PAGE = "nrc"
 GRAPH = Path(__file__).resolve().parents[1] / "graphs" / "nrc_multi30k.yaml"
 SPLIT = "test"
-GUARDED = "-guarded"  # ends the names of the folders of the steps that remove held-out sets
+GUARDED = "-guarded"  # suffix of the folders of steps that remove held-out sets
 COMPARISONS = "comparisons.json"
-KEPT = Path(PAGE, "seeds")  # one folder deeper than rows of models, which have cards
-LABEL_WIDTH, LINE_WIDTH = 34, 120  # characters: of a line of a bar's label, and of the page's text
+KEPT = Path(PAGE, "seeds")  # one folder deeper than rows of models, for which cards are written
+LABEL_WIDTH, LINE_WIDTH = 34, 120  # characters per line in the labels of bars and in the text of the page
 HEAD = METRICS["bleu"]
-SAMPLES = 1000  # of the bootstrap and of the randomization
-SEEDS = 3  # that the claim needs
-LEVEL, OVER_PIVOT, OVER_ONE_WAY = 0.05, 1.0, 2.0  # of p; BLEU points
+SAMPLES = 1000  # number of samples of the bootstrap and of the randomization test
+SEEDS = 3  # smallest number of seeds for deciding on the claim
+LEVEL, OVER_PIVOT, OVER_ONE_WAY = 0.05, 1.0, 2.0  # significance level; gains over two baselines in BLEU points
 
-# BLEU in the paper's Table 1, as far as they are known here. Whether the submitted system is row 4 or row 5 is not.
+# BLEU in the paper's Table 1, as far as it is known here. It is not known whether the submitted system is row 4 or 5.
 SUBMITTED, FULLY_TRAINED, PAPERS_PIVOT = 24.2, 25.0, 20.8
-GAIN_OVER_BASELINE = 9.4  # of the submitted system; the paper's text names the gains of the fully trained one
+GAIN_OVER_BASELINE = 9.4  # BLEU points of the submitted system; the paper's text has gains of the fully trained system
 TEXT_GAINS = "4.2 and 10.2"
-WMT_SCORE = 24.9  # of the submitted system in the paper's Table 2
+WMT_SCORE = 24.9  # BLEU of the submitted system in the paper's Table 2
 FOUR_OR_FIVE = f"{SUBMITTED} (row 4 or 5)"
 
 
@@ -70,11 +71,11 @@ class Row:
     """A row of the page.
 
     Args:
-        name: What tables call it.
-        label: What the system is.
-        colour: Of its bar.
+        name: Name of the row in tables.
+        label: Description of the system.
+        colour: Color of the bar.
         paper: BLEU in the paper; "" if it is not known here or there is no such row.
-        upper_bound: Whether the row reads what no system has at test time.
+        upper_bound: Whether the system reads data that are not available at test time.
     """
 
     name: str
@@ -84,9 +85,9 @@ class Row:
     upper_bound: bool = False
 
 
-# Okabe & Ito 2008, distinct to readers with any colour vision.
+# Colors of Okabe & Ito 2008, which color-blind readers can distinguish.
 GREY, BLUE, VERMILION = "#888888", "#0072B2", "#D55E00"
-# By score step of the graph: the paper's rows, and then our own.
+# Score step of the graph -> row: the rows of the paper, then further rows.
 ROWS = {
     "score1": Row("1", "one encoder: Czech pairs", GREY),
     "score2": Row("2", "one encoder: and back-translations into Czech", GREY),
@@ -105,7 +106,7 @@ CHANGED = {f"{kind}-{source}": f"{name} {kind}" for source, name in SOURCES.item
 CONDITIONS = {step: ("all", *(CHANGED if step in (ONE_WAY, MULTI) else ())) for step in ROWS}
 Output = tuple[str, str]  # a score step and a condition
 BEST = "best single"  # key of the comparison whose baseline is chosen by the scores
-# By what is compared: system and baseline.
+# Comparison -> system and baseline.
 PAIRS: dict[str, tuple[Output, Output]] = {
     "pivot": ((MULTI, "all"), (PIVOT, "all")),
     "one-way": ((MULTI, "all"), (ONE_WAY, "all")),
@@ -114,18 +115,18 @@ PAIRS: dict[str, tuple[Output, Output]] = {
 }
 
 
-# What is kept.
+# Keeping results.
 
 
 def read_seed(folder: Path) -> tuple[JsonObject, dict[str, bytes], list[str]]:
-    """Read what the graph has written for one seed.
+    """Read the results of one seed of the graph.
 
     Args:
         folder: The folder seed-N of the graph.
 
     Returns:
-        What is kept of the seed, without its number; the files of hypotheses by their names in the archive; and the
-        references. `rows` is empty if nothing has been scored yet.
+        The kept results of the seed, without its number; name in the archive -> file of hypotheses; and the references.
+        `rows` is empty if nothing has been scored yet.
 
     Raises:
         ValueError: If the references of two score steps differ, or a file has too few lines.
@@ -176,10 +177,10 @@ def digest_of(references: Sequence[str]) -> str:
 
 
 def keep(run: Path, place: Path) -> list[Path]:
-    """Write what is kept of every seed of a run, and the comparisons over all seeds.
+    """Write the kept results of every seed of a run, and the comparisons over all seeds.
 
     Args:
-        run: `work` of the graph.
+        run: The folder `work` of the graph.
         place: Folder to write to.
 
     Returns:
@@ -187,8 +188,8 @@ def keep(run: Path, place: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: If the run has no folder of a seed.
-        ValueError: If nothing has been scored yet, the references of two seeds differ, or a row would be lost that was
-            kept before.
+        ValueError: If nothing has been scored yet, the references of two seeds differ, or a row that was kept before
+            would be lost.
     """
     folders = seed_folders(run)
     if not folders:
@@ -223,7 +224,7 @@ def outputs_of(rows: Mapping[str, Mapping[str, Any]]) -> list[Output]:
 
 
 def read_kept(place: Path) -> list[JsonObject]:
-    """Read all seeds that were kept, in order."""
+    """Read the results of all kept seeds in order."""
     paths = place.glob("seed-*.json") if place.is_dir() else ()
     return sorted((read_json(path) for path in paths), key=lambda content: int(content["seed"]))
 
@@ -233,14 +234,14 @@ def read_hypotheses(archive: Path, seed: JsonObject, count: int) -> dict[Output,
 
     Args:
         archive: The archive.
-        seed: What was kept beside it.
+        seed: The kept results of the seed.
         count: Number of references.
 
     Returns:
-        By step and condition: the hypotheses of each draw.
+        Step and condition -> hypotheses of each draw.
 
     Raises:
-        ValueError: If the archive is damaged, lacks a file or holds other numbers of lines.
+        ValueError: If the archive is damaged, lacks a file, or contains a file with another number of lines.
     """
     texts = {}
     try:
@@ -257,14 +258,14 @@ def read_hypotheses(archive: Path, seed: JsonObject, count: int) -> dict[Output,
 
 
 def compare_all(place: Path, references: Sequence[str]) -> JsonObject:
-    """Compare rows, each pair pooled over the seeds that have both.
+    """Compare pairs of rows, pooling each pair over the seeds that have both rows.
 
     Args:
         place: Folder of the kept seeds.
         references: The references.
 
     Returns:
-        By pair: system, baseline, seeds, and by metric what `pooled_bootstrap` gives, with `p_randomization`.
+        Pair -> system, baseline, seeds, and for each metric the result of `pooled_bootstrap` with `p_randomization`.
 
     Raises:
         ValueError: If a seed was scored with other references, or its archive is damaged.
@@ -291,7 +292,7 @@ def compare_all(place: Path, references: Sequence[str]) -> JsonObject:
 
 
 def best_single(seeds: Sequence[JsonObject]) -> str | None:
-    """Return the step of the single encoder with the highest mean BLEU on the test set; None if none is scored."""
+    """Return the step of the single encoder with the highest mean test BLEU; None if no such step is scored."""
     means = {step: values_of(seeds, (step, "all"), "bleu") for step in SINGLE}
     return max((step for step in SINGLE if means[step]), key=lambda step: fmean(means[step]), default=None)
 
@@ -306,7 +307,7 @@ def values_of(seeds: Sequence[JsonObject], output: Output, metric: str) -> list[
 
 
 def mean_cell(seeds: Sequence[JsonObject], output: Output, metric: str) -> str:
-    """Return mean ± standard deviation over the seeds; of one seed, its score; "missing" without any."""
+    """Return mean ± standard deviation over the seeds; the score of a single seed; "missing" without a seed."""
     values, show = values_of(seeds, output, metric), METRICS[metric].show
     if not values:
         return "missing"
@@ -323,7 +324,7 @@ def difference_cell(figures: Mapping[str, float], metric: str) -> str:
 
 
 def missing(seeds: Sequence[JsonObject]) -> list[str]:
-    """Return what each seed lacks, in words."""
+    """Describe the missing results of each seed."""
     lines = []
     for seed in seeds:
         lacking = [
@@ -338,14 +339,14 @@ def missing(seeds: Sequence[JsonObject]) -> list[str]:
 
 
 def verdict(compared: JsonObject) -> tuple[str, str]:
-    """Return whether the claim holds, and why.
+    """Return whether the claim holds, and the reason.
 
     Args:
-        compared: What `compare_all` gives.
+        compared: The result of `compare_all`.
 
     Returns:
-        "yes", "no" or "undecided", and a reason in words. It is undecided as long as one of the two comparisons has
-        fewer than `SEEDS` seeds.
+        "yes", "no" or "undecided", and a reason in words. The answer is "undecided" as long as one of the two
+        comparisons has fewer than `SEEDS` seeds.
     """
     if lacking := [row_name(step) for name, step in (("pivot", PIVOT), ("one-way", ONE_WAY)) if name not in compared]:
         return "undecided", f"row 5 cannot be compared with {' and '.join(lacking)} yet"
@@ -383,7 +384,7 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
 
 
 def _has_levelled_off(seed: JsonObject, name: str) -> bool:
-    """Whether a model had stopped to improve; True for a model that is not there."""
+    """Return whether a model had stopped improving; True for a missing model."""
     return bool(seed["trainings"].get(name, {}).get("finished", True))
 
 
@@ -450,14 +451,14 @@ def trainings_of(graph: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def mean_curve(seeds: Sequence[JsonObject], name: str) -> list[tuple[int, float]]:
-    """Return updates and dev BLEU of a model, the mean of the seeds that have it, where all of these were measured."""
+    """Return the learning curve of a model: updates and mean dev BLEU, where all seeds of the model were measured."""
     curves = [dict(seed["trainings"][name]["curve"]) for seed in seeds if name in seed["trainings"]]
     steps = set(curves[0]).intersection(*curves) if curves else ()
     return [(step, fmean(curve[step] for curve in curves)) for step in sorted(steps)]
 
 
 def render_models(seeds: Sequence[JsonObject], graph: Mapping[str, Any]) -> str:
-    """Return the section about the trainings: what each model reads, its time, and its learning curve."""
+    """Return the section about the trainings: corpora, time and learning curve of each model."""
     lines: list[list[str]] = []
     shown: list[JsonObject] = []
     for name, step in trainings_of(graph).items():
@@ -499,7 +500,7 @@ model reads and writes; the German that rows 4 and 5 read is synthetic, as at te
 
 
 def render_guards(seeds: Sequence[JsonObject]) -> str:
-    """Return the section about what the guard has removed from each corpus."""
+    """Return the section about the rows that were removed from each corpus because of the held-out sets."""
     names = list(dict.fromkeys(name for seed in seeds for name in seed["guards"]))
     if not names:
         return ""
@@ -522,18 +523,18 @@ seeds differ, because their models wrote different text, their numbers stand sid
 
 
 def _distinct(numbers: Sequence[int]) -> str:
-    """The numbers of all seeds, as one if they are equal."""
+    """Return the numbers of all seeds as text, or one number if they are equal."""
     return " / ".join(f"{number:,}" for number in (numbers if len(set(numbers)) > 1 else numbers[:1]))
 
 
 def draw_graph(graph: Mapping[str, Any]) -> str:
-    """Draw the graph's file in the language of Mermaid, without held-out sets, guards, scores and further strategies.
+    """Draw the graph as a Mermaid diagram, without held-out sets, guards, scores and further strategies.
 
     Args:
-        graph: What the file holds.
+        graph: Content of the graph's file.
 
     Returns:
-        The drawing: a dotted arrow leads from a model to the text that it writes.
+        The diagram, in which dotted arrows lead from a model to the text that it writes.
     """
     nodes = {name: f'(["{name}<br/>{", ".join(one["languages"])}"])' for name, one in graph["corpora"].items()}
     edges: list[tuple[str, str, str]] = []
@@ -541,7 +542,7 @@ def draw_graph(graph: Mapping[str, Any]) -> str:
     for name, step in graph["steps"].items():
         if "train" in step:
             reads = (step["on"], *step["sources"], step["target"])
-            if reads not in drawn:  # others read the same with another strategy
+            if reads not in drawn:  # the same corpora with another strategy are not drawn
                 drawn.add(reads)
                 nodes[name] = f'[["{name}<br/>{" + ".join(step["sources"])} → {step["target"]}"]]'
                 edges.append((step["on"], "-->", name))
@@ -557,7 +558,7 @@ def draw_graph(graph: Mapping[str, Any]) -> str:
 
 
 def commands_of(seeds: Sequence[JsonObject]) -> str:
-    """Return the commands that the comment of the graph's file names, with its last one for each seed."""
+    """Return the commands in the comment of the graph's file, with the last command repeated for each seed."""
     lines = [line.removeprefix("#   ") for line in GRAPH.read_text(encoding="utf-8").splitlines() if line[:4] == "#   "]
     run = lines.pop()
     lines += [f"{run} --seed {number}" for number in [seed["seed"] for seed in seeds] or range(1, SEEDS + 1)]
@@ -593,7 +594,7 @@ python training/reports/nrc.py
 
 
 def render_differences(graph: Mapping[str, Any]) -> str:
-    """Return the sections that say what the paper reports, what differs here and what cannot be repeated."""
+    """Return the sections about the results of the paper, the differences, and the parts that cannot be replicated."""
     recipe = read_yaml(find_recipe(next(iter(trainings_of(graph).values()))["train"]))["model"]
     sizes = ", ".join(str(recipe[key]) for key in ("d_model", "encoder_ffn_dim", "encoder_attention_heads"))
     return f"""\
@@ -635,7 +636,7 @@ other strategies stand in the place of *projection*, which is the paper's.
 
 
 def bar_chart(seeds: Sequence[JsonObject]) -> Any:
-    """Lay out the figure: a bar for the mean of each row, and a point for each seed.
+    """Draw the figure with a bar for the mean of each row, and a point for each seed.
 
     Args:
         seeds: The seeds.
@@ -663,7 +664,7 @@ def bar_chart(seeds: Sequence[JsonObject]) -> Any:
 
 
 def bar_labels(steps: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """Return the labels of the bars; those of the paper's rows end with the name of the row."""
+    """Return the labels of the bars; labels of the paper's rows end with the name of the row."""
     rows = [ROWS[step] for step in steps]
     labels = [row.label if "," in row.name else f"{row.label} ({row.name})" for row in rows]
     return ["\n".join(wrap(label.replace("*", ""), LABEL_WIDTH)) for label in labels]
@@ -674,8 +675,8 @@ def render(seeds: Sequence[JsonObject], compared: JsonObject, notes: str = "", *
 
     Args:
         seeds: The kept seeds.
-        compared: What `compare_all` gives.
-        notes: What they show, in Markdown; the first paragraph opens the page.
+        compared: The result of `compare_all`.
+        notes: Explanation of the results in Markdown; the first paragraph opens the page.
         figure: Whether there is a figure.
 
     Returns:
@@ -738,7 +739,7 @@ corpus, and scores are left out;
 
 
 def write_page(results: Path) -> Iterator[Path]:
-    """Write the page and, if there is a seed, its figure; yield both."""
+    """Write the page and, if there is a seed, its figure; yield the paths of both."""
     place = results / KEPT
     seeds, notes = read_kept(place), results / PAGE / "notes.md"
     compared = read_json(place / COMPARISONS) if (place / COMPARISONS).exists() else {}

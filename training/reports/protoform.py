@@ -1,9 +1,9 @@
-"""Reconstruction of proto-forms on several families, side by side: docs/results/protoform.md.
+"""Write docs/results/protoform.md, which compares the reconstruction of proto-forms for several language families.
 
     python training/reports/protoform.py [protoform-romance protoform-wikihan ...]
 
-The rows of each experiment lie in docs/results/<experiment>/, as `hf-multisource reproduce` writes them. The notes
-docs/results/protoform/notes.md say in words what they show; their first paragraph opens the page.
+The rows of each experiment are in docs/results/<experiment>/, where `hf-multisource reproduce` writes them. The notes
+docs/results/protoform/notes.md explain the results; their first paragraph opens the page.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SHOWN = ("exact_match", "edit_distance")
 
 
 def show(row: Mapping[str, Any] | None, metric: str) -> str:
-    """Return the score of a row.
+    """Return the score of a row as text.
 
     Args:
-        row: The row; None: it is not done.
+        row: The row; None if it is not finished.
         metric: Name of the metric.
 
     Returns:
-        The mean and the standard deviation over the seeds, with their number; of one seed, and of an ensemble, the
-        score alone; empty if there is none.
+        Mean and standard deviation over the seeds, and the number of seeds. For one seed or an ensemble, only the
+        score. An empty text if there is no score.
     """
     if row is None:
         return ""

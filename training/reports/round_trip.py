@@ -1,4 +1,4 @@
-"""A round trip: strings of a package are removed, filled in by `hf-multisource localize`, compared and checked.
+"""Round-trip test of `hf-multisource localize`: remove strings of a package, fill them, and compare the result.
 
     apt-get download firefox-esr-l10n-{dsb,hsb,cs,de,en-gb}
     python training/reports/round_trip.py runs/localization-dsb/shared/seed-1 --target dsb=firefox-esr-l10n-dsb_*.deb \\
@@ -8,21 +8,20 @@
         --source ca=nautilus-43.2/po/ca.po es=nautilus-43.2/po/es.po fr=nautilus-43.2/po/fr.po -- --memory data/occitan
     python training/reports/round_trip.py --copy hsb --target … --source … --codes … --name copies --out copies.json
 
-A place is a folder, an archive, a package or a catalogue. The messages to remove are drawn at random with a seed: a
-share of all messages of the target. `--files test` (with a run, the default) draws only from files that belong to the
-test split of the run's data, because this split has more of their texts than the others: the model has not learned
-from these files. The same text may stand in another file; texts that the training split has in any source are counted
-apart. `--files all` draws from all files. A target without a path has no catalogues: all is missing, and nothing is
-compared.
+A place is a folder, an archive, a package or a catalogue. The removed messages are a random share of all messages of
+the target. `--files test` (the default with a run) removes only messages of files that the model has not seen in
+training: files whose texts occur in the test split of the run's data more often than in other splits. The same text may
+occur in another file, so that texts of a source in the training split are counted separately. `--files all` removes
+messages of all files. A target without a path has no catalogues, so that all texts are missing and nothing is compared.
 
-First the removed texts themselves are filled in, by `fill_catalogue`: what does not come back is a limit of the file
-formats. Then `hf-multisource localize RUN` fills them. `disturbed` names the files in which anything else has changed
-by a byte: the filled texts, their notes and marks are taken out again, and the rest is compared. Mozilla's
+First, `fill_catalogue` fills in the removed texts themselves; texts that are not restored show a limit of the file
+formats. Then `hf-multisource localize RUN` fills them. `disturbed` lists the files in which other bytes have changed:
+the filled texts, their notes and marks are removed again, and the remaining files are compared. Mozilla's
 compare-locales checks files of Firefox before the removal and afterwards. gettext files are checked by
-`msgfmt --check --use-fuzzy`: without the second option, msgfmt skips what is marked as fuzzy, which is all that was
-filled. From .mo files of packages, polib makes .po files.
-`--copy LANGUAGE` puts the texts of this source in place of a model. Arguments after `--` are passed to `localize`.
-The results become one entry of the JSON file OUT, by the name NAME.
+`msgfmt --check --use-fuzzy`; without the second option, msgfmt skips entries that are marked as fuzzy, which are all
+filled entries. polib converts .mo files of packages to .po files.
+`--copy LANGUAGE` uses the texts of this source instead of a model. Arguments after `--` are passed to `localize`.
+The results are written to the entry NAME of the JSON file OUT.
 """
 
 from __future__ import annotations
@@ -63,34 +62,35 @@ from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.run_folder import place_of_rows
 
-OUT = Path("docs/results/localization-dsb/round_trip/results.json")  # beside it, JSON files are rows of the table
-PLACE = "lang"  # stands for the language's code in the paths of the work folder, so that they are the same in all
-# In complaints, which are compared: of compare-locales, and of msgfmt
+# In a subfolder, because the JSON files of docs/results/localization-dsb are rows of the table.
+OUT = Path("docs/results/localization-dsb/round_trip/results.json")
+PLACE = "lang"  # replaces the language's code in the paths of the work folder, so that all languages have equal paths
+# Places in messages of compare-locales and msgfmt, which are removed before messages are compared.
 PLACE_IN_FILE, LINE_NUMBER = re.compile(r" at line \d+, column \d+"), re.compile(r":\d+:")
 LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
 MSGFMT = "msgfmt --check --use-fuzzy"  # filled entries are marked as fuzzy, which --check alone skips
-NOTE, MSGSTR = "# From: ", re.compile(r"msgstr(\[\d+\])? ")  # lines of .po files
+NOTE, MSGSTR = "# From: ", re.compile(r"msgstr(\[\d+\])? ")  # beginnings of lines in .po files
 PROJECT = """basepath = "."
 locales = ["{0}"]
 [[paths]]
 reference = "{1}/**"
 l10n = "{{l10n_base}}/{{locale}}/**"
 """
-EXAMPLES = 5  # of refused texts, and of complaints of a checker, that the JSON names
+EXAMPLES = 5  # number of examples of refused texts, and of complaints of a checker, in the JSON file
 
-Key = tuple[str, str]  # a message: path and key
-Text = tuple[str, str, str]  # path, key and part
+Key = tuple[str, str]  # identifies a message: path and key
+Text = tuple[str, str, str]  # identifies a text: path, key and part
 Files = dict[str, Catalogue]
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the data of a run say about texts.
+    """Texts in the data of a run, by split.
 
     Args:
         first: The first source of the data.
-        pairs: Split -> text of the first source and of the target, of all its rows.
-        seen: Language and text of each source in the training split.
+        pairs: Split -> texts of the first source and of the target in all rows.
+        seen: Language and text of each source text in the training split.
     """
 
     first: str = ""
@@ -98,7 +98,7 @@ class Known:
     seen: Collection[tuple[str, str]] = ()
 
     def split_of(self, pairs: Iterable[tuple[str, str]]) -> str:
-        """Return the split that has most of the texts of a file; "": none has any."""
+        """Return the split that contains most of the texts of a file; "" if no split contains any of them."""
         counts = Counter(split for pair in pairs for split, known in self.pairs.items() if pair in known)
         return counts.most_common(1)[0][0] if counts else ""
 
@@ -114,7 +114,7 @@ def read_known(run: str, sources: Sequence[str], target: str) -> Known:
 
 
 def read_language(place: str, language: str, code: str, work: Path) -> Files:
-    """Read the catalogues of a language; compiled ones become .po files. They are written into the work folder, too."""
+    """Read the catalogues of a language, converting .mo to .po files, and write them to the work folder."""
     files = {}
     for neutral, catalogue in read_place(Path(place), language, code, unread={}).items():
         path = work / neutral.replace(LANG, PLACE)
@@ -132,7 +132,7 @@ def read_language(place: str, language: str, code: str, work: Path) -> Files:
 
 
 def texts_of(files: Files) -> dict[Text, str]:
-    """The translated texts of a language."""
+    """Return the translated texts of a language."""
     return {
         (path, entry.key, entry.part): entry.text
         for path, catalogue in files.items()
@@ -142,7 +142,7 @@ def texts_of(files: Files) -> dict[Text, str]:
 
 
 def removable(files: Files, guide: Collection[Text]) -> list[Key]:
-    """The messages that are whole, occur once, and are in the first source; of gettext files, all that are whole."""
+    """Return the completely translated, unique messages that are also in the first source, or in a gettext file."""
     found = []
     for path, catalogue in files.items():
         numbers = count_current(catalogue.entries)
@@ -158,7 +158,7 @@ def removable(files: Files, guide: Collection[Text]) -> list[Key]:
 
 
 def remove(catalogue: Catalogue, keys: Collection[str]) -> bytes:
-    """The content of a catalogue without messages and their comments; in gettext files, without their translations."""
+    """Remove messages and their comments from a catalogue; in gettext files, remove only the translations."""
     if catalogue.path.endswith(".po"):
         return clear_po(catalogue.content, catalogue.encoding, keys)
     parser = getParser(catalogue.path)
@@ -175,7 +175,7 @@ def remove(catalogue: Catalogue, keys: Collection[str]) -> bytes:
 
 
 def clear_po(content: bytes, encoding: str, keys: Collection[str], unmark: bool = False) -> bytes:
-    """A .po file without the translations of some messages; `unmark` takes out what filling them has added, too."""
+    """Remove the translations of some messages from a .po file; `unmark` also removes notes and marks of filling."""
     lines = content.decode(encoding).splitlines(keepends=True)
     starts = sorted(
         (
@@ -205,9 +205,10 @@ def clear_po(content: bytes, encoding: str, keys: Collection[str], unmark: bool 
 
 
 def is_undisturbed(cut: Catalogue, filled: bytes, keys: Collection[str]) -> bool:
-    """Whether a filled file differs from the one before only in the messages that were filled.
+    """Return whether a filled file differs from the original file only in the filled messages.
 
-    gettext files are equal, byte for byte, without what was filled; of others, all lines are there in their order.
+    gettext files must be equal byte for byte after the filled texts are removed. Other files must contain all lines of
+    the original file in order.
     """
     if cut.path.endswith(".po"):
         return clear_po(filled, cut.encoding, keys, unmark=True) == clear_po(cut.content, cut.encoding, keys)
@@ -216,7 +217,7 @@ def is_undisturbed(cut: Catalogue, filled: bytes, keys: Collection[str]) -> bool
 
 
 def restore(original: Files, cut: Files, guide: Files, removed: Collection[Text]) -> JsonObject:
-    """Fill in the removed texts themselves, and count which come back."""
+    """Fill in the removed texts themselves, and count the texts that are not restored."""
     refused, disturbed = list[str](), list[str]()
     texts: dict[str, dict[Identity, str]] = {}
     for text, value in texts_of(original).items():
@@ -231,11 +232,11 @@ def restore(original: Files, cut: Files, guide: Files, removed: Collection[Text]
 
 
 class Copies:
-    """In place of a model: copies the text of one source.
+    """Translator that copies the text of one source, as a baseline.
 
     Args:
         sources: Names of the sources.
-        language: The source.
+        language: The source to copy.
     """
 
     def __init__(self, sources: Sequence[str], language: str) -> None:
@@ -256,12 +257,12 @@ class Copies:
         return [Translation((Candidate(text, -1.0),)) if text else none for text in texts]
 
     def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
-        """Return no settings: nothing is searched."""
+        """Return no settings, because there is no search."""
         return {}
 
 
 def check_fluent(work: Path, tree: Path, target: str, reference: str) -> list[str]:
-    """Errors and warnings of compare-locales, without those on messages that are missing or too many."""
+    """Return errors and warnings of compare-locales, except for missing and obsolete messages."""
     project = work / "l10n.toml"
     project.write_text(PROJECT.format(target, reference), "utf-8")
     call = "from compare_locales.commands import CompareLocales; CompareLocales.call()"
@@ -271,7 +272,7 @@ def check_fluent(work: Path, tree: Path, target: str, reference: str) -> list[st
 
 
 def complaints(details: Any, path: str) -> Iterator[str]:
-    """The errors and warnings of compare-locales, from the JSON that it writes: folders hold lists of notes."""
+    """Yield the errors and warnings in the JSON output of compare-locales, a tree of folders with lists of notes."""
     for name, inner in details.items() if isinstance(details, dict) else ():
         yield from complaints(inner, f"{path}/{name}")
     for note in details if isinstance(details, list) else ():
@@ -280,7 +281,7 @@ def complaints(details: Any, path: str) -> Iterator[str]:
 
 
 def check_gettext(tree: Path) -> list[str]:
-    """What `msgfmt --check --use-fuzzy` says about the .po files of a folder."""
+    """Return the messages of `msgfmt --check --use-fuzzy` on the .po files of a folder."""
     found = []
     for path in sorted(tree.rglob("*.po")):
         line = [*MSGFMT.split(), "-o", "/dev/null", str(path)]
@@ -295,7 +296,7 @@ def check_gettext(tree: Path) -> list[str]:
 def compare(
     record: JsonObject, originals: Mapping[Text, str], is_seen: Callable[[Text], bool] | None = None
 ) -> JsonObject:
-    """Compare the answers with the removed texts; `is_seen` says whether the model has learned from a text."""
+    """Compare the filled texts with the removed texts; `is_seen` tells whether a text was in the training data."""
     answers = {(one["file"], one["key"], one["part"]): one for one in record["texts"]}
     groups: dict[str, Counter[str]] = {}
     reasons: dict[str, list[str]] = {}
@@ -330,13 +331,13 @@ def chrf(pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def describe_check(before: Sequence[str], after: Sequence[str]) -> JsonObject:
-    """Count complaints before the removal and afterwards; those that are new are named."""
+    """Count complaints before and after the round trip, and list new complaints."""
     new = [*(Counter(after) - Counter(before)).elements()]
     return {"before": len(before), "after": len(after), "new": len(new), "examples": new[:EXAMPLES]}
 
 
 def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object]) -> JsonObject:
-    """Remove, fill, compare and check."""
+    """Run the round trip: remove texts, fill them, compare the result and check the files."""
     target, _, place = args.target.partition("=")
     places, codes = parse_pairs("source", args.source, "en=en.deb"), parse_pairs("codes", args.codes, "en=en-GB")
     sources = {name: read_language(one, name, codes.get(name, name), work / name) for name, one in places.items()}
@@ -431,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command.
 
     Args:
-        arguments: The command line; None: that of the program.
+        arguments: The command line. Defaults to the command line of this process.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", help="run folder of a trained model")

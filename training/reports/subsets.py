@@ -1,11 +1,11 @@
-"""One checkpoint on every subset of its sources, beside models that were trained on one subset each.
+"""Compare one checkpoint on every subset of its sources with models that were trained on one subset each.
 
     python training/reports/subsets.py multi30k dropout [serial ...]
 
-The first row named is the one checkpoint: `hf-multisource results row ... --dedicated RUN ...` writes it from scores
-with --absent and --only. The rows of the dedicated models lie in the same table. Further rows named, of models with the
-same sources, stand beside it. The command writes docs/results/<table>_subsets.md from these rows and from
-docs/results/<table>_subsets/notes.md, which says in words what they show and whose first paragraph opens the page.
+The first named row is the checkpoint: `hf-multisource results row ... --dedicated RUN ...` writes it from scores with
+--absent and --only. The rows of the dedicated models are in the same table. Further named rows, of models with the same
+sources, are shown next to the first. The command writes docs/results/<table>_subsets.md from these rows and from
+docs/results/<table>_subsets/notes.md, which explains the results and whose first paragraph opens the page.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from hf_multisource.evaluation.results import (
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.table import METRICS, Metric, metrics_of
 
-LIMIT = 1.0  # points of the first metric that one checkpoint may lose and still count as near to a dedicated model
+LIMIT = 1.0  # points of the first metric by which a checkpoint may be worse than a dedicated model and count as equal
 
 
 def by_subset(row: dict[str, Any]) -> dict[frozenset[str], str]:
-    """The condition in which a model was scored on each subset of its sources."""
+    """Return the condition in which a model was scored on each subset of its sources."""
     conditions = {frozenset(sources_left(name, row["sources"])): name for name in reversed(list(row["scores"]))}
     return {subset: name for subset, name in conditions.items() if subset}
 
 
 def verdict(compared: dict[str, float], metric: Metric) -> str:
-    """Whether a model loses no more than `LIMIT` to another.
+    """Return in words whether a model is at most `LIMIT` points worse than another.
 
     Args:
         compared: `difference`, `difference_low` and `difference_high`.
         metric: The metric.
 
     Returns:
-        "yes" or "no", by the difference, and whether its whole interval says so.
+        "yes" or "no", according to the difference, with "not certain" if the interval also allows the other answer.
     """
     sign = 1 if metric.higher_is_better else -1
     worst, best = sorted(sign * compared[f"difference_{end}"] for end in ("low", "high"))
@@ -62,13 +62,13 @@ def pick(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[list[dic
 
     Args:
         rows: All rows of the table.
-        names: Of the rows that are asked for, the one checkpoint's first.
+        names: Names of the rows to show, beginning with the row of the checkpoint.
 
     Returns:
-        The rows asked for, and those of the models that the first one is compared with.
+        The rows to show, and the rows of the models with which the first row is compared.
 
     Raises:
-        ValueError: If one is not there, or they were not made alike.
+        ValueError: If a row is missing, or the rows were scored in different ways.
     """
     named, runs = {row["name"]: row for row in rows}, {row["run"]: row for row in rows}
     if unknown := [name for name in names if name not in named]:
@@ -89,13 +89,13 @@ def pick(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[list[dic
 
 
 def render(table: str, rows: Sequence[dict[str, Any]], names: Sequence[str], notes: str = "") -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        table: The table's name.
-        rows: All its rows.
-        names: Of the rows to show, the one checkpoint's first.
-        notes: What they show, in Markdown; the first paragraph opens the page.
+        table: Name of the table.
+        rows: All rows of the table.
+        names: Names of the rows to show, beginning with the row of the checkpoint.
+        notes: Explanation of the results in Markdown; the first paragraph opens the page.
 
     Returns:
         Markdown.
@@ -183,7 +183,7 @@ In brackets: the 95 % bootstrap interval.
 
 
 def in_full(scores: dict[str, Any], metrics: Sequence[str]) -> list[str]:
-    """Return every score, each with its standard deviation and its interval."""
+    """Return every score with its standard deviation and its interval."""
     cells = []
     for name in metrics:
         score, sd, low, high = (

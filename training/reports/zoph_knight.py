@@ -1,10 +1,10 @@
-"""The rows of Zoph & Knight 2016 beside the published ones, and whether the claims of the paper hold for them.
+"""Compare our rows for Zoph & Knight 2016 with the published rows, and check the claims of the paper.
 
     python training/reports/zoph_knight.py
 
 The command writes docs/results/zoph_knight.md from the rows in docs/results/news_and_help/, which
 `hf-multisource results row ... --table news_and_help` writes, each with the run of one source as its baseline, and from
-docs/results/zoph_knight/notes.md, which says in words what they show and whose first paragraph opens the page.
+docs/results/zoph_knight/notes.md, which explains the results and whose first paragraph opens the page.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TABLE = "news_and_help"
 PAGE = "zoph_knight"
 Rows = Mapping[str, dict[str, Any]]
 
-# BLEU in the paper's Figure 4; None: the paper has no such row. Its models have four layers of 1000, and its test set
-# has 1,503 lines of WMT.
+# BLEU in the paper's Figure 4; None if the paper has no such row. The paper's models have four layers of 1000 units,
+# and its test set has 1,503 lines of WMT.
 PUBLISHED = {
     "fr": 21.0,
     "fr_float32": 21.0,
@@ -55,7 +55,7 @@ PUBLISHED = {
 }
 HELPED = ("basic", "child_sum", "basic_attention", "child_sum_attention", "to_de_child_sum_attention")
 COPIES = ("fr_fr", "fr_fr_attention")
-# Claim, row whose gain should be the larger, row whose should be the smaller.
+# Claim, row with the larger gain and row with the smaller gain according to the claim.
 LARGER = (
     ("another language helps more than a copy", "child_sum", "fr_fr"),
     ("another language helps more than a copy", "child_sum_attention", "fr_fr_attention"),
@@ -63,8 +63,8 @@ LARGER = (
     ("more distant sources help more", "basic_attention", "to_de_basic_attention"),
     ("more distant sources help more", "child_sum_attention", "to_de_child_sum_attention"),
 )
-LEVEL = 0.05  # p below which a difference is taken to be no accident
-MARGIN = 1.0  # BLEU points: a smaller gain is of no practical size
+LEVEL = 0.05  # significance level of p values
+MARGIN = 1.0  # BLEU points; a smaller gain has no practical relevance
 
 
 def gain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def gain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference_of_gains(large: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by how much one gain is larger than another.
+    """Return the difference of two gains.
 
     The interval is computed as if the errors of the two gains were independent and normal. On one test set they are
     not independent, and the interval is too wide.
@@ -96,7 +96,7 @@ def difference_of_gains(large: Mapping[str, Any], small: Mapping[str, Any]) -> d
         small: Another gain.
 
     Returns:
-        As `gain`, without `p_value`.
+        The fields of `gain` without `p_value`.
     """
     half = hypot(*((one["difference_high"] - one["difference_low"]) / 2 for one in (large, small)))
     more = large["difference"] - small["difference"]
@@ -106,12 +106,12 @@ def difference_of_gains(large: Mapping[str, Any], small: Mapping[str, Any]) -> d
 def verdict(found: Mapping[str, Any], *, helps: bool) -> str:
     """Return whether a claim about a gain holds.
 
-    There is a gain if its whole interval is above 0 (and p is below `LEVEL`, if there is one). There is no gain of
-    practical size if the interval reaches 0 and is below `MARGIN` as a whole. A gain that is not significant is not
-    evidence of no gain: if the interval allows both, the answer is open.
+    There is a gain if its whole interval is above 0 and p, if it is given, is below `LEVEL`. There is no gain of
+    practical relevance if the interval includes 0 and is completely below `MARGIN`. A gain that is not significant is
+    not evidence of no gain: if the interval allows both, the answer is open.
 
     Args:
-        found: What `gain` or `difference_of_gains` gives.
+        found: The result of `gain` or `difference_of_gains`.
         helps: Whether the claim is that there is a gain; otherwise the claim is that there is none.
 
     Returns:
@@ -125,10 +125,10 @@ def verdict(found: Mapping[str, Any], *, helps: bool) -> str:
 
 
 def claims(rows: Rows) -> list[list[str]]:
-    """Return what the paper claims, what was measured, and whether the claim holds here.
+    """Return the claims of the paper with our measurements and verdicts.
 
     Args:
-        rows: By name; claims about rows that are not there are left out.
+        rows: Name -> row. Claims about missing rows are left out.
 
     Returns:
         One line per comparison: the claim, the rows, the BLEU gained, p, the verdict. The verdict is open if a row in
@@ -156,18 +156,18 @@ def claims(rows: Rows) -> list[list[str]]:
 
 
 def render(rows: Rows, notes: str = "", drawn: Sequence[str] = ()) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        rows: By name; those that `PUBLISHED` names are shown.
-        notes: What they show, in Markdown; the first paragraph opens the page.
-        drawn: Names of the rows that have a plot of their attention.
+        rows: Name -> row. The rows that `PUBLISHED` names are shown.
+        notes: Explanation of the results in Markdown; the first paragraph opens the page.
+        drawn: Names of the rows with an attention plot.
 
     Returns:
         Markdown.
 
     Raises:
-        ValueError: If none of them is there.
+        ValueError: If there is no row to show.
     """
     shown = [rows[name] for name in PUBLISHED if name in rows]
     if not shown:

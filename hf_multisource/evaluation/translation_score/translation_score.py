@@ -41,7 +41,7 @@ Returns:
 
 
 class TranslationScore(evaluate.Metric):  # type: ignore[misc]
-    """A metric of `METRICS`; the configuration name says which."""
+    """Metric for the `evaluate` library; its configuration name selects one of `METRICS`."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in METRICS:
