@@ -36,7 +36,7 @@ def test_a_cell_comes_back_with_the_references_and_without_weights(archive: Path
 
 def test_an_archive_with_any_bit_flipped_is_restored_or_named(archive: Path, tmp_path: Path) -> None:
     content, folder = archive.read_bytes(), tmp_path / "restored/seed-1"
-    outcomes = set()
+    outcomes: set[bool | str] = set()
     for i in range(len(content)):
         archive.write_bytes(content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :])
         try:
