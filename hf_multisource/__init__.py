@@ -44,7 +44,7 @@ for _config, _body, _model in (
     AutoModel.register(_config, _body)
     AutoModelForSeq2SeqLM.register(_config, _model)
     AutoProcessor.register(_config, MultiSourceProcessor)
-    # `save_pretrained` and `push_to_hub` put the code beside the weights, for those who load them without the package.
+    # `save_pretrained` and `push_to_hub` save the code with the weights, so that checkpoints load without the package.
     _config.register_for_auto_class()
     _body.register_for_auto_class("AutoModel")
     _model.register_for_auto_class("AutoModelForSeq2SeqLM")
@@ -83,8 +83,8 @@ __all__ = [
     "split_by_source",
 ]
 
-# Imported when they are first asked for: Transformers' Trainer takes a third of the time of importing all of it, and
-# translating needs none of it.
+# Names that are imported on first access, and their submodules. Importing Transformers' Trainer takes a third of the
+# import time of the whole package, and inference does not need it.
 _FOR_TRAINING = {
     "LengthBucketSampler": "sampling",
     "MultiSourceTrainer": "sampling",

@@ -1,10 +1,10 @@
-"""`python -m hf_multisource` and the command `hf-multisource`."""
+"""Entry point of `python -m hf_multisource` and of the command `hf-multisource`."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command, or say which packages it needs.
+    """Run the command, or exit with a message that names the missing packages.
 
     Raises:
         SystemExit: If the packages of the extra `train` are not installed.

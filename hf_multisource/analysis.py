@@ -1,19 +1,21 @@
-"""What the decoder looked at: cross-attention by source and by token.
+"""Cross-attention weights of the decoder by source and by token.
 
-`cross_attentions`, from `model(..., output_attentions=True)` or from `generate`, has one (B, H, T, S) a layer, the
-states of all sources joined on the last axis. It takes eager attention (`model.set_attn_implementation("eager")`);
-other implementations never hold the weights. What a row of it sums to depends on the combiner:
+`cross_attentions`, returned by `model(..., output_attentions=True)` and by `generate`, holds one tensor (B, H, T, S)
+per layer, with the states of all sources joined on the last axis. Attention weights need eager attention
+(`model.set_attn_implementation("eager")`); other implementations never store them. The sum of a row of weights depends
+on the combiner:
 
-    serial, parallel    1 over each source that is present, 0 over an absent one: says where in a source the decoder
-                        looked, and nothing of how much one source counted against another
-    flat                1 over all sources together: a source's part of the sum is its weight
+    serial, parallel    1 over each source that is present, 0 over an absent one: the weights show to which positions of
+                        a source the decoder attends, but do not compare the sources
+    flat                1 over all sources together: the sum over a source's positions is the weight of the source
     hierarchical        1 over each source that is present; `source_weights` (B, H', T, n), from the second attention,
-                        sum to 1 over the sources; H' is its number of heads
+                        sum to 1 over the sources; H' is the number of heads of the second attention
 
-So does that of any other combiner: `joint_weights` tells the second kind, and `weighs_sources` the third, from the
-first. LSTMs give one layer of one head, of the first kind; with `attention="local_p"` a row sums to 1 or less. A source
-that is absent counts as present where a vector stands for it (`absent_vectors`). Weights are where the decoder looked,
-not why it wrote what it wrote; `hf-multisource score --adversarial --absent` puts a source to the test.
+Every other combiner belongs to one of these three groups: `joint_weights` is True in the second group, `weighs_sources`
+in the third, and both are False in the first. LSTM models return one layer with one head, of the first group; with
+`attention="local_p"` a row sums to 1 or less. With `absent_vectors`, an absent source that is represented by a vector
+counts as present. Attention weights do not explain why the decoder chose a token; `hf-multisource score --adversarial
+--absent` measures how much the output depends on a source.
 """
 
 from __future__ import annotations
@@ -28,23 +30,24 @@ from torch import Tensor
 from .collation import LABEL_PADDING
 from .source_kinds import MASK, source_key
 
-REPLACEMENT = "\ufffd"  # what a tokenizer writes for half a character
-ABSENT = "(absent)"  # in place of the tokens of an absent source, where the model has a vector for it
+REPLACEMENT = "\ufffd"  # Unicode replacement character, which tokenizers decode an incomplete character to
+ABSENT = "(absent)"  # token text of an absent source that the model represents by a vector (`absent_vectors`)
 
 
 def split_by_source(attention: Tensor, source_lengths: Sequence[int], source_names: Sequence[str]) -> dict[str, Tensor]:
-    """Split weights over the joined states into the sources.
+    """Split attention weights over the joined states by source.
 
     Args:
-        attention: Anything over all states.
-        source_lengths: How S divides, as outputs have it; 0 for a source that the whole batch lacks.
+        attention: A tensor whose last dimension is the states of all sources.
+        source_lengths: Number of states of each source, as in the model's output; 0 for a source that no example of
+            the batch has.
         source_names: The model's sources, in order.
 
     Shape:
         attention (..., S). Returns (..., S_i) by source.
 
     Returns:
-        Views, in the order of the sources.
+        Views of `attention` by source name, in the order of the sources.
 
     Raises:
         ValueError: If the lengths are not one per source, or do not sum to S; the message gives them.
@@ -59,19 +62,19 @@ def split_by_source(attention: Tensor, source_lengths: Sequence[int], source_nam
 
 
 def returned_attentions(steps: Sequence[Sequence[Tensor]], beam_indices: Tensor | None = None) -> Tensor:
-    """Attentions of the hypotheses that `generate` returned, from the steps in which it found them.
+    """Collect the cross-attention weights of the hypotheses that `generate` returned.
 
     Args:
-        steps: `cross_attentions` of its output: per step, per layer.
-        beam_indices: Of the same output, which has them if it searched with beams: a hypothesis has come from row to
-            row on its way.
+        steps: `cross_attentions` of the output of `generate`: per step, per layer.
+        beam_indices: `beam_indices` of the same output, with beam search: the row in which each token of a hypothesis
+            was generated.
 
     Shape:
         steps: each (rows, H, T_step, S); beam_indices (B, T). Returns (B, L, H, T, S).
 
     Returns:
-        Weights by which token t of the hypothesis was found, counted without the prompt: `sequences[:, -T:]`. After a
-        hypothesis has ended they mean nothing.
+        The attention weights with which each generated token, `sequences[:, -T:]`, was predicted. Weights after the
+        end of a hypothesis are meaningless.
 
     Example:
         >>> output = model.generate(**batch, return_dict_in_generate=True, output_attentions=True)  # doctest: +SKIP
@@ -80,25 +83,25 @@ def returned_attentions(steps: Sequence[Sequence[Tensor]], beam_indices: Tensor 
     found = []
     for t, layers in enumerate(steps):
         if beam_indices is not None and t == beam_indices.shape[1]:
-            break  # the search went on after the last hypothesis that it returned
+            break  # the search continued after the last returned hypothesis had ended
         weights = torch.stack([layer[:, :, -1] for layer in layers], dim=1)  # only the last position is new
         if beam_indices is not None:
-            weights = weights[beam_indices[:, t].clamp(min=0)]  # -1: it has ended
+            weights = weights[beam_indices[:, t].clamp(min=0)]  # -1: the hypothesis has ended
         found.append(weights)
     return torch.stack(found, dim=3)
 
 
 @dataclass
 class TokenAttention:
-    """Attention of one example, over its tokens; padding is gone.
+    """Attention weights of one example over its tokens, without padding.
 
     Args:
-        target_tokens: Texts of the target's tokens, T of them; joined they give the target. A token that ends within
-            a character is "", and the character stands with the token that completes it.
-        source_tokens: Texts of the sources' tokens by source, in order; of an absent one none, or "(absent)" if the
-            model has a vector for it.
-        weights: Rows are target tokens, columns the tokens of all sources, joined in order.
-        source_weights: Weights over the sources, from combiners that weigh them.
+        target_tokens: Texts of the T target tokens; joined they give the target. The text of a token that ends within
+            a character is "", and the character belongs to the token that completes it.
+        source_tokens: Texts of the tokens of each source, in order. The list of an absent source is empty, or
+            "(absent)" if the model represents the source by a vector.
+        weights: Attention weights; rows are target tokens, columns the tokens of all sources, joined in order.
+        source_weights: Weights over the sources, if the combiner computes them.
 
     Shape:
         weights (..., T, S); source_weights (..., T, n).
@@ -110,10 +113,10 @@ class TokenAttention:
     source_weights: Tensor | None = None
 
     def by_source(self) -> dict[str, Tensor]:
-        """The weights, split.
+        """Split the weights by source.
 
         Returns:
-            (..., T, S_i) by source.
+            Weights (..., T, S_i) by source name.
         """
         lengths = [len(tokens) for tokens in self.source_tokens.values()]
         return split_by_source(self.weights, lengths, list(self.source_tokens))
@@ -128,29 +131,30 @@ def attention_to_tokens(
     source_weights: Tensor | None = None,
     encoded: Any = None,
 ) -> TokenAttention:
-    """Say which tokens the weights of one example belong to, and leave out padding.
+    """Label the attention weights of one example with its tokens and remove padding.
 
-    States of a source that is no text are numbered from 1: places of a map row by row, moments of speech in time.
+    The states of a source that is not text are numbered from 1: the positions of a map row by row, the frames of speech
+    in time.
 
     Args:
-        attention: Weights of the whole batch: of one layer, or whatever else begins with B and ends with T and S.
+        attention: Attention weights of the whole batch, of one layer or of several.
         inputs: The batch, as the processor or the collator made it.
-        target_ids: The tokens that were found with these weights: `labels`, or what was generated, without what
-            started it.
-        processor: The model's.
-        example: Which one, counted from 0.
-        source_weights: Weights over the sources, if there are any.
-        encoded: What the model's encoder returned for the batch; needed where a source is no text, or an absent one is
-            a vector (`absent_vectors`).
+        target_ids: The tokens that were predicted with these weights: `labels`, or the generated ids without the
+            decoder's prompt.
+        processor: The model's processor.
+        example: Index of the example in the batch, from 0.
+        source_weights: Weights over the sources, if the combiner computes them.
+        encoded: Output of the model's encoder for the batch; required if a source is not text or an absent source is
+            represented by a vector (`absent_vectors`).
 
     Shape:
         attention (B, ..., T, S); target_ids (B, T); source_weights (B, ..., T, n).
 
     Returns:
-        Tokens and their weights.
+        The tokens and their weights.
 
     Raises:
-        ValueError: If attention does not fit the tokens (the message gives the numbers), or a source is no text and
+        ValueError: If attention does not fit the tokens (the message gives the numbers), or a source is not text and
             `encoded` is not given.
     """
     masks, tokens = [], {}
@@ -185,17 +189,17 @@ def attention_to_tokens(
 
 
 def token_texts(tokenizer: Any, ids: Tensor) -> list[str]:
-    """What each token adds to the text, white space included; special tokens stand as themselves.
+    """Return the text that each token adds to the decoded sequence, with white space and special tokens.
 
     Args:
         tokenizer: The tokenizer.
-        ids: Of one sequence.
+        ids: Token ids of one sequence.
 
     Shape:
         ids (T,).
 
     Returns:
-        T texts that give the whole when joined.
+        T texts; joined they give the decoded sequence.
     """
     texts: list[str] = []
     before = ""

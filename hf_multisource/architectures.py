@@ -1,4 +1,4 @@
-"""Encoder-decoders of Transformers that compute what a model of this package can, and their weights by our names."""
+"""Conversion of Transformers' encoder-decoders to configurations and weights of this package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from .configuration_multisource import MultiSourceConfig
 
-# What distinguishes the encoder-decoders of Transformers that compute what ours does, by their model_type. NLLB is an
-# M2M100. Their attentions have biases, and their layer norms an epsilon of 1e-5.
+# Settings of the `MultiSourceConfig` that is equivalent to an encoder-decoder of Transformers, by the model_type of the
+# latter. NLLB has the model_type of M2M100. All of these models have attention biases and a layer norm epsilon of 1e-5,
+# our defaults.
 FAMILIES: dict[str, dict[str, Any]] = {
     "marian": {
         "norm_position": "post",
@@ -47,9 +48,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "norm_position": "pre",
         "embedding_norm": False,
         "position_embedding": "sinusoidal",
-        "final_logits_bias": False,  # and position_offset is pad_token_id + 1
+        "final_logits_bias": False,  # position_offset is pad_token_id + 1, see `_translate_config`
     },
 }
+# Settings that have the same name in the configurations of Transformers and of this package.
 SAME_NAME = (
     *("d_model", "activation_function", "scale_embedding", "max_position_embeddings"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
@@ -57,7 +59,7 @@ SAME_NAME = (
     *("dropout", "attention_dropout", "activation_dropout"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
-# Transformers' names of parameters, and ours in a serial model with one source named "source".
+# Regular expressions that turn Transformers' parameter names into those of a serial model with one source, "source".
 RENAMED = (
     (r"^(model\.\w+)\.embed_tokens", r"\1.embeddings.tokens"),
     (r"^(model\.\w+)\.embed_positions", r"\1.embeddings.positions"),
@@ -72,14 +74,14 @@ RENAMED = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in the terms of this package.
+    """A model converted to a configuration and weights of this package.
 
     Args:
-        config: The configuration with which a model of ours computes the same.
-        weights: Its parameters by our names, copies by virtue of tying included.
-        generation_config: How it generates.
-        dtype: Of its parameters.
-        is_ours: Whether it is a model of this package.
+        config: Configuration with which a model of this package computes the same.
+        weights: Parameters by their names in this package; tied parameters are listed under each of their names.
+        generation_config: The model's generation configuration.
+        dtype: Data type of the parameters.
+        is_ours: Whether the model is of this package and needed no conversion.
     """
 
     config: MultiSourceConfig
@@ -89,16 +91,16 @@ class Checkpoint:
     is_ours: bool
 
     def own_source(self, name: str) -> str:
-        """The checkpoint's source that a new model's source comes from.
+        """Return the checkpoint's source from which a source of the new model is initialized.
 
         Args:
-            name: Name in the new model.
+            name: Name of the source in the new model.
 
         Returns:
-            The source of the same name, or the only one.
+            The source of the same name, or the checkpoint's only source.
 
         Raises:
-            ValueError: If the checkpoint has several sources and none of this name; the message lists them.
+            ValueError: If the checkpoint has several sources, but no source of this name; the message lists them.
         """
         names = self.config.source_names
         if name not in names and len(names) > 1:
@@ -106,10 +108,10 @@ class Checkpoint:
         return name if name in names else names[0]
 
     def owner(self, name: str) -> str:
-        """The source whose encoder the checkpoint has for a source of the new model.
+        """Return the checkpoint's source that owns the encoder for a source of the new model.
 
         Args:
-            name: Name in the new model.
+            name: Name of the source in the new model.
 
         Returns:
             The name of one of the checkpoint's sources.
@@ -117,23 +119,23 @@ class Checkpoint:
         return str(self.config.encoder_owner(self.own_source(name)).name)
 
     def is_gated(self, name: str) -> bool:
-        """Whether the checkpoint lets a source in through a gate.
+        """Return whether the checkpoint's combiner is "gated_serial" and gates a source.
 
         Args:
-            name: Name in the new model.
+            name: Name of the source in the new model.
 
         Returns:
-            False unless its combiner has gates of that kind.
+            Whether the source has a gate.
         """
         own = self.config.source_names.index(self.own_source(name))
         return self.config.combiner == "gated_serial" and self.config.gated_sources[own]
 
     def encoder_weights(self, owner: str, name: str) -> dict[str, Tensor]:
-        """The weights of an encoder.
+        """Return the weights of an encoder, renamed for the new model.
 
         Args:
-            owner: The checkpoint's source whose encoder it is.
-            name: The source of the new model that gets it.
+            owner: The checkpoint's source that owns the encoder.
+            name: The source of the new model that receives the encoder.
 
         Returns:
             The weights, by their names in the new model.
@@ -142,12 +144,12 @@ class Checkpoint:
         return {ours + key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
 
     def vector_of(self, own: str, name: str, table: str) -> dict[str, Tensor]:
-        """A learned vector of one source.
+        """Return a learned vector of one source, renamed for the new model.
 
         Args:
             own: The checkpoint's source.
-            name: The source of the new model that gets it.
-            table: Where the vectors are: "source_embeddings" or "absent_vectors".
+            name: The source of the new model that receives the vector.
+            table: Submodule that holds the vectors: "source_embeddings" or "absent_vectors".
 
         Returns:
             The vector, by its name in the new model; {} if the checkpoint has none.
@@ -156,10 +158,10 @@ class Checkpoint:
         return {ours + key.removeprefix(theirs): value for key, value in self.weights.items() if key.startswith(theirs)}
 
     def decoder_weights(self) -> dict[str, Tensor]:
-        """The weights outside the encoders and the cross-attention.
+        """Return the weights of the decoder and the output layer, without cross-attention.
 
         Returns:
-            The weights, by their names in every model of this package.
+            The weights; they have the same names in every model of this package.
         """
         return {
             key: value
@@ -169,25 +171,25 @@ class Checkpoint:
 
 
 def is_translatable(model: PreTrainedModel) -> bool:
-    """Whether a model can be put into our terms.
+    """Return whether `translate` can convert a model.
 
     Args:
         model: Any model.
 
     Returns:
-        True for one of this package or of the `FAMILIES`, with its output layer.
+        True for models of this package and of the `FAMILIES` that have an output layer.
     """
     return model.config.model_type in (*FAMILIES, MultiSourceConfig.model_type) and hasattr(model, "lm_head")
 
 
 def translate(model: PreTrainedModel) -> Checkpoint:
-    """Put a model into our terms.
+    """Convert a model to a configuration and weights of this package.
 
     Args:
-        model: One for which [`is_translatable`] is true.
+        model: A model for which [`is_translatable`] is true.
 
     Returns:
-        The checkpoint. Its tensors are the model's own.
+        The checkpoint; it shares its tensors with the model.
     """
     is_ours = model.config.model_type == MultiSourceConfig.model_type
     config: Any = model.config if is_ours else _translate_config(model)

@@ -96,7 +96,7 @@ class MultiSourceTrainingArguments(Seq2SeqTrainingArguments):
         if self.noam_scale is not None:
             if not self.noam_scale > 0:
                 raise ValueError(f"noam_scale must be above 0; got {self.noam_scale}.")
-            if self.warmup_steps < 1:  # below 1, Transformers takes it as a share of all updates
+            if self.warmup_steps < 1:  # Transformers interprets a value below 1 as a share of all updates
                 raise ValueError(f"noam_scale needs warmup_steps, 1 or more; got warmup_steps={self.warmup_steps}.")
         if self.halve_after_epoch is not None and self.max_steps > 0:
             raise ValueError(

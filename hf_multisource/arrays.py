@@ -1,4 +1,4 @@
-"""Rows of numbers as arrays, checked and padded to a batch. No torch in here."""
+"""Conversion, validation and padding of NumPy arrays. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 def pad_rows(
     rows: Sequence[Sequence[int]], value: int, *, to: int | None = None, multiple_of: int = 1
 ) -> list[list[int]]:
-    """Pad rows on the right to a common length, at least 1.
+    """Pad rows on the right to a common length of at least 1.
 
     Args:
-        rows: Ids, or a mask.
-        value: What to pad with.
-        to: Pad to this length; None: to the longest row.
-        multiple_of: Make the length a multiple of this.
+        rows: Token ids or attention masks.
+        value: Padding value.
+        to: Smallest length of the padded rows; None: the length of the longest row.
+        multiple_of: The length is rounded up to a multiple of this number.
 
     Returns:
-        Rows of one length.
+        Rows of equal length.
     """
     length = max([to or 1, *map(len, rows)])
     length = -(-length // multiple_of) * multiple_of
@@ -28,7 +28,7 @@ def pad_rows(
 
 
 def to_array(row: Any) -> np.ndarray:
-    """A row of numbers as an array; what is an array already, a view of a file too, is not copied.
+    """Convert a sequence of numbers to a NumPy array; arrays and memory maps are returned without copying.
 
     Args:
         row: An array, a tensor or nested lists.
@@ -36,21 +36,21 @@ def to_array(row: Any) -> np.ndarray:
     Returns:
         The array.
     """
-    if hasattr(row, "detach"):  # a tensor of torch, which this module need not import
+    if hasattr(row, "detach"):  # a torch tensor, recognized without importing torch
         row = row.detach().cpu()
         return (row.float() if str(row.dtype) == "torch.bfloat16" else row).numpy()
     return np.asarray(row)
 
 
 def check_finite(array: np.ndarray, place: str) -> None:
-    """Check that all numbers are finite, also in single precision, which batches have.
+    """Check that all numbers are finite in single precision, the data type of batches.
 
     Args:
         array: The numbers.
-        place: What they are, for the message.
+        place: Description of the array, for the error message.
 
     Raises:
-        ValueError: If one is not; the message gives it and its place in the array.
+        ValueError: If a number is not finite; the message gives the number and its index.
     """
     if array.dtype.kind != "f":
         return
@@ -71,24 +71,24 @@ def pad_arrays(
     same_shape: bool = False,
     dtype: Any = np.float32,
 ) -> np.ndarray:
-    """Join the arrays of a batch, padded at the end of their first axis.
+    """Stack arrays into a batch, padded at the end of their first axis.
 
     Args:
-        name: The source's, for messages.
-        rows: Arrays; None where the source is absent: padding all through.
-        value: What to pad with.
-        multiple_of: Make the length a multiple of this.
-        same_shape: Whether the first axis, too, must be equally long in all of them.
-        dtype: Type of the numbers of the batch.
+        name: Name of the source, for error messages.
+        rows: One array per example; None if the example lacks the source, whose batch row is then padding only.
+        value: Padding value.
+        multiple_of: The padded length is rounded up to a multiple of this number.
+        same_shape: Whether the first axis must also have the same length in all arrays.
+        dtype: Data type of the batch.
 
     Shape:
-        Rows (S, ...), whatever S of each. Returns (B, longest S, ...); (B, 0) if all rows are None.
+        rows (S, ...), where S may differ. Returns (B, longest S, ...); (B, 0) if all rows are None.
 
     Returns:
-        One array.
+        The batch.
 
     Raises:
-        ValueError: If the arrays do not fit together; the message gives two of them and their shapes.
+        ValueError: If the shapes of the arrays do not match; the message gives two examples and their shapes.
     """
     arrays = {i: to_array(row) for i, row in enumerate(rows) if row is not None}
     if not arrays:

@@ -17,11 +17,11 @@ from .dropout import dropout as drop
 from .inference import JoinedLayers
 from .packing import Packing, examples_with, pack_if_padded, packing_pays
 
-#: What the configured attention implementation reads as its mask; None attends everywhere.
+#: Mask in the format of the configured attention implementation; None attends everywhere.
 AttentionMask: TypeAlias = Tensor | BlockMask | None
 
-# Length of a row of scores in bytes from which on PyTorch's softmax on CPUs computes whole vectors (AVX-512). The
-# softmax of a shorter row takes up to ten times as long as that of a row that is padded to this length.
+# Shortest row of attention scores, in bytes, that PyTorch's softmax vectorizes on CPUs: one AVX-512 register. The
+# softmax of a shorter row takes up to ten times as long as the softmax of the row padded to this length.
 VECTOR_BYTES = 64
 
 
@@ -36,7 +36,9 @@ def eager_attention_forward(
     present: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention in plain arithmetic (Vaswani et al. 2017, Eq. 1), which also returns the weights.
+    """Compute scaled dot-product attention with basic tensor operations and return the attention weights, too.
+
+    Vaswani et al. 2017, Eq. 1.
 
     Args:
         module: The attention module; only its `training` flag is read.
@@ -46,8 +48,9 @@ def eager_attention_forward(
         attention_mask: Added to the scores; None attends everywhere.
         scaling: Factor of the scores.
         dropout: Probability of zeroing a weight.
-        present: Examples that have anything to attend to; the others get weights of zero. None: all have.
-        **kwargs: Ignored; what other implementations read.
+        present: Whether each example has a source to attend to; the weights of the other examples are zero. None: all
+            examples have one.
+        **kwargs: Ignored; arguments of other attention implementations.
 
     Shape:
         query (B, H, T, d); key, value (B, H, S, d); attention_mask (B, 1, T, S); present (B,) bool.
@@ -56,7 +59,7 @@ def eager_attention_forward(
     Returns:
         The context vectors and the weights.
     """
-    if module.training:  # the product would copy keys with split heads anyway, but slowly, already transposed
+    if module.training:  # the matrix product would copy the keys anyway, and copying them transposed is slower
         key = key.contiguous()
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
@@ -73,13 +76,13 @@ def eager_attention_forward(
 
 
 def cast_for_products(states: Tensor) -> Tensor:
-    """Cast states that enter several linear layers to autocast's type, once, not anew for each layer.
+    """Cast states to autocast's data type once, instead of in each linear layer that reads them.
 
     Args:
-        states: Any states.
+        states: Hidden states.
 
     Returns:
-        The states; the same tensor without autocast.
+        The cast states; the same tensor without autocast.
     """
     device = states.device.type
     if not torch.is_autocast_enabled(device) or states.dtype == torch.float64:
@@ -88,13 +91,13 @@ def cast_for_products(states: Tensor) -> Tensor:
 
 
 def self_attention_cache(cache: Cache) -> Cache:
-    """The part of a cache that holds the decoder's own keys and values.
+    """Return the self-attention part of a key/value cache.
 
     Args:
         cache: A cache, with or without a part for cross-attention.
 
     Returns:
-        That part.
+        The cache of the decoder's self-attention.
     """
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
@@ -102,8 +105,8 @@ def self_attention_cache(cache: Cache) -> Cache:
 def attention_implementation(config: PreTrainedConfig) -> str:
     """Return the name of the configured attention implementation.
 
-    `config._attn_implementation` gives the same in 5 microseconds, because configurations look up every attribute in
-    Python, twice for this property. A decoding step reads the name up to a hundred times.
+    `config._attn_implementation` takes 5 microseconds to return the same name, because configurations look up every
+    attribute in Python, twice for this property. A decoding step reads the name up to a hundred times.
 
     Args:
         config: The configuration.
@@ -111,21 +114,22 @@ def attention_implementation(config: PreTrainedConfig) -> str:
     Returns:
         The name.
     """
-    if torch.compiler.is_compiling():  # the compiler cannot follow `object.__getattribute__`, and reads nothing later
+    if torch.compiler.is_compiling():  # the compiler cannot trace `object.__getattribute__`
         return config._attn_implementation
     name: str = object.__getattribute__(config, "_attn_implementation_internal")
     return name
 
 
 def _needs_cast(query: Tensor) -> bool:
-    """Whether a mask in the type of the queries could be of another type than the products, or be part of a graph."""
+    """Return whether a mask in the queries' data type could differ from the type of the scores or be traced."""
     return torch.is_grad_enabled() or torch.is_autocast_enabled(query.device.type) or torch.compiler.is_compiling()
 
 
 def show_first_position(mask: Tensor) -> Tensor:
-    """Let a row in which nothing may be attended to see its first position.
+    """Unmask the first position of fully masked rows.
 
-    Implementations disagree about such rows (zeros, the mean of the padding, NaN); what comes of them is discarded.
+    Attention implementations treat fully masked rows differently (zeros, the mean of the padding, NaN); their results
+    are discarded in any case.
 
     Args:
         mask: True = attend.
@@ -134,7 +138,7 @@ def show_first_position(mask: Tensor) -> Tensor:
         (B, S) bool to (B, S) bool.
 
     Returns:
-        The mask, without empty rows.
+        The mask, with at least one True in each row.
     """
     first = torch.arange(mask.shape[1], device=mask.device) == 0
     return mask | (~mask.any(dim=1, keepdim=True) & first)
@@ -146,7 +150,8 @@ class SourceView(NamedTuple):
     Args:
         states: (B, S_i, D).
         mask: (B, S_i) bool, True = real token.
-        positions: (B, S_i): number of each real token, from 0, in the order of the text, however it was read.
+        positions: (B, S_i): index of each real token, from 0, in the order of the text, even if the encoder reads the
+            text in reverse.
         lengths: (B,): number of real tokens.
     """
 
@@ -162,9 +167,9 @@ class SourceMemory:
 
     Args:
         states: Encoder states of source 0, then source 1, ...
-        mask: True where a state is real, False at padding. A source whose row is all False is absent there.
-        lengths: Padded length S_i of each source; 0 if the whole batch lacks it.
-        expansion: Rows of the decoder per example, K: an example's beams, in turn, look at one copy of its sources.
+        mask: True where a state is real, False at padding. An example lacks a source whose mask is all False.
+        lengths: Padded length S_i of each source; 0 if no example of the batch has the source.
+        expansion: Decoder rows (beams) per example, K: consecutive rows attend to one copy of the example's sources.
 
     Shape:
         states (B, S, D), mask (B, S) bool, lengths n ints with sum S.
@@ -191,14 +196,14 @@ class SourceMemory:
                 "must agree: (B, S, D), (B, S) and n numbers that sum to S."
             )
         self._masks = self.mask.split(self.lengths, dim=1)
-        self._present = torch.stack([mask.any(dim=1) for mask in self._masks], dim=1)  # (B, n)
-        self.present = self._present  # (B * K, n): of each row of the decoder
+        self._present = torch.stack([mask.any(dim=1) for mask in self._masks], dim=1)  # (B, n): for each example
+        self.present = self._present  # (B * K, n): for each decoder row
         if self.expansion > 1:
             self.present = self._present.repeat_interleave(self.expansion, dim=0)
         self.any_present = self.present.any(dim=1)
 
     def present_in_example(self, source: int | None = None) -> Tensor:
-        """Which examples have anything to attend to.
+        """Return which examples have a source.
 
         Args:
             source: Index of the source; None: any source.
@@ -209,13 +214,13 @@ class SourceMemory:
         return self._present.any(dim=1) if source is None else self._present[:, source]
 
     def packing(self, source: int | None = None) -> Packing | None:
-        """The real positions, found once for all layers.
+        """Return the packing that removes padding, computed once for all layers.
 
         Args:
-            source: Index of the source; None: of all sources, joined.
+            source: Index of the source; None: all sources, joined.
 
         Returns:
-            Their packing; None if there is little or no padding.
+            The packing; None if there is little or no padding.
         """
         if source not in self._packings:
             self._packings[source] = pack_if_padded(self.mask if source is None else self._masks[source])
@@ -226,35 +231,35 @@ class SourceMemory:
         return [bool(complete) for complete in self._present.all(dim=0)]
 
     def complete(self, source: int | None = None) -> bool:
-        """Return whether all examples have something to attend to; for `packing_pays`, as it reads values.
+        """Return whether all examples have a source; reads tensor values, so call it only where `packing_pays`.
 
         Args:
-            source: Index of the source; None: whether a source is there that all examples have.
+            source: Index of the source; None: any source.
 
         Returns:
-            Whether they do.
+            Whether all examples have the source; with None, whether any one source is present in all examples.
         """
         return any(self._complete) if source is None else self._complete[source]
 
     @cached_property
     def rows(self) -> list[Tensor | None]:
-        """The examples that have a source, for each source, as `examples_with` gives them."""
+        """Indices of the examples that have each source, as returned by `examples_with`."""
         return [examples_with(present) for present in self._present.unbind(1)]
 
     @cached_property
     def views(self) -> list[SourceView]:
-        """The sources one by one, in order, with their tokens counted."""
+        """The single sources, in order, with the positions and lengths of their tokens."""
         blocks = zip(self.states.split(self.lengths, dim=1), self._masks, strict=True)
         return [SourceView(states, mask, mask.cumsum(dim=1) - 1, mask.sum(dim=1)) for states, mask in blocks]
 
     def with_states(self, states: Tensor) -> SourceMemory:
-        """Exchange the states, which may lie on another device or be part of another autograd graph.
+        """Replace the states, for example by states on another device or of another autograd graph.
 
         Args:
-            states: The states, of the same shape.
+            states: The new states, of the same shape.
 
         Returns:
-            A memory with these states; the same one if it has them already.
+            A memory with these states; the same object if `states` is not a new tensor.
         """
         if states is self.states:
             return self
@@ -263,10 +268,10 @@ class SourceMemory:
         return replace(self, states=states)
 
     def select(self, kept: Tensor) -> SourceMemory:
-        """Choose examples.
+        """Select examples.
 
         Args:
-            kept: Their numbers.
+            kept: Indices of the examples.
 
         Shape:
             kept (B',).
@@ -279,20 +284,20 @@ class SourceMemory:
         return SourceMemory(states, self.mask.index_select(0, kept), self.lengths, self.expansion)
 
     def attention_mask(self, config: PreTrainedConfig, query: Tensor, source: int | None = None) -> AttentionMask:
-        """The mask in the form that the configured attention implementation wants, made once for all layers.
+        """Return the mask in the format of the configured attention implementation, computed once for all layers.
 
-        An example without the source sees its first position, which a combiner discards.
+        The first position of an absent source is unmasked; combiners discard the result.
 
         Args:
-            config: Names the attention implementation.
-            query: Anything whose first two dimensions are B * K and T; the mask is for K * T queries of each example.
-            source: Index of the source; None for all sources joined.
+            config: Configuration with the name of the attention implementation.
+            query: Tensor whose first two dimensions are B * K and T; the mask is for K * T queries of each example.
+            source: Index of the source; None: all sources, joined.
 
         Returns:
-            None (attend everywhere), a tensor, or the implementation's own mask object.
+            None (attend everywhere), a tensor, or a mask object of the attention implementation.
         """
         key, made_for = (source, attention_implementation(config)), (query.shape[1], query.dtype)
-        # The length is compared, not hashed: in export it is a symbol.
+        # The length is compared instead of hashed, because it is a symbolic integer during export.
         if key not in self._attention_masks or self._attention_masks[key][0] != made_for:
             mask = self.mask if source is None else self._masks[source]
             mask = show_first_position(mask)
@@ -304,7 +309,7 @@ class SourceMemory:
                 encoder_hidden_states=query.new_empty(mask.shape[0], mask.shape[1], 0),
             )
             if isinstance(made, Tensor) and made.dtype == torch.bool and not _needs_cast(query):
-                # What `scaled_dot_product_attention` would make of it in every layer and step.
+                # `scaled_dot_product_attention` would do this conversion in every layer and step.
                 made = query.new_zeros(made.shape).masked_fill_(~made, -torch.inf)
             self._attention_masks[key] = (made_for, made)
         return self._attention_masks[key][1]
@@ -313,20 +318,21 @@ class SourceMemory:
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017, §3.2.2; Libovický et al. 2018, Eqs. 1-3).
 
-    The two halves are public because cross-attention stores what the first gives: `project` makes keys and values from
-    states, `attend` lets queries look at them. Calling the module is self-attention.
+    Calling the module computes self-attention. Cross-attention calls the two halves separately, because it caches the
+    result of the first: `project` computes keys and values, `attend` computes attention from queries to them.
 
     Args:
         config: Reads `d_model` (D), `attention_bias`, `attention_dropout` and the attention implementation.
-        num_heads: H.
-        is_causal: Whether position t sees only positions up to t.
-        layer_idx: Slot of the cache.
+        num_heads: Number of heads, H.
+        is_causal: Whether position t attends only to positions up to t.
+        layer_idx: Index of the layer in the key/value cache.
 
     Shape:
         Calling it: hidden_states (B, T, D) to states (B, T, D) and weights (B, H, T, T') or None.
     """
 
-    #: Layers that self-attention calls with the same states, and what computes them as one; see `join_layers`.
+    #: Linear layers that self-attention applies to the same states; `joined_layers` computes them in one product if
+    #: `join_layers` has set it.
     same_input = ("q_proj", "k_proj", "v_proj")
     joined_layers: JoinedLayers | None = None
 
@@ -338,7 +344,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = config.d_model // num_heads
         self.scaling = self.head_dim**-0.5
-        self.is_causal = is_causal  # every implementation reads it; absent would mean True
+        self.is_causal = is_causal  # read by every attention implementation; a missing attribute means True
         self.layer_idx = layer_idx
         self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
@@ -360,11 +366,11 @@ class MultiHeadAttention(nn.Module):
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def project(self, states: Tensor, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
-        """Make keys and values.
+        """Project states to keys and values.
 
         Args:
-            states: What will be attended to.
-            packing: Where packed states belong; None: they are not packed.
+            states: The states to attend to.
+            packing: The packing of the states; None if they are not packed.
 
         Shape:
             (B, S, D), packed (N, D), to two of (B, H, S, d).
@@ -376,7 +382,7 @@ class MultiHeadAttention(nn.Module):
             return self.split_heads(packing.unpack(self.k_proj(states))), self.split_heads(
                 packing.unpack(self.v_proj(states))
             )
-        if states.shape[1] == 0 and not self.training:  # quantised maps fail, or crash, where nothing comes in
+        if states.shape[1] == 0 and not self.training:  # quantized layers raise errors or crash on empty input
             nothing = self.split_heads(states)
             return nothing, nothing
         return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
@@ -391,15 +397,15 @@ class MultiHeadAttention(nn.Module):
         queries: Tensor | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
-        """Look at keys and values.
+        """Attend to keys and values.
 
         Args:
-            hidden_states: The queries before their projection: K rows, one after the other, for each row of keys.
-            keys: From `project`.
-            values: From `project`.
-            mask: In the form of the attention implementation; None attends everywhere.
-            packing: Where packed queries belong; None: they are not packed.
-            queries: What `q_proj` makes of `hidden_states`, where it is known; None: it is computed.
+            hidden_states: The queries before their projection: K consecutive rows for each row of keys.
+            keys: Keys from `project`.
+            values: Values from `project`.
+            mask: Mask in the format of the attention implementation; None attends everywhere.
+            packing: The packing of the queries; None if they are not packed.
+            queries: Output of `q_proj` for `hidden_states`; None: it is computed here.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
@@ -407,7 +413,8 @@ class MultiHeadAttention(nn.Module):
             Returns (B * K, T, D), packed (N, D), and weights (B, H, K * T, S).
 
         Returns:
-            Context vectors after the output projection, and the weights (None unless the implementation gives them).
+            Context vectors after the output projection, and the attention weights (None unless the attention
+            implementation returns them).
         """
         name = attention_implementation(self.config)
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
@@ -437,17 +444,17 @@ class MultiHeadAttention(nn.Module):
         packing: Packing | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention, over the cached positions too.
+        """Compute self-attention over the new and the cached positions.
 
         Args:
-            hidden_states: Queries, and the new positions to attend to.
-            mask: In the form of the attention implementation.
-            past_key_values: Receives the new keys and values and gives back all of them.
-            packing: Where packed states belong; None: they are not packed.
+            hidden_states: States of the new positions, which are both queries and positions to attend to.
+            mask: Mask in the format of the attention implementation.
+            past_key_values: Key/value cache, to which the new keys and values are appended.
+            packing: The packing of the states; None if they are not packed.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            States and weights as `attend` gives them.
+            States and attention weights, as returned by `attend`.
         """
         hidden_states = cast_for_products(hidden_states)
         projected = None if self.joined_layers is None or packing else self._project_jointly(hidden_states)
@@ -460,7 +467,7 @@ class MultiHeadAttention(nn.Module):
         return self.attend(hidden_states, keys, values, mask, packing, queries, **kwargs)
 
     def _project_jointly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Make queries, keys and values in one product; None if the layers must be called one by one."""
+        """Compute queries, keys and values in one product; return None if the layers must be called separately."""
         joined = self.joined_layers
         found = joined([self.q_proj, self.k_proj, self.v_proj], hidden_states) if joined else None
         if found is None:

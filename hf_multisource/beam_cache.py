@@ -1,4 +1,4 @@
-"""The decoder's own keys and values in beam search, which stay where they were written."""
+"""Self-attention key/value cache for beam search; reordering the beams copies no keys or values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
-POSITIONS = 32  # that there is room for at first
+POSITIONS = 32  # positions allocated at first, so that short texts need no second allocation
 
 
 class BeamLayer(CacheLayerMixin):
-    """Keys and values of one layer: all beams of an example in one row, position after position.
+    """Keys and values of one decoder layer; all beams of an example share one row, ordered by position, then beam.
 
     Args:
-        num_beams: Rows per example, K.
-        max_positions: How many will come at most; room for more is made all the same.
+        num_beams: Beams per example, K.
+        max_positions: Expected maximum number of positions, which limits how far ahead memory is allocated. The layer
+            still grows if more positions are appended.
     """
 
     is_sliding = False
@@ -32,7 +33,7 @@ class BeamLayer(CacheLayerMixin):
         self.length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take the sizes of the first keys and values.
+        """Initialize data type, device and empty tensors from the first keys and values.
 
         Args:
             key_states: The keys.
@@ -50,17 +51,17 @@ class BeamLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write down new keys and values.
+        """Append new keys and values, and return the keys and values to attend to.
 
         Args:
-            key_states: The keys.
-            value_states: The values.
+            key_states: The new keys, one row per beam.
+            value_states: The new values, one row per beam.
             *args: Ignored.
             **kwargs: Ignored.
 
         Shape:
-            (B * K, H, T, d) to two of (B, H, S * K, d): the beams at position 0, those at position 1, ... In the first
-            call, in which rows look at nothing but themselves, what was given.
+            (B * K, H, T, d) to two of (B, H, S * K, d): all beams at position 0, all beams at position 1, ... The first
+            call returns its arguments unchanged, because each row then attends only to itself.
 
         Returns:
             The keys and values to attend to.
@@ -73,18 +74,18 @@ class BeamLayer(CacheLayerMixin):
         return (key_states, value_states) if first else found
 
     def _ordered(self, states: Tensor) -> Tensor:
-        """Put the rows of an example into one: (B * K, H, T, d) to (B, H, T * K, d)."""
+        """Merge the beams of an example into one row: (B * K, H, T, d) to (B, H, T * K, d)."""
         rows, heads, new, width = states.shape
         if new == 1:
             return states.view(rows // self.num_beams, self.num_beams, heads, width).transpose(1, 2)
         return states.unflatten(0, (-1, self.num_beams)).permute(0, 2, 3, 1, 4).flatten(2, 3)
 
     def append(self, keys: Tensor, values: Tensor, positions: int = 1) -> tuple[Tensor, Tensor]:
-        """Write down keys and values that are in the order of this layer.
+        """Append keys and values whose beams are already merged into one row per example.
 
         Args:
-            keys: The keys: all beams at the first new position, those at the second one, ...
-            values: The values.
+            keys: The new keys: all beams at the first new position, all beams at the second one, ...
+            values: The new values, in the same order.
             positions: Number of new positions, T.
 
         Shape:
@@ -111,80 +112,82 @@ class BeamLayer(CacheLayerMixin):
                 setattr(self, name, larger)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Choose examples, not rows: the beams of an example stay together.
+        """Select examples; all beams of a selected example are kept.
 
         Args:
-            indices: Numbers of the examples.
+            indices: Indices of the examples.
         """
         if self.is_initialized:
             indices = indices.to(self.device)
             self.keys, self.values = self.keys.index_select(0, indices), self.values.index_select(0, indices)
 
     def get_seq_length(self) -> int:
-        """How many positions it holds.
+        """Return the number of cached positions.
 
         Returns:
-            The number, S.
+            The number of positions, S.
         """
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """What a mask is made for in the first call; [`BeamCache.mask`] makes those of the others.
+        """Return the size of the attention mask of the first call; [`BeamCache.mask`] builds the later masks.
 
         Args:
-            query_length: How many positions are new.
+            query_length: Number of new positions.
 
         Returns:
-            The number of positions, and 0, where they begin.
+            The number of positions to attend to, and the index of the first of them, 0.
         """
         return self.length + query_length, 0
 
     def get_max_length(self) -> int:
-        """How many positions it can hold.
+        """Return the maximum number of positions.
 
         Returns:
-            -1: there is no limit.
+            -1, which means that there is no maximum.
         """
         return -1
 
 
 class BeamCache(Cache):
-    """The decoder's own keys and values in beam search: they are not moved when beams change places.
+    """Self-attention key/value cache for beam search; reordering the beams copies no keys or values.
 
-    Stock caches copy all keys and values twice in every step, once for the beams' new order and once to append. Here
-    each beam keeps a list of the beams that wrote its earlier positions, and only that is put in order. All beams of an
-    example are queries of one row; a mask lets each see what its own list names. The same numbers up to the order of
-    summation; that each beam's queries also meet other beams' keys, to be masked, costs less than the copies did.
+    Transformers' caches copy all keys and values twice in every step: once to reorder the beams, once to append the new
+    position. This cache instead keeps an ancestor table, which lists for each beam and position the beam that wrote the
+    position, and reorders only this table. All beams of an example are queries of one batch row; an attention mask
+    restricts each beam to its own ancestors. The results are equal up to the order of summation. Masked scores between
+    different beams are computed in vain, but this costs less than the copies.
 
     Args:
-        num_beams: Rows per example, K.
-        num_layers: Layers of the decoder.
-        max_positions: How many will come at most; room for more is made all the same.
+        num_beams: Beams per example, K.
+        num_layers: Number of decoder layers.
+        max_positions: Expected maximum number of positions, which limits how far ahead memory is allocated. The cache
+            still grows if more positions are appended.
     """
 
     def __init__(self, num_beams: int, num_layers: int, max_positions: int) -> None:
         super().__init__(layers=[BeamLayer(num_beams, max_positions) for _ in range(num_layers)])
         self.num_beams = num_beams
-        #: (B, K, S): of each beam and position, the beam of the same example that wrote it.
+        #: Ancestor table (B, K, S): for each beam and position, the beam of the same example that wrote the position.
         self.writers: Tensor | None = None
-        #: The decoder's layers bound to this cache; see `decoder_step.py`.
+        #: The [`DecoderStep`] with the decoder's layers bound to this cache; see `decoder_step.py`.
         self.step: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:  # a copy has layers of its own
+    def __getstate__(self) -> dict[str, Any]:  # a copy has its own layers, to which `step` is not bound
         return {**self.__dict__, "step": None}
 
     def mask(self, states: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
-        """Take new positions into the lists, and say what each beam may see.
+        """Append the new positions to the ancestor table and build the attention mask of each beam.
 
         Args:
             states: States of the new positions.
-            attention_mask: 1 at real tokens, earlier ones included; None: all are.
+            attention_mask: 1 at real tokens, 0 at padding, for old and new positions; None: all tokens are real.
 
         Shape:
             states (B * K, T, D), attention_mask (B * K, S). Returns (B, 1, K * T, S * K).
 
         Returns:
-            What is added to the scores; None in the first call, whose mask is that of any cache.
+            The additive attention mask; None in the first call, which uses the ordinary causal mask.
         """
         new, beams = states.shape[1], torch.arange(self.num_beams, device=states.device)
         own = beams[:, None].expand(len(states) // self.num_beams, -1, new)
@@ -197,16 +200,16 @@ class BeamCache(Cache):
             positions = torch.arange(self.writers.shape[2], device=states.device)
             seen = seen & (positions <= positions[-new:, None])[:, :, None]
         if attention_mask is not None:
-            real = attention_mask.to(states.device, torch.bool)[:, : self.writers.shape[2]]  # it may be ahead
+            real = attention_mask.to(states.device, torch.bool)[:, : self.writers.shape[2]]  # masks can be longer
             seen = seen & real.unflatten(0, (-1, self.num_beams))[:, :, None, :, None]
         lowest = torch.finfo(states.dtype).min
         return torch.zeros_like(seen, dtype=states.dtype).masked_fill_(~seen, lowest).flatten(3).flatten(1, 2)[:, None]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams to those that they come from.
+        """Reorder the ancestor table after beam selection.
 
         Args:
-            beam_idx: Of each row, the row that it goes on from, one of the same example.
+            beam_idx: For each new beam, the row of the beam of the same example that it continues.
 
         Shape:
             beam_idx (B * K,).
@@ -216,10 +219,10 @@ class BeamCache(Cache):
             self.writers = self.writers.take_along_dim(chosen[:, :, None], dim=1)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Choose examples, not rows: the beams of an example stay together.
+        """Select examples; all beams of a selected example are kept.
 
         Args:
-            indices: Numbers of the examples.
+            indices: Indices of the examples.
         """
         super().batch_select_indices(indices)
         self.step = None
@@ -227,10 +230,10 @@ class BeamCache(Cache):
             self.writers = self.writers.index_select(0, indices.to(self.writers.device))
 
     def unfold(self) -> DynamicCache:
-        """Give every beam a row of its own. Layer by layer, this cache is emptied.
+        """Convert to a `DynamicCache` with one row per beam, freeing this cache layer by layer.
 
         Returns:
-            The cache that stock code would have: keys and values (B * K, H, S, d).
+            The cache, with keys and values (B * K, H, S, d).
         """
         stock = DynamicCache()
         layer: Any

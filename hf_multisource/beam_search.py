@@ -1,19 +1,19 @@
-"""Beam search over texts whose sources their beams share.
+"""Beam search in which all beams of an example share its encoded sources.
 
-It finds what the beam search of Transformers finds, in less time: only the likeliest tokens of each beam are looked at,
-sources and their keys are kept once for each example, and an example leaves the batch when its search is over. It also
-has a second rule of length, [`normalize_length`].
+The search returns the same texts as the beam search of Transformers in less time: it considers only the most probable
+tokens of each beam, stores the encoder states and cross-attention keys and values once per example, and removes an
+example from the batch when its search is finished. It also offers a second length rule, [`normalize_length`].
 
-The search keeps two lists for each example: `running`, the K best beginnings of a text, and `finished`, the K best
-texts that have ended. In a step
+The search keeps two lists of hypotheses per example: `running`, the K best incomplete texts (the beams), and
+`finished`, the K best complete texts. In each step
 
 1. the model scores the next token of each running text;
-2. the best 2 K continuations of all running texts together become candidates (more if there are several end tokens, so
-   that K of them do not end);
-3. candidates that end, and are among the first K, enter `finished` if they are better than what is there;
-4. the best K candidates that do not end are the new running texts.
+2. the best 2 K continuations of all running texts together become candidates (more with several end tokens, so that at
+   least K candidates do not end);
+3. candidates that end and are among the first K enter `finished` if they are better than the texts in that list;
+4. the best K candidates that do not end become the new running texts.
 
-The search of an example is over when no running text can become better than the finished ones.
+The search of an example is finished when no running text can become better than the finished texts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-GONE = -1e9  # the score of a place in a list that holds no text, as in Transformers
-# Examples whose search is over leave when they are so large a share of the batch: what stays has to be copied.
+GONE = -1e9  # score of an unused slot in a list of hypotheses, as in Transformers
+# Smallest share of finished examples at which they are removed from the batch. Removing them copies the states and
+# caches of the remaining examples, which costs more than it saves if only a few examples are finished.
 LEAVING_SHARE = 0.25
-# Logits processors and stopping criteria of Transformers that treat each row alike, whatever its number. With others,
-# such as one that has a list of allowed tokens for each row, no example leaves the batch.
+# Logits processors and stopping criteria of Transformers whose result for a batch row does not depend on the row index.
+# With any others, such as a processor with a list of allowed tokens per row, no example is removed from the batch.
 ROW_BY_ROW = frozenset(
     {
         "EosTokenCriteria",
@@ -59,12 +60,12 @@ ROW_BY_ROW = frozenset(
 
 @dataclass
 class Texts:
-    """A list of texts of each example, best first.
+    """Hypotheses of each example, ordered from best to worst.
 
     Args:
-        tokens: Their tokens, those of the beginning that was given included.
-        scores: Sum of the log-probabilities of their tokens, or that sum after the rule of length.
-        rows: Of each generated token, the row of the whole batch that it was generated in.
+        tokens: Token ids, including those of the decoder's prompt.
+        scores: Sum of the log-probabilities of the tokens, or this sum after the length rule.
+        rows: For each generated token, the row of the original batch in which it was generated.
 
     Shape:
         tokens (B, N, T), scores (B, N), rows (B, N, T').
@@ -75,16 +76,16 @@ class Texts:
     rows: Tensor
 
     def pick(self, chosen: Tensor) -> Texts:
-        """Choose texts of each example.
+        """Select texts of each example.
 
         Args:
-            chosen: Their numbers.
+            chosen: Indices of the texts.
 
         Shape:
             chosen (B, M).
 
         Returns:
-            The chosen texts.
+            The selected texts.
         """
         places = chosen[:, :, None]
         return Texts(
@@ -113,11 +114,11 @@ class Texts:
         )
 
     def pad(self, length: int, fill: int) -> Texts:
-        """Fill up to a number of tokens.
+        """Pad the texts on the right.
 
         Args:
-            length: The number.
-            fill: The token that is appended.
+            length: Number of tokens after padding.
+            fill: Padding token.
 
         Returns:
             Texts of this length.
@@ -130,7 +131,7 @@ class Texts:
         )
 
     def join(self, other: Texts) -> Texts:
-        """Put the texts of another list behind these.
+        """Append the texts of another list.
 
         Args:
             other: Texts of the same examples and of the same length.
@@ -145,26 +146,26 @@ class Texts:
         )
 
     def select(self, kept: Tensor) -> Texts:
-        """Choose examples.
+        """Select examples.
 
         Args:
-            kept: Their numbers.
+            kept: Indices of the examples.
 
         Shape:
             kept (B',).
 
         Returns:
-            Their texts.
+            The texts of these examples.
         """
         return Texts(self.tokens[kept], self.scores[kept], self.rows[kept])
 
 
 def penalize_length(scores: Tensor, length: int, exponent: float) -> Tensor:
-    """Divide by a power of the length, as Transformers does.
+    """Divide scores by a power of the length, as Transformers does.
 
     Args:
         scores: Sums of log-probabilities.
-        length: Number of generated tokens, the end included.
+        length: Number of generated tokens, including the end token.
         exponent: `length_penalty` of the generation configuration.
 
     Returns:
@@ -174,11 +175,11 @@ def penalize_length(scores: Tensor, length: int, exponent: float) -> Tensor:
 
 
 def normalize_length(scores: Tensor, length: int, exponent: float) -> Tensor:
-    """Divide by the length normalisation of Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14.
+    """Divide scores by the length normalization of Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14.
 
     Args:
         scores: Sums of log-probabilities.
-        length: Number of generated tokens, the end included.
+        length: Number of generated tokens, including the end token.
         exponent: α.
 
     Returns:
@@ -190,22 +191,22 @@ def normalize_length(scores: Tensor, length: int, exponent: float) -> Tensor:
 def may_become_better(
     running: Texts, finished: Texts, ended: Tensor, length: int, longest: int, config: GenerationConfig
 ) -> Tensor:
-    """Whether a running text can still become better than the worst finished one, by Transformers' heuristic.
+    """Return whether a running text can become better than the worst finished text, by Transformers' heuristic.
 
     Args:
         running: The running texts.
         finished: The finished texts.
-        ended: Which places of `finished` hold a text.
-        length: Tokens generated so far.
-        longest: Most tokens that may be generated.
-        config: `early_stopping` "never" with a positive `length_penalty` assumes the longest text, all else the
-            present length.
+        ended: Whether each slot of `finished` holds a text.
+        length: Number of tokens generated so far.
+        longest: Maximum number of generated tokens.
+        config: Generation configuration. `early_stopping="never"` with a positive `length_penalty` estimates the best
+            score at the maximum length, all other settings at the current length.
 
     Shape:
         ended (B, K). Returns (B,).
 
     Returns:
-        Whether the search of each example goes on.
+        Whether the search of each example continues.
     """
     assumed = longest if config.early_stopping == "never" and config.length_penalty > 0.0 else length
     best = penalize_length(running.scores[:, :1], assumed, config.length_penalty)
@@ -216,20 +217,20 @@ def may_become_better(
 def compete(
     running: Texts, finished: Texts, ended: Tensor, length: int, exponent: float
 ) -> tuple[Texts, Texts, Tensor]:
-    """Keep K texts of each example, running and finished ones together, as Neural Monkey does.
+    """Keep the K best texts of each example among running and finished texts, as Neural Monkey does.
 
     Args:
         running: The running texts.
         finished: The finished texts.
-        ended: Which places of `finished` hold a text.
-        length: Tokens generated so far.
+        ended: Whether each slot of `finished` holds a text.
+        length: Number of tokens generated so far.
         exponent: α of `normalize_length`.
 
     Shape:
         ended (B, K).
 
     Returns:
-        Both lists with a score of `GONE` where a text fell out of the beam, and the new `ended`.
+        Both lists, with a score of `GONE` for texts that are not kept, and the new `ended`.
     """
     width = finished.scores.shape[1]
     there = running.scores > GONE / 2
@@ -247,21 +248,21 @@ def compete(
 def best_continuations(
     running: Texts, log_probs: Tensor, ids: Tensor | None, examples: Tensor, count: int, do_sample: bool
 ) -> tuple[Texts, Tensor]:
-    """Choose the continuations of all running texts of an example that have the highest scores, or draw them.
+    """Select, or sample, the best continuations of the running texts of each example.
 
     Args:
         running: The running texts.
-        log_probs: Of the next token of each text.
-        ids: Which tokens the columns of `log_probs` are; None: all, in order.
-        examples: Number of each example in the whole batch.
-        count: How many, N.
-        do_sample: Whether they are drawn, without replacement, by their probabilities.
+        log_probs: Log-probabilities of the next token of each text.
+        ids: Token ids of the columns of `log_probs`; None: the columns are the whole vocabulary, in order.
+        examples: Index of each example in the original batch.
+        count: Number of continuations per example, N.
+        do_sample: Whether continuations are sampled by their probabilities, without replacement.
 
     Shape:
         log_probs (B, K, V); ids (B, K, V); examples (B,). Returns N texts and (B, N).
 
     Returns:
-        The continuations, and the number of the running text that each continues.
+        The continuations, and the index of the running text that each of them continues.
     """
     total = (log_probs + running.scores[:, :, None]).flatten(1)
     if do_sample:
@@ -276,14 +277,14 @@ def best_continuations(
 
 
 def treats_rows_alike(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> bool:
-    """Whether rows may change their numbers during the search.
+    """Return whether examples can be removed from the batch without affecting processors and criteria.
 
     Args:
         processors: The logits processors.
         criteria: The stopping criteria.
 
     Returns:
-        Whether all of them are in `ROW_BY_ROW`.
+        Whether all logits processors and stopping criteria are in `ROW_BY_ROW`.
     """
     kinds = {type(one) for one in (*processors, *criteria)}
     return all(kind.__module__.startswith("transformers.") and kind.__name__ in ROW_BY_ROW for kind in kinds)
@@ -300,28 +301,29 @@ def beam_search(
     synced_gpus: bool = False,
     **model_kwargs: Any,
 ) -> GenerateBeamEncoderDecoderOutput | Tensor:
-    """Search for the best texts of each example.
+    """Search for the most probable texts of each example with beam search.
 
     Args:
-        model: A model with [`MultiSourceGenerationMixin`], in which `generate` has prepared everything else.
-        input_ids: Beginnings of the texts, one row for each beam.
-        logits_processor: Changes log-probabilities.
-        stopping_criteria: Says which candidates end.
+        model: A model with [`MultiSourceGenerationMixin`]; `generate` has prepared the other arguments.
+        input_ids: Decoder prompts, one row per beam.
+        logits_processor: Processors applied to the log-probabilities.
+        stopping_criteria: Criteria that determine which candidates end.
         generation_config: Settings of `generate`.
-        length_normalization: α of [`normalize_length`], with which finished texts stay in the beam and compete with the
-            running ones; None: the rule of Transformers.
-        synced_gpus: Whether all processes take part until the last one is done (FSDP, ZeRO stage 3).
-        **model_kwargs: What every step reads.
+        length_normalization: α of [`normalize_length`], with which finished texts stay in the beam and compete with
+            running texts; None: the length rule of Transformers.
+        synced_gpus: Whether each process continues to call the model until all processes are finished (FSDP, ZeRO
+            stage 3).
+        **model_kwargs: Keyword arguments of the model in every step.
 
     Shape:
         input_ids (B * K, T). Returns ids (B * num_return_sequences, T').
 
     Returns:
-        The texts, or with `return_dict_in_generate` an output that also has `sequences_scores`, `beam_indices` and what
-        was asked for of each step. `past_key_values` is None where examples may have left the batch.
+        The token ids, or with `return_dict_in_generate` an output with `sequences_scores`, `beam_indices` and the
+        requested outputs of each step. `past_key_values` is None if examples may have been removed from the batch.
 
     Raises:
-        ValueError: If `low_memory` is set, which beam search no longer has in Transformers either.
+        ValueError: If `low_memory` is set; Transformers' beam search no longer supports it either.
     """
     config: Any = generation_config
     if config.low_memory:
@@ -336,7 +338,7 @@ def beam_search(
     ends_with = config._eos_token_tensor
     width = num_beams * max(2, 1 + (0 if ends_with is None else len(ends_with)))
     lists, fill = _begin(input_ids, num_beams), _fill_value(config)
-    found: list[_Lists] = []  # the lists of examples that have left
+    found: list[_Lists] = []  # the lists of examples removed from the batch
     over = False
     outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=not config.is_assistant)
     while model._has_unfinished_sequences(over, synced_gpus, device=input_ids.device):
@@ -350,11 +352,11 @@ def beam_search(
             )
             outputs = model(**inputs, return_dict=True)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-        if synced_gpus and over:  # other processes go on, and wait for this one at each layer
+        if synced_gpus and over:  # other processes continue and need this one to take part in each layer
             outputs = None
             continue
         log_probs, ids = _next_log_probs(outputs, lists.running, logits_processor, record)
-        outputs = None  # its logits need not live through the next step
+        outputs = None  # free the logits before the next step
 
         candidates, beams = best_continuations(lists.running, log_probs, ids, lists.examples, width, config.do_sample)
         ends = stopping_criteria(candidates.tokens.flatten(0, 1), record.scores).view_as(beams)
@@ -377,7 +379,7 @@ def beam_search(
 
     texts = _in_order([*found, lists], fill)
     texts = texts.pick(torch.arange(config.num_return_sequences, device=beams.device).expand(len(texts.scores), -1))
-    length = int((texts.rows >= 0).sum(dim=2).max())  # of the longest text that is returned
+    length = int((texts.rows >= 0).sum(dim=2).max())  # length of the longest returned text
     sequences = texts.tokens[:, :, : start + length].flatten(0, 1)
     if not config.return_dict_in_generate:
         return sequences
@@ -387,14 +389,14 @@ def beam_search(
 
 @dataclass
 class _Lists:
-    """The lists of all examples that are in the batch.
+    """Running and finished texts of all examples in the batch.
 
     Args:
-        examples: (B,) number of each example in the whole batch.
-        running: K beginnings of texts.
-        finished: K texts that have ended; places without a text have a score of about `GONE`.
-        ended: (B, K) bool, which places of `finished` hold a text.
-        going_on: (B,) bool, whether a running text may still become better than the finished ones.
+        examples: (B,) index of each example in the original batch.
+        running: K incomplete texts.
+        finished: K complete texts; unused slots have a score of about `GONE`.
+        ended: (B, K) bool, whether each slot of `finished` holds a text.
+        going_on: (B,) bool, whether a running text may still become better than the finished texts.
     """
 
     examples: Tensor
@@ -414,7 +416,7 @@ class _Lists:
 
 
 def _begin(input_ids: Tensor, num_beams: int) -> _Lists:
-    """Return the lists before the first step. All beams of an example are alike: only the first one is continued."""
+    """Return the initial lists. All beams of an example are identical at first, so only the first one is continued."""
     tokens = input_ids.unflatten(0, (-1, num_beams))
     batch, device = len(tokens), tokens.device
     rows = torch.empty(batch, num_beams, 0, dtype=torch.int32, device=device)
@@ -431,7 +433,7 @@ def _begin(input_ids: Tensor, num_beams: int) -> _Lists:
 
 
 def _keep_running(candidates: Texts, ends: Tensor, num_beams: int) -> tuple[Texts, Tensor]:
-    """Return the best candidates that do not end, and their numbers (B, K)."""
+    """Return the best candidates that do not end, and their indices (B, K)."""
     scores = candidates.scores + ends * GONE
     best = scores.topk(num_beams).indices
     return replace(candidates, scores=scores).pick(best), best
@@ -446,7 +448,7 @@ def _keep_finished(
     config: Any,
     length_normalization: float | None,
 ) -> None:
-    """Let those of the first K candidates that end into the list of finished texts, if they are among the best."""
+    """Merge candidates that end, and are among the first K, into the list of the K best finished texts."""
     num_beams, total = config.num_beams, candidates.tokens.shape[2]
     new = ends.clone()
     new[:, num_beams:] = False
@@ -463,7 +465,7 @@ def _keep_finished(
 
 
 def _find_active(lists: _Lists, ends: Tensor, start: int, config: Any, length_normalization: float | None) -> Tensor:
-    """Return (B,) whether the search of each example goes on; with a normalisation, running texts may fall out."""
+    """Return (B,) whether the search of each example continues; `length_normalization` may first remove texts."""
     length = lists.running.tokens.shape[2] - start
     if length_normalization is None:
         lists.going_on = lists.going_on & may_become_better(
@@ -479,7 +481,7 @@ def _find_active(lists: _Lists, ends: Tensor, start: int, config: Any, length_no
 
 
 def _in_order(found: Sequence[_Lists], fill: int) -> Texts:
-    """Return the finished texts of all examples, in the order of the whole batch."""
+    """Return the finished texts of all examples, in the order of the original batch."""
     order = torch.cat([lists.examples for lists in found]).argsort()
     longest = max(lists.finished.tokens.shape[2] for lists in found)
     texts = [lists.finished.pad(longest, fill) for lists in found]
@@ -491,7 +493,7 @@ def _in_order(found: Sequence[_Lists], fill: int) -> Texts:
 
 
 def _fill_value(config: Any) -> int:
-    """What stands behind the end of a text: the padding token, or the first end token, as in Transformers."""
+    """Return the id that pads texts after their end: the padding id, or the first end token id, as in Transformers."""
     pad, ends = config._pad_token_tensor, config._eos_token_tensor
     if ends is None:
         return -1
@@ -499,11 +501,11 @@ def _fill_value(config: Any) -> int:
 
 
 def _next_log_probs(outputs: Any, running: Texts, processors: Any, record: _Record) -> tuple[Tensor, Tensor | None]:
-    """Return log-probabilities of the next token (B, K, V), and which tokens the columns are if not all, in order."""
+    """Return log-probabilities of the next token (B, K, V), and the token ids of the columns (None: all, in order)."""
     beams, device = running.tokens.shape[1], running.tokens.device
     record.keep_attentions(outputs)
     if outputs.get("best_token_ids") is not None:
-        log_probs = outputs.logits[:, 0, :-1].to(device)  # without that of all other tokens together
+        log_probs = outputs.logits[:, 0, :-1].to(device)  # the last column is the sum over all other tokens
         return log_probs.unflatten(0, (-1, beams)), outputs.best_token_ids.to(device).unflatten(0, (-1, beams))
     logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
     log_probs = processors(running.tokens.flatten(0, 1), logits.log_softmax(dim=-1))
@@ -512,11 +514,11 @@ def _next_log_probs(outputs: Any, running: Texts, processors: Any, record: _Reco
 
 
 class _Record:
-    """What was asked for of each step.
+    """Collects the outputs of each step that the caller requested.
 
     Args:
-        config: Says what.
-        encoder_outputs: What the encoders returned.
+        config: Generation configuration with the `output_...` settings.
+        encoder_outputs: Output of the encoders.
     """
 
     def __init__(self, config: Any, encoder_outputs: Any) -> None:
@@ -536,23 +538,23 @@ class _Record:
 
     @property
     def steps(self) -> bool:
-        """Whether anything of each step was asked for, with a row for each beam of the whole batch."""
+        """Whether outputs of each step were requested; these need a row for each beam of the original batch."""
         return self.scores is not None or self.logits is not None or bool(self.attentions)
 
     def keep_scores(self, logits: Tensor, log_probs: Tensor) -> None:
-        """Keep what was asked for of one step's logits."""
+        """Append the scores and logits of one step, if they were requested."""
         if self.scores is not None:
             self.scores += (log_probs.clone(),)
         if self.logits is not None:
             self.logits += (logits.clone(),)
 
     def keep_attentions(self, outputs: Any) -> None:
-        """Keep what was asked for of the model's output in one step."""
+        """Append the attentions and hidden states of one step, if they were requested."""
         for name in self.attentions:
             self.attentions[name] += (outputs.get(name),)
 
     def output(self, sequences: Any, scores: Any, beam_indices: Any, cache: Any) -> GenerateBeamEncoderDecoderOutput:
-        """Return all of it."""
+        """Return the output of `generate` with everything that was collected."""
         return GenerateBeamEncoderDecoderOutput(
             sequences=sequences,
             sequences_scores=scores,

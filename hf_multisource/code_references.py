@@ -1,4 +1,4 @@
-"""Write into a checkpoint where its code lies, so that it loads where this package is not installed."""
+"""References from a checkpoint to its code, with which it can be loaded where this package is not installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from .pipeline_multisource import TASK, MultiSourcePipeline
 
-# Where a checkpoint finds both models of its family and the pipeline, though it is only one of them that is saved.
+# `auto_map` of each model family. A checkpoint refers to both classes of its family, whichever of them was saved.
 AUTO_MAPS = tuple(
     {
         "AutoModel": f"{module}.{prefix}Model",
@@ -19,27 +19,28 @@ AUTO_MAPS = tuple(
         ("modeling_multisource_rnn", "MultiSourceRNN"),
     )
 )
+# `custom_pipelines` of all checkpoints.
 PIPELINES = {
     TASK: {"impl": f"pipeline_multisource.{MultiSourcePipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"]},
 }
 
 
 def add_code_references(model: PreTrainedModel) -> None:
-    """Write into a model's configuration where its code lies, if the model is one of this package itself.
+    """Add references to the code of a model to its configuration, if the model's class is part of this package.
 
-    References to any other code are removed. Transformers adds those of a user's own class when it is saved.
+    References to any other code are removed. Transformers adds references to user-defined classes on saving.
 
     Args:
-        model: The model, about to be saved.
+        model: The model that is about to be saved.
     """
-    for stale in ("auto_map", "custom_pipelines"):  # of the checkpoint that the configuration was loaded from
+    for stale in ("auto_map", "custom_pipelines"):  # left from the loaded checkpoint
         vars(model.config).pop(stale, None)
     kind = type(model)
     name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
     for places in AUTO_MAPS:
         if name in places.values():
             model.config.auto_map = dict(places)
-            model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` writes into it
+            model.config.custom_pipelines = copy.deepcopy(PIPELINES)  # `pipeline` modifies it in place
 
 
 __all__ = ["add_code_references"]

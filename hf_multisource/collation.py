@@ -1,4 +1,4 @@
-"""From a list of encoded examples to one padded batch."""
+"""Data collator that pads encoded examples to a batch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from torch import Tensor
 from .arrays import pad_rows, to_array
 from .source_kinds import MASK, integers, source_key
 
-LABEL_PADDING = -100  # what the loss ignores
+LABEL_PADDING = -100  # label that cross-entropy ignores (its default `ignore_index`)
 
 
 class DataCollatorForMultiSource:
-    """Pads each source on its own, as its kind wants it; an absent source becomes padding with a mask of zeros.
+    """Data collator that pads each source separately; an absent source becomes padding with a mask of zeros.
 
-    Every source's tensors are in every batch: a key that is missing on one process only would break gathering.
+    Every batch contains the tensors of all sources, because gathering across processes fails if a key is missing on one
+    process.
 
     Args:
-        processor: The [`MultiSourceProcessor`] that encoded the examples; tells source names and padding ids.
-        model: If given, `decoder_input_ids` are made from the labels (what Trainer's `label_smoothing_factor` needs).
-        pad_to_multiple_of: Make every length of ids and of features a multiple of this; not of pictures and speech.
+        processor: The [`MultiSourceProcessor`] that encoded the examples; provides source names and padding ids.
+        model: If given, `decoder_input_ids` are made from the labels; required by Trainer's `label_smoothing_factor`.
+        pad_to_multiple_of: Lengths of token ids and features are rounded up to a multiple of this number; pictures and
+            speech are not affected.
     """
 
     def __init__(self, processor: Any, model: Any = None, pad_to_multiple_of: int = 1) -> None:
@@ -32,23 +34,24 @@ class DataCollatorForMultiSource:
         self.pad_to_multiple_of = pad_to_multiple_of
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Collate.
+        """Pad examples to a batch.
 
         Args:
-            examples: What the processor returned for single examples: `input_ids`, `de_input_ids`, ..., `labels`. Keys
-                that are no source's (ids, lengths) are left out.
+            examples: Outputs of the processor for single examples: `input_ids`, `de_input_ids`, ..., `labels`. Keys
+                that belong to no source (ids, lengths) are dropped.
 
         Shape:
             Returns for each source, by kind: `input_ids` (B, S_i); `input_features` (B, S_i, F_i); `input_values`
-            (B, samples); `pixel_values` (B, C, H, W); and `attention_mask` (B, S_i), of pictures (B, 1). What no
-            example of the batch has is one masked id of a text, and (B, 0) of all else. labels (B, T), -100 at padding.
+            (B, samples); `pixel_values` (B, C, H, W); and `attention_mask` (B, S_i), for pictures (B, 1). A source that
+            no example of the batch has is one masked id per row if it is text, and (B, 0) otherwise. labels (B, T),
+            -100 at padding.
 
         Returns:
-            The batch. Ids and masks are integers, all else is float32, whatever it was before.
+            The batch. Ids and masks are integers; all other tensors are converted to float32.
 
         Raises:
-            ValueError: If no example has the key of a source, arrays of a source do not fit together, an example has no
-                source at all, or some have labels and some have none; the message gives the place in the batch.
+            ValueError: If no example has the key of a source, the shapes of a source's arrays do not match, an example
+                has no source, or only some examples have labels; the message gives the index in the batch.
         """
         batch: dict[str, Any] = {}
         present = [False] * len(examples)

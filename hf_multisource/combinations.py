@@ -1,15 +1,15 @@
-"""Ways of making the first state of an LSTM decoder of the last states of several LSTM encoders.
+"""Combinations of the final states of several LSTM encoders into the initial state of the LSTM decoder.
 
-Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, §2.1 and §2.2, from two sources to any number; each layer has
-a combination of its own. h_k and c_k are the last hidden and cell state of source k:
+Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, §2.1 and §2.2, generalized from two sources to any number;
+each layer has a separate combination. h_k and c_k are the final hidden and cell state of source k:
 
     basic      h = tanh(sum_k W_k h_k + b);  c = sum_k c_k                                         (1)(2)
-    child_sum  i, o = sigmoid(sum_k W_k h_k + b);  u = tanh(sum_k W_k h_k + b), each with weights of its own
+    child_sum  i, o = sigmoid(sum_k W_k h_k + b);  u = tanh(sum_k W_k h_k + b), each with separate weights
                f_k = sigmoid(W_k h_k + b_f);  c = i * u + sum_k f_k * c_k;  h = o * tanh(c)         (3)-(8)
     none       h = h_1;  c = c_1, of the only source
 
-The biases are those of the authors' code, the paper leaves them out. A source that an example lacks has states of zero,
-which contribute nothing; matrices are kept one a source, W [h_1; ...; h_n] = sum_k W_k h_k.
+The biases follow the authors' code; the paper omits them. The states of an absent source are zero and contribute
+nothing. There is one matrix per source: W [h_1; ...; h_n] = sum_k W_k h_k.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FinalStates = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class ForgetBias(Bias):
-    """The bias of forget gates, which begins at 1, so that nothing is forgotten before that is learnt.
+    """Bias of forget gates, initialized to 1, so that an untrained gate keeps most of the cell state.
 
     Args:
-        size: How many.
+        size: Number of gates.
     """
 
 
 class BasicCombination(nn.Module):
-    """Map all hidden states to one through a tanh, and add up the cells.
+    """Map the joined hidden states to one hidden state through a tanh, and sum the cell states.
 
     Zoph & Knight 2016, §2.1, Eqs. 1-2, with the b of the authors' code:
         h = tanh(W [h_1; ...; h_n] + b);  c = c_1 + ... + c_n
@@ -53,13 +53,13 @@ class BasicCombination(nn.Module):
         self.joint = Bias(width)
 
     def forward(self, final: FinalStates) -> tuple[Tensor, Tensor]:
-        """Combine the last states of one layer.
+        """Combine the final states of one layer.
 
         Args:
-            final: Hidden and cell state of each source that is given, zero where an example lacks it.
+            final: Hidden and cell state of each given source, zero for examples that lack the source.
 
         Returns:
-            Hidden and cell state.
+            Initial hidden and cell state of the decoder layer.
         """
         projected = torch.stack([self.sources[name](hidden) for name, (hidden, _) in final.items()]).sum(dim=0)
         cell = torch.stack([cell for _, cell in final.values()]).sum(dim=0)
@@ -67,14 +67,14 @@ class BasicCombination(nn.Module):
 
 
 class ChildSumCombination(nn.Module):
-    """Combine as a Child-Sum Tree-LSTM does its children: gates choose what is kept of each source's cell.
+    """Combine the sources like the children of a Child-Sum Tree-LSTM, with a forget gate for each source's cell state.
 
-    Zoph & Knight 2016, §2.2, Eqs. 3-8 (after Tai et al. 2015), as in the authors' code, where every source has weights
-    of its own and all forget gates have one bias, which begins at 1:
+    Zoph & Knight 2016, §2.2, Eqs. 3-8 (after Tai et al. 2015), as in the authors' code, where every source has separate
+    weights and all forget gates share one bias, initialized to 1:
         i = sigmoid(sum_k W^i_k h_k + b_i);  o = sigmoid(sum_k W^o_k h_k + b_o);  u = tanh(sum_k W^u_k h_k + b_u)
         f_k = sigmoid(W^f_k h_k + b_f);  c = i * u + sum_k f_k * c_k;  h = o * tanh(c)
 
-    The code bounds c to ± `cell_clip`.
+    The code clips c to ± `cell_clip`.
 
     Args:
         config: Reads `sources`, `d_model` (D) and `cell_clip`.
@@ -92,13 +92,13 @@ class ChildSumCombination(nn.Module):
         self.forget = ForgetBias(width)
 
     def forward(self, final: FinalStates) -> tuple[Tensor, Tensor]:
-        """Combine the last states of one layer.
+        """Combine the final states of one layer.
 
         Args:
-            final: Hidden and cell state of each source that is given, zero where an example lacks it.
+            final: Hidden and cell state of each given source, zero for examples that lack the source.
 
         Returns:
-            Hidden and cell state.
+            Initial hidden and cell state of the decoder layer.
         """
         width = self.forget().shape[0]
         projected = [self.sources[name](hidden) for name, (hidden, _) in final.items()]
@@ -113,7 +113,7 @@ class ChildSumCombination(nn.Module):
 
 
 class NoCombination(nn.Module):
-    """Take the states of the only source as they are: an ordinary encoder-decoder.
+    """Return the states of the only source unchanged, as in an ordinary encoder-decoder.
 
     Args:
         config: The model's configuration.
@@ -126,18 +126,18 @@ class NoCombination(nn.Module):
         super().__init__()
 
     def forward(self, final: FinalStates) -> tuple[Tensor, Tensor]:
-        """Hand the last states of one layer on.
+        """Return the final states of one layer.
 
         Args:
             final: Hidden and cell state of the source.
 
         Returns:
-            Hidden and cell state.
+            Initial hidden and cell state of the decoder layer.
         """
         return next(iter(final.values()))
 
 
-#: The combinations by the name that `MultiSourceRNNConfig.combination` gives them.
+#: Combination classes by their names in `MultiSourceRNNConfig.combination`.
 COMBINATIONS: dict[str, type[nn.Module]] = {
     "basic": BasicCombination,
     "child_sum": ChildSumCombination,

@@ -1,4 +1,4 @@
-"""Which parameter of one combiner takes the values of which parameter of another."""
+"""Transfer of combiner weights from a checkpoint to a model with another combiner or other sources."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from transformers import PreTrainedModel
 
 from .architectures import Checkpoint
 
-ATTENTION = re.compile(r"^\w+\.(?:q|k|v|out)_proj\.\w+$")
-NORM = re.compile(r"^(?:\w+\.)?(layer_norm\.\w+)$")
+ATTENTION = re.compile(r"^\w+\.(?:q|k|v|out)_proj\.\w+$")  # names of attention projections in a combiner
+NORM = re.compile(r"^(?:\w+\.)?(layer_norm\.\w+)$")  # names of layer norms, of a source or shared
 
 
 def transferred_weights(
     model: PreTrainedModel, origin: Checkpoint, names: Mapping[str, str], decoder: str
 ) -> tuple[dict[str, Tensor], set[str]]:
-    """Find what a checkpoint has for the combiners of a model.
+    """Find the weights of a checkpoint with which the combiners of a model are initialized.
 
     Args:
         model: The new model.
-        origin: The checkpoint that gives its decoder.
-        names: The checkpoint's sources by the names that they have in the model.
-        decoder: The checkpoint's source whose attention those sources get that the checkpoint lacks.
+        origin: The checkpoint that provides the decoder.
+        names: Names of the checkpoint's sources by the names of the model's sources.
+        decoder: The checkpoint's source whose attention initializes sources that the checkpoint lacks.
 
     Returns:
-        The weights by their names in the model, and the names of the checkpoint's weights that have no place there.
+        The weights by their names in the model, and the names of the checkpoint's weights that the model does not use.
     """
     weights, used = {}, set()
     config = model.config
@@ -35,7 +35,7 @@ def transferred_weights(
         layer, found, rest = key.partition(".cross_attn.")
         if not found:
             continue
-        # Before the query of a new gated source is a norm; in post-norm models there is no such norm elsewhere.
+        # A gated source normalizes its query (pre-norm); a post-norm checkpoint has no such layer norm to copy from.
         gated = config.combiner == "gated_serial" and rest.partition(".")[0] not in names
         alone = gated and config.norm_position == "post" and NORM.match(rest)
         for candidate in () if alone else candidates(rest, names, decoder, config.combiner == origin.config.combiner):
@@ -51,16 +51,16 @@ def transferred_weights(
 
 
 def candidates(rest: str, names: Mapping[str, str], decoder: str, same_combiner: bool) -> Iterator[str]:
-    """List the parameters of an old combiner that a parameter of a new one may be taken from.
+    """Yield the parameters of an old combiner from which a parameter of a new combiner can be initialized.
 
     Args:
         rest: Name of the parameter in the new combiner.
-        names: Sources of the old combiner by their names in the new one.
-        decoder: The old combiner's source whose attention new sources get.
-        same_combiner: Whether both are the same strategy.
+        names: Names of the old combiner's sources by the names of the new combiner's sources.
+        decoder: The old combiner's source whose attention initializes new sources.
+        same_combiner: Whether both combiners have the same strategy.
 
     Yields:
-        Names in the old combiner, the best first.
+        Parameter names in the old combiner, the best match first.
     """
     owner, _, own = rest.partition(".")
     attention, norm = ATTENTION.match(rest), NORM.match(rest)
@@ -75,15 +75,15 @@ def candidates(rest: str, names: Mapping[str, str], decoder: str, same_combiner:
 
 
 def neutral_values(combiner: str, rest: str, parameter: Tensor) -> Tensor | None:
-    """Return values with which a combiner computes what one without the parameter would.
+    """Return the values with which a parameter has no effect on the output of its combiner.
 
     Args:
-        combiner: The combiner.
+        combiner: Name of the combiner.
         rest: Name of the parameter in the combiner.
         parameter: The parameter.
 
     Returns:
-        The values; None if there are none.
+        The neutral values; None if the parameter has no neutral values.
     """
     if combiner == "projection" and ".projection." in rest:
         return torch.eye(len(parameter))

@@ -1,7 +1,8 @@
-"""Ways of attending to several sources: each combiner is a decoder layer's whole cross-attention sub-layer.
+"""Combiners: cross-attention sub-layers of a decoder layer that attend to several sources.
 
-A combiner owns layer norm, attentions, dropout and residual: (B, T, D) in, (B, T, D) out. With D() dropout, LN layer
-norm, E_i the states of source i and MHA_i attention with weights of its own, pre-norm:
+A combiner contains the layer norms, attentions, dropout and residual connections of the sub-layer; it maps states
+(B, T, D) to states (B, T, D). With dropout D(), layer norm LN, the states E_i of source i and an attention MHA_i per
+source, the pre-norm equations are:
 
     serial        for i: x = x + D(MHA_i(LN_i(x), E_i))
     parallel      q = LN(x);  x + sum_i D(MHA_i(q, E_i))
@@ -9,20 +10,20 @@ norm, E_i the states of source i and MHA_i attention with weights of its own, pr
     hierarchical  q = LN(x);  c_i = D(MHA_i(q, E_i));  x + D(MHA_h(q, [c_1, ..., c_n]))
 
 (Libovický, Helcl & Mareček 2018, https://doi.org/10.18653/v1/W18-6326; norm, dropout and residual as in the authors'
-code.) From other papers, each named in its class; from here on q = LN(x) and c_i = MHA_i(q, E_i):
+code.) The following combiners come from other papers, which their classes cite, with q = LN(x) and c_i = MHA_i(q, E_i):
 
     projection    x + D(W [c_1; ...; c_n] + b)
     mean          x + D(1/n sum_i c_i)
     weighted_sum  x + D(sum_i softmax(w)_i c_i), one number w_i per source
     context_gate  x + D(sum_i softmax(U c + b)_i * c_i), the softmax over the sources, for each dimension
     tanh_concat   x + D(tanh(W [q; c_1; ...; c_n] + b))
-    gated_serial  serial, but for gated sources x = x + tanh(a_i) D(MHA_i(LN_i(x), E_i)), where a_i begins at 0
+    gated_serial  serial, but for gated sources x = x + tanh(a_i) D(MHA_i(LN_i(x), E_i)), where a_i is initialized to 0
     flat_normed   x + D(MHA(q, [LN_1(E_1); ...; LN_n(E_n)]))
 
-With post-norm the norm moves from the query to the sum: LN(x + ...).
+With post-norm the layer norm is applied to the sum instead of the query: LN(x + ...).
 
-A source that an example lacks is left out of its computation altogether: the example comes out as if there were no such
-source.
+An absent source does not take part in the computation: the result of an example is the same as in a batch without the
+sources that the example lacks.
 """
 
 from __future__ import annotations
@@ -48,29 +49,29 @@ Combined = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class Combiner(nn.Module, ABC):
-    """Base of all combiners: projects keys and values, caches them, and hands one pair per source to `combine`.
+    """Base class of all combiners: projects and caches keys and values, and passes one pair per source to `combine`.
 
     Args:
         config: Reads `sources`, `d_model` (D), `decoder_attention_heads` (H), `norm_position`, `dropout`.
-        layer_idx: Decoder layer, counted from 0; also the cache slot.
+        layer_idx: Index of the decoder layer, from 0, and of the layer in the key/value cache.
 
     Shape:
         hidden_states (B, T, D), after self-attention; memory.states (B, S, D).
-        Returns states (B, T, D), weights (B, H, T, S) and source weights (B, H_h, T, n); the last two may be None.
-        With `memory.expansion` K, the B of everything but the memory is K times as large: the rows of an example, in
-        turn, share its keys and values.
+        Returns states (B, T, D), attention weights (B, H, T, S) and source weights (B, H_h, T, n); the last two may be
+        None. With `memory.expansion` K, B is K times as large for all tensors but the memory: K consecutive rows share
+        the keys and values of one example.
 
     Raises:
         ValueError: If a source has the name of an attribute.
     """
 
-    #: The order of the sources matters.
+    #: Whether the result depends on the order of the sources.
     order_sensitive: ClassVar[bool] = False
-    #: With one source it is an ordinary cross-attention sub-layer.
+    #: Whether the combiner with one source is an ordinary cross-attention sub-layer.
     exact_for_one_source: ClassVar[bool] = True
-    #: One softmax runs over the states of all sources.
+    #: Whether one softmax normalizes the attention weights over the states of all sources.
     joint_weights: ClassVar[bool] = False
-    #: It gives weights over the sources.
+    #: Whether the combiner returns weights over the sources.
     weighs_sources: ClassVar[bool] = False
 
     def __init__(self, config: MultiSourceConfig, layer_idx: int) -> None:
@@ -79,15 +80,15 @@ class Combiner(nn.Module, ABC):
         self.layer_idx = layer_idx
         self.source_names = config.source_names
         self.pre_norm = config.norm_position == "pre"
-        for name in self.source_names:  # `add_attentions` makes children of these names
+        for name in self.source_names:  # `add_attentions` registers submodules with these names
             if hasattr(self, name):
                 raise ValueError(f"source name {name!r} is an attribute of combiners; choose another.")
 
     def add_attentions(self, *, layer_norm: bool) -> None:
-        """Give every source an attention of its own, as a child with the source's name.
+        """Register one `MultiHeadAttention` per source as a submodule named after the source.
 
         Args:
-            layer_norm: Whether each gets a layer norm of its own, too.
+            layer_norm: Whether each attention also has its own layer norm.
         """
         for name in self.source_names:
             attention = MultiHeadAttention(self.config, self.config.decoder_attention_heads)
@@ -96,7 +97,7 @@ class Combiner(nn.Module, ABC):
             self.add_module(name, attention)
 
     def make_norm(self) -> nn.LayerNorm:
-        """Make a layer norm over D.
+        """Create a layer norm over D.
 
         Returns:
             The layer norm.
@@ -104,18 +105,18 @@ class Combiner(nn.Module, ABC):
         return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
 
     def drop(self, states: Tensor) -> Tensor:
-        """Residual dropout, D().
+        """Apply the residual dropout, D().
 
         Args:
-            states: Any states.
+            states: Hidden states.
 
         Returns:
-            The states, some zeroed in training.
+            The states, after dropout in training mode.
         """
         return dropout(states, self.config.dropout, True) if self.training else states
 
     def project(self, memory: SourceMemory) -> list[KeysValues]:
-        """Make keys and values: one pair per source, or one in all with `joint_weights`.
+        """Project the sources to keys and values: one pair per source, or a single pair with `joint_weights`.
 
         Args:
             memory: The encoded sources.
@@ -129,16 +130,16 @@ class Combiner(nn.Module, ABC):
     def project_real(
         self, attention: MultiHeadAttention, states: Tensor, memory: SourceMemory, source: int | None = None
     ) -> KeysValues:
-        """Make keys and values of real states; in training on a CPU, none of padding.
+        """Project states to keys and values; training on a CPU skips padding.
 
         Args:
             attention: The attention.
             states: The states, with padding.
-            memory: Tells which are real.
-            source: Index of the source; None: of all sources, joined.
+            memory: The encoded sources, whose mask marks the real states.
+            source: Index of the source; None: all sources, joined.
 
         Returns:
-            Two of (B, H, S, d); what stands at padding is never attended to.
+            Keys and values (B, H, S, d); their values at padding are arbitrary and never attended to.
         """
         states = cast_for_products(states)
         packing = memory.packing(source) if packing_pays(states, self.training) else None
@@ -163,12 +164,12 @@ class Combiner(nn.Module, ABC):
     def attend(
         self, source: int, query: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to one source with its own attention.
+        """Attend to one source with the source's own attention.
 
         Args:
-            source: Its index.
-            query: Normalised as the strategy wants it.
-            keys_values: Its keys and values.
+            source: Index of the source.
+            query: Queries, already normalized if the strategy requires it.
+            keys_values: Keys and values of the source.
             memory: The encoded sources, for the mask.
             **kwargs: Passed on to the attention implementation.
 
@@ -176,10 +177,10 @@ class Combiner(nn.Module, ABC):
             query (B, T, D). Returns (B, T, D), and weights (B, H, T, S_i), zero where the source is absent.
 
         Returns:
-            Context vectors (meaningless where the source is absent: `where_present` drops them) and weights.
+            Context vectors (arbitrary where the source is absent; `where_present` discards them) and attention weights.
         """
         attention: MultiHeadAttention = getattr(self, self.source_names[source])
-        if memory.lengths[source] == 0:  # nothing to attend to, and not every kernel can
+        if memory.lengths[source] == 0:  # not every attention kernel supports empty keys
             eager = attention_implementation(self.config) == "eager"
             weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
             return torch.zeros_like(query), weights
@@ -194,35 +195,36 @@ class Combiner(nn.Module, ABC):
         source: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend with any attention; weights are zero for examples in which there is nothing to attend to.
+        """Attend with a given attention; the weights are zero for examples without the source.
 
-        Rows that share an example's sources are folded: to the attention they are one query that is K times as long.
+        The K rows that share the sources of an example are folded into one query that is K times as long.
 
         Args:
             attention: The attention.
-            query: Normalised as the strategy wants it.
-            keys_values: Its keys and values.
+            query: Queries, already normalized if the strategy requires it.
+            keys_values: Keys and values.
             memory: The encoded sources, for the mask.
-            source: Index of the one source that the keys are of; None: of all sources, joined.
+            source: Index of the source of the keys; None: all sources, joined.
             **kwargs: Passed on to the attention implementation.
 
         Shape:
             query (B, T, D). Returns (B, T, D) and weights (B, H, T, S).
 
         Returns:
-            Context vectors, meaningless where nothing is present, and weights (None unless the implementation gives
-            them): the very tensor of the computation, so that it can keep its gradient.
+            Context vectors, arbitrary where no source is present, and attention weights (None unless the attention
+            implementation returns them). The weights are the tensor of the computation itself, not a copy, so that
+            their gradient can be retained.
         """
         pays = packing_pays(query, self.training)
         complete = pays and memory.complete(source)
-        # Only eager attention gives weights; other implementations may not know the keyword.
+        # Only eager attention returns weights; other implementations may reject the keyword.
         if attention_implementation(self.config) == "eager" and not complete:
             kwargs["present"] = memory.present_in_example(source)
         expansion, length = memory.expansion, query.shape[1]
         mask = memory.attention_mask(self.config, query, source)
         if source is not None and expansion == 1 and isinstance(mask, Tensor) and pays:
             rows = memory.rows[source]
-            if rows is not None:  # the others would be thrown away
+            if rows is not None:  # skip examples whose result would be discarded
                 return self._look_from(rows, attention, query, keys_values, mask, **kwargs)
         context, weights = attention.attend(query, *keys_values, mask, **kwargs)
         if expansion > 1 and weights is not None:
@@ -233,7 +235,7 @@ class Combiner(nn.Module, ABC):
     def _look_from(
         rows: Tensor, attention: MultiHeadAttention, query: Tensor, keys_values: KeysValues, mask: Tensor, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from some rows only; zeros for the others."""
+        """Attend with a subset of the rows; the results of the other rows are zero."""
         if "present" in kwargs:
             kwargs["present"] = kwargs["present"].index_select(0, rows)
         keys, values = (states.index_select(0, rows) for states in keys_values)
@@ -243,7 +245,7 @@ class Combiner(nn.Module, ABC):
         return context.new_zeros(query.shape).index_copy_(0, rows, context), weights
 
     def keep_present(self, memory: SourceMemory, new: Tensor, old: Tensor | None, source: int | None = None) -> Tensor:
-        """Apply `where_present`; on a CPU, where looking costs nothing, only if an example lacks the source.
+        """Apply `where_present`; skipped on a CPU, where reading the mask is cheap, if all examples have the source.
 
         Args:
             memory: The encoded sources.
@@ -255,7 +257,7 @@ class Combiner(nn.Module, ABC):
             new, old (B, T, D).
 
         Returns:
-            The chosen states.
+            The selected states.
         """
         if new.is_cpu and not torch.compiler.is_compiling() and memory.complete(source):
             return new
@@ -265,16 +267,16 @@ class Combiner(nn.Module, ABC):
     def forward(
         self, hidden_states: Tensor, memory: SourceMemory, past_key_values: Cache | None = None, **kwargs: Any
     ) -> Combined:
-        """Let the decoder's states look at the sources.
+        """Attend from the decoder's states to the sources.
 
         Args:
-            hidden_states: The decoder's stream.
-            memory: The encoded sources. With a filled cache only its mask and lengths are read.
-            past_key_values: Keeps keys and values of all sources, joined on time, in one slot a layer.
+            hidden_states: The decoder's hidden states.
+            memory: The encoded sources. If the cache is filled, only the mask and lengths are read.
+            past_key_values: Key/value cache; each layer stores the keys and values of all sources, joined in time.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            The new stream, weights over all states, weights over the sources.
+            The new hidden states, attention weights over all states, and weights over the sources.
         """
         return self.combine(hidden_states, self._keys_values(memory, past_key_values), memory, **kwargs)
 
@@ -282,41 +284,41 @@ class Combiner(nn.Module, ABC):
     def combine(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
-        """The strategy itself.
+        """Attend to the sources and combine the results; implemented by each strategy.
 
         Args:
-            hidden_states: (B, T, D).
-            keys_values: What `project` gave.
+            hidden_states: The decoder's hidden states (B, T, D).
+            keys_values: Keys and values from `project`.
             memory: The encoded sources.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            As `forward`.
+            The same as `forward`.
         """
 
 
 def where_present(present: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Take `new` for the examples that have the source, `old` for the others; no gradient flows into what is not taken.
+    """Select `new` for the examples that have the source and `old` for the others; only selected states get gradients.
 
     Args:
-        present: One truth value per example.
-        new: States.
-        old: States.
+        present: Whether each example has the source.
+        new: States of the examples that have the source.
+        old: States of the other examples.
 
     Shape:
         present (B,); new, old (B, T, D).
 
     Returns:
-        The chosen states.
+        The selected states.
     """
     return torch.where(present[:, None, None], new, old)
 
 
 def join(weights: list[Tensor | None]) -> Tensor | None:
-    """Join the weights over each source on the key axis, in the order of the sources.
+    """Join the attention weights of all sources on the key axis, in the order of the sources.
 
     Args:
-        weights: (B, H, T, S_i) each, or None if the attention implementation gives none.
+        weights: Attention weights (B, H, T, S_i) of each source; None if the attention implementation returns none.
 
     Returns:
         (B, H, T, S), or None.
@@ -326,13 +328,13 @@ def join(weights: list[Tensor | None]) -> Tensor | None:
 
 
 class SerialCombiner(Combiner):
-    """Attend to each source in turn, with norm, dropout and residual after each.
+    """Attend to the sources one after the other, each with its own layer norm, dropout and residual connection.
 
     Libovický et al. 2018, §3 and Fig. 1a (no numbered equation):
         x_i = x_{i-1} + D(MHA_i(LN_i(x_{i-1}), E_i));  post-norm: x_i = LN_i(x_{i-1} + D(MHA_i(x_{i-1}, E_i)))
 
     Args:
-        config: As [`Combiner`]; the order of `sources` is the order of attention.
+        config: As [`Combiner`]; the sources are attended to in the order of `sources`.
         layer_idx: As [`Combiner`].
     """
 
@@ -355,17 +357,17 @@ class SerialCombiner(Combiner):
     def take_turn(
         self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to one source, with norm, dropout and residual.
+        """Attend to one source, with layer norm, dropout and residual connection.
 
         Args:
-            source: Its index.
-            hidden_states: (B, T, D).
-            keys_values: Its keys and values.
+            source: Index of the source.
+            hidden_states: The decoder's hidden states (B, T, D).
+            keys_values: Keys and values of the source.
             memory: The encoded sources.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            The new stream (B, T, D), meaningless where the source is absent, and weights as `attend` gives them.
+            The new hidden states (B, T, D), arbitrary where the source is absent, and the weights returned by `attend`.
         """
         norm = getattr(self, self.source_names[source]).layer_norm
         query = norm(hidden_states) if self.pre_norm else hidden_states
@@ -375,13 +377,14 @@ class SerialCombiner(Combiner):
 
 
 class GatedSerialCombiner(SerialCombiner):
-    """Attend to each source in turn; gated sources begin without any effect, and learn to have one.
+    """Attend to the sources one after the other; gated sources have no effect at initialization.
 
     Alayrac et al. 2022 (Flamingo), https://arxiv.org/abs/2204.14198, section 2.2, without its gated feed-forward layer:
-        x_i = x_{i-1} + tanh(a_i) D(MHA_i(LN_i(x_{i-1}), E_i)), a_i a number that begins at 0
+        x_i = x_{i-1} + tanh(a_i) D(MHA_i(LN_i(x_{i-1}), E_i)), a_i a scalar initialized to 0
 
-    for gated sources, with this pre-norm whatever `norm_position` says, so that at a_i = 0 nothing changes: a source
-    can be added to a trained model without changing its output. The others are as in `serial`.
+    for gated sources. Gated sources use pre-norm whatever the `norm_position`: with a_i = 0 they leave the hidden
+    states unchanged, and a source can be added to a trained model without changing its output. Sources without a gate
+    are treated as in `serial`.
 
     Args:
         config: As [`SerialCombiner`], and which sources are `gated`.
@@ -395,7 +398,7 @@ class GatedSerialCombiner(SerialCombiner):
                 getattr(self, name).gate = Bias(1)
 
     def train(self, mode: bool = True) -> GatedSerialCombiner:
-        """As [`nn.Module.train`]; warns where training cannot open a gate, as with LoRA adapters on all linear layers.
+        """Set the training mode; warn if training cannot open a gate, as with LoRA adapters on all linear layers.
 
         Args:
             mode: Whether to train.
@@ -424,13 +427,13 @@ class GatedSerialCombiner(SerialCombiner):
 
 
 class ParallelCombiner(Combiner):
-    """Attend to all sources at once and add up the context vectors.
+    """Attend to all sources in parallel and sum the context vectors.
 
     Libovický et al. 2018, Eq. 4:
         q = LN(x);  x + sum_i D(MHA_i(q, E_i));  post-norm: LN(x + sum_i D(MHA_i(x, E_i)))
 
     Args:
-        config: As [`Combiner`], and `query_norm`: LN is one for all sources or one for each.
+        config: As [`Combiner`], and `query_norm`: whether the sources share one LN or have one each.
         layer_idx: As [`Combiner`].
     """
 
@@ -444,16 +447,16 @@ class ParallelCombiner(Combiner):
     def contexts(
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Attend to every source with a query of the same states.
+        """Compute the context vectors of all sources for the same hidden states.
 
         Args:
-            hidden_states: (B, T, D).
-            keys_values: What `project` gave.
+            hidden_states: The decoder's hidden states (B, T, D).
+            keys_values: Keys and values from `project`.
             memory: The encoded sources.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            One c_i (B, T, D) per source, zero where it is absent, and the joined weights.
+            One c_i (B, T, D) per source, zero where the source is absent, and the joined attention weights.
         """
         contexts, all_weights = [], []
         shared = self.layer_norm(hidden_states) if self.pre_norm and self.shared_norm else hidden_states
@@ -465,15 +468,15 @@ class ParallelCombiner(Combiner):
         return contexts, join(all_weights)
 
     def add_query_norm(self) -> None:
-        """Make the layer norm of `normalised_query`, unless there is the one that all sources share."""
+        """Create the layer norm of `normalised_query`, unless all sources share one that can be used."""
         if not self.shared_norm:
             self.layer_norm = self.make_norm()
 
     def normalised_query(self, hidden_states: Tensor) -> Tensor:
-        """The query itself, for what looks at it beside the attentions to the sources.
+        """Return the normalized query, for computations other than the attentions to the sources.
 
         Args:
-            hidden_states: The stream.
+            hidden_states: The decoder's hidden states.
 
         Returns:
             LN(x), or x with post-norm.
@@ -481,15 +484,15 @@ class ParallelCombiner(Combiner):
         return self.layer_norm(hidden_states) if self.pre_norm else hidden_states
 
     def residual(self, hidden_states: Tensor, update: Tensor, memory: SourceMemory) -> Tensor:
-        """Add the update to the stream; an example without any source keeps its stream.
+        """Add the update to the hidden states; the states of an example without any source are returned unchanged.
 
         Args:
-            hidden_states: The stream.
-            update: What the sources say.
+            hidden_states: The decoder's hidden states.
+            update: The combined context vectors.
             memory: The encoded sources.
 
         Returns:
-            The new stream (B, T, D).
+            The new hidden states (B, T, D).
         """
         output = hidden_states + update
         if not self.pre_norm:
@@ -509,8 +512,8 @@ class HierarchicalCombiner(ParallelCombiner):
 
     Libovický et al. 2018, Eqs. 7-8:
         c_i = D(MHA_i(q, E_i));  x + D(MHA_h(q, [c_1, ..., c_n]))
-    with q = LN(x), or x with post-norm. The second attention leaves absent sources out (the authors' code knows none),
-    and as in that code its dropout is the residual dropout.
+    with q = LN(x), or x with post-norm. The second attention excludes absent sources (the authors' code has no support
+    for them); its dropout rate is the residual dropout, as in the authors' code.
 
     Args:
         config: As [`ParallelCombiner`], and `hierarchical_heads` (H_h).
@@ -534,13 +537,13 @@ class HierarchicalCombiner(ParallelCombiner):
         batch, length, width = hidden_states.shape
         heads = (level.num_heads, level.head_dim)
         dropped = [self.drop(context) for context in contexts]
-        stacked = torch.stack(dropped, dim=2).flatten(1, 2)  # (B, T * n, D): int8 layers take no fourth dimension
+        stacked = torch.stack(dropped, dim=2).flatten(1, 2)  # (B, T * n, D): int8 layers do not support four dimensions
         levels = (batch, length, len(contexts), *heads)
         queries = level.q_proj(query).view(batch, length, 1, *heads)
         keys = level.k_proj(stacked).view(levels)  # (B, T, n, H, d)
         values = level.v_proj(stacked).view(levels)
         scores = (queries * keys).sum(dim=-1) * level.scaling  # (B, T, n, H)
-        # The lowest finite number, not -inf: a row without any source must stay finite until it is dropped.
+        # The lowest finite number, not -inf: rows without any source must stay finite until they are discarded.
         scores = scores.masked_fill(~memory.present[:, None, :, None], torch.finfo(scores.dtype).min)
         source_weights = scores.softmax(dim=2) * memory.present[:, None, :, None]
         mixed = (self.drop(source_weights).unsqueeze(-1) * values).sum(dim=2)  # (B, T, H, d)
@@ -549,14 +552,15 @@ class HierarchicalCombiner(ParallelCombiner):
 
 
 class ProjectionCombiner(ParallelCombiner):
-    """Attend to all sources at once and project the joined context vectors.
+    """Attend to all sources in parallel and project the joined context vectors.
 
     Littell et al. 2019, https://doi.org/10.18653/v1/W19-5326, Eq. 5, with the b of the authors' code:
         c_i = MHA_i(q, E_i);  x + D(W [c_1; ...; c_n] + b);  post-norm: LN(x + D(W [c_1; ...; c_n] + b))
 
-    with q = LN(x), or x with post-norm. W is kept as one matrix W_i per source, W [c_1; ...; c_n] = sum_i W_i c_i, and
-    of an absent source it is left out, b stays. Unlike `parallel` it drops once, after the sum. The authors' code
-    normalises W's rows (weight normalisation), which saved weights can be multiplied out with.
+    with q = LN(x), or x with post-norm. W is stored as one matrix W_i per source, W [c_1; ...; c_n] = sum_i W_i c_i;
+    the terms of absent sources are omitted, b is always added. Unlike in `parallel`, dropout is applied once, after the
+    sum. The authors' code uses weight normalization for the rows of W; their weights can be converted by multiplying
+    the norms into W.
 
     Args:
         config: As [`ParallelCombiner`].
@@ -581,26 +585,26 @@ class ProjectionCombiner(ParallelCombiner):
         return self.residual(hidden_states, update, memory), weights, None
 
     def complete(self, projected: Tensor, hidden_states: Tensor) -> Tensor:
-        """What becomes of the projected context vectors.
+        """Compute the update from the projected context vectors.
 
         Args:
-            projected: Their sum.
-            hidden_states: The stream.
+            projected: Sum of the projected context vectors.
+            hidden_states: The decoder's hidden states.
 
         Returns:
-            z (B, T, D).
+            The update (B, T, D), before dropout.
         """
         return projected + self.projection()
 
 
 class TanhConcatCombiner(ProjectionCombiner):
-    """Attend to all sources at once, join the context vectors with the query, and map them to one through a tanh.
+    """Attend to all sources in parallel, join context vectors and query, and map them to one vector through a tanh.
 
     Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, Eq. 14, with the b of the authors' code, and with the norm
     and residual of a Transformer's layer in place of the LSTM's:
         c_i = MHA_i(q, E_i);  x + D(tanh(W [q; c_1; ...; c_n] + b));  post-norm: LN(x + D(tanh(...)))
 
-    with q = LN(x), or x with post-norm. W is kept as one matrix per source and one for q, as in `projection`.
+    with q = LN(x), or x with post-norm. W is stored as one matrix per source and one for q, as in `projection`.
 
     Args:
         config: As [`ParallelCombiner`].
@@ -617,10 +621,10 @@ class TanhConcatCombiner(ProjectionCombiner):
 
 
 class MeanCombiner(ParallelCombiner):
-    """Attend to all sources at once and take the mean of the context vectors.
+    """Attend to all sources in parallel and average the context vectors.
 
-    Huang et al. 2021 (TRICE), https://arxiv.org/abs/2105.14809, with weights of its own for each source, which are one
-    there; n counts the sources that the example has:
+    Huang et al. 2021 (TRICE), https://arxiv.org/abs/2105.14809, but with separate attention parameters for each source,
+    which the paper shares; n is the number of sources that the example has:
         c_i = MHA_i(q, E_i);  x + D(1/n sum_i c_i);  post-norm: LN(x + D(1/n sum_i c_i))
 
     with q = LN(x), or x with post-norm.
@@ -638,7 +642,7 @@ class MeanCombiner(ParallelCombiner):
         contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
         present = memory.present[:, None, :, None]
         logits = self.logits(contexts)
-        # The lowest finite number, not -inf: a row without any source must stay finite until it is dropped.
+        # The lowest finite number, not -inf: rows without any source must stay finite until they are discarded.
         shares = torch.where(present, logits, torch.finfo(logits.dtype).min).softmax(dim=2) * present
         update = self.drop((shares * torch.stack(contexts, dim=2)).sum(dim=2))
         heads = 1 if shares.shape[-1] == 1 else self.config.decoder_attention_heads
@@ -646,28 +650,28 @@ class MeanCombiner(ParallelCombiner):
         return self.residual(hidden_states, update, memory), weights, source_weights.permute(0, 3, 1, 2)
 
     def logits(self, contexts: list[Tensor]) -> Tensor:
-        """What the softmax over the sources makes weights of.
+        """Compute the logits of the softmax over the sources.
 
         Args:
             contexts: One c_i (B, T, D) per source.
 
         Shape:
-            Returns (1, 1, n, 1), or (B, T, n, D) for a weight of each dimension.
+            Returns (1, 1, n, 1), or (B, T, n, D) for separate weights in each dimension.
 
         Returns:
-            The logits, meaningless where a source is absent.
+            The logits, arbitrary where a source is absent.
         """
         return contexts[0].new_zeros(1, 1, len(contexts), 1)
 
 
 class WeightedSumCombiner(MeanCombiner):
-    """Attend to all sources at once and sum the context vectors, weighted by one learnt number for each source.
+    """Attend to all sources in parallel and sum the context vectors, weighted by one learned scalar per source.
 
-    `WeightedSumLayer` of Lingvo (Shen et al. 2019, https://arxiv.org/abs/1902.08295), the softmax over the sources that
-    the example has:
+    `WeightedSumLayer` of Lingvo (Shen et al. 2019, https://arxiv.org/abs/1902.08295), with the softmax over the sources
+    that the example has:
         c_i = MHA_i(q, E_i);  x + D(sum_i softmax(w)_i c_i);  post-norm: LN(x + D(sum_i softmax(w)_i c_i))
 
-    with q = LN(x), or x with post-norm. All w_i begin at 0, and so does `mean`.
+    with q = LN(x), or x with post-norm. All w_i are initialized to 0, with which the combiner is equal to `mean`.
 
     Args:
         config: As [`ParallelCombiner`].
@@ -684,14 +688,15 @@ class WeightedSumCombiner(MeanCombiner):
 
 
 class ContextGateCombiner(MeanCombiner):
-    """Attend to all sources at once and let gates choose between the context vectors, in each dimension.
+    """Attend to all sources in parallel and sum the context vectors, weighted by gates in each dimension.
 
-    Voita et al. 2018, https://doi.org/10.18653/v1/P18-1117, section 3, from two sources to any number:
+    Voita et al. 2018, https://doi.org/10.18653/v1/P18-1117, section 3, generalized from two sources to any number:
         c_i = MHA_i(q, E_i);  g_i = softmax over i of U_i c_i + b_i, for each dimension;  x + D(sum_i g_i * c_i)
 
-    with q = LN(x), or x with post-norm, where it is LN(x + ...). With two sources g_1 is the paper's gate
-    sigmoid(W [c_1; c_2] + b), W = [U_1, -U_2] and b = b_1 - b_2; with more, any pair of them shares by such a gate. The
-    weights over the sources are the means of g over the dimensions of each head.
+    with q = LN(x), or x with post-norm, where the output is LN(x + ...). With two sources g_1 is the paper's gate
+    sigmoid(W [c_1; c_2] + b), with W = [U_1, -U_2] and b = b_1 - b_2; with more sources, the ratio between any two of
+    them is given by such a gate. The returned weights over the sources are the means of g over the dimensions of each
+    head.
 
     Args:
         config: As [`ParallelCombiner`].
@@ -709,7 +714,7 @@ class ContextGateCombiner(MeanCombiner):
 
 
 class FlatCombiner(Combiner):
-    """Attend to the states of all sources in one attention.
+    """Attend to the joined states of all sources with one attention.
 
     Libovický et al. 2018, Eqs. 5-6, with the projections shared by all sources:
         x + D(MHA(LN(x), [E_1; ...; E_n]));  post-norm: LN(x + D(MHA(x, [E_1; ...; E_n])))
@@ -741,14 +746,14 @@ class FlatCombiner(Combiner):
 
 
 class FlatNormedCombiner(FlatCombiner):
-    """Attend to the states of all sources in one attention, each source's states normalised and marked as its own.
+    """Attend to the joined states of all sources with one attention, after a separate layer norm for each source.
 
-    `flat`, with a layer norm over the states of each source, in each decoder layer:
+    The combiner `flat` with a layer norm over the states of each source in each decoder layer:
         x + D(MHA(LN(x), [LN_1(E_1); ...; LN_n(E_n)]));  post-norm: LN(x + D(MHA(x, [LN_1(E_1); ...; LN_n(E_n)])))
 
-    Encoders whose states differ in scale (pictures, speech) no longer outshout one another, and the bias of LN_i, which
-    begins at 0, is an embedding of the source, like the segment embeddings of Huang et al. 2021 (TRICE),
-    https://arxiv.org/abs/2105.14809.
+    The layer norms bring the states of different encoders (pictures, speech) to the same scale, so that no source
+    dominates the attention. The bias of LN_i, initialized to 0, serves as an embedding of the source, like the segment
+    embeddings of Huang et al. 2021 (TRICE), https://arxiv.org/abs/2105.14809.
 
     Args:
         config: As [`Combiner`].
@@ -768,7 +773,7 @@ class FlatNormedCombiner(FlatCombiner):
         return [self.project_real(self.joint, torch.cat(normalised, dim=1), memory)]
 
 
-#: The strategies by the name that `MultiSourceConfig.combiner` gives them.
+#: Combiner classes by their names in `MultiSourceConfig.combiner`.
 COMBINERS: dict[str, type[Combiner]] = {
     "serial": SerialCombiner,
     "parallel": ParallelCombiner,
@@ -785,11 +790,11 @@ COMBINERS: dict[str, type[Combiner]] = {
 
 
 def build_combiner(config: MultiSourceConfig, layer_idx: int) -> Combiner:
-    """Build the combiner that the configuration names.
+    """Build the combiner of a decoder layer.
 
     Args:
-        config: Reads `combiner` and what the combiner reads.
-        layer_idx: Decoder layer, counted from 0.
+        config: Reads `combiner` and the settings of the combiner.
+        layer_idx: Index of the decoder layer, from 0.
 
     Returns:
         A new combiner.

@@ -1,4 +1,4 @@
-"""What a multi-source model is made of: the sources, the decoder, the combiner. No torch in here."""
+"""Configuration of multi-source Transformers: sources, decoder and combiner. This module does not import torch."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,29 +16,30 @@ from .limits import LIMITS, RANGES, check_encoder_settings, check_limit, check_r
 from .messages import shown
 from .source_kinds import MASK, SOURCE_KINDS, SourceKind, input_keys, source_key
 
-FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}
+FIELDS_OF_ALL = {"name", "kind", "share_encoder_with", "source_dropout"}  # settings that sources of every kind have
 NORM_POSITIONS = ("pre", "post")
 QUERY_NORMS = ("shared", "per_source")
 POSITION_EMBEDDINGS = ("sinusoidal", "sinusoidal_marian", "learned")
 SOURCE_POSITION_EMBEDDINGS = (*POSITION_EMBEDDINGS, "none")
 INITIALIZERS = ("normal", "xavier_uniform")
 
-# What Transformers passes along beside the sources; `position_ids` must not look like a source `position`.
+# Keyword arguments that Transformers passes to the model in addition to the sources. A source must not have a name with
+# which one of them would look like a keyword of the source, as `position_ids` would of a source `position`.
 LIBRARY_KEYWORDS = ("return_dict", "position_ids", "logits_to_keep", "num_items_in_batch", "cu_seq_lens_q")
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-# What weights can be; Transformers takes any name of the torch module for one.
+# Allowed data types of weights. Transformers itself would accept the name of any attribute of the torch module.
 DTYPES = (
     *("float32", "float16", "bfloat16", "float64", "float", "half", "double"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
 )
-# Keys of Transformers' own that it reads without a look at their type.
+# Types of keys that Transformers reads without checking their type.
 TYPES_OF_KEYS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("id2label", "label2id", "per_layer_config", "rope_scaling"), (Mapping,)),
     **dict.fromkeys(("attn_implementation", "_attn_implementation"), (str, Mapping)),
 }
 
-# Words of the processor's call and of the combiners' own sub-modules.
+# Names that sources must not have: arguments of the processor and submodules of combiners.
 RESERVED_NAMES = frozenset(
     [
         "images",
@@ -56,7 +57,8 @@ RESERVED_NAMES = frozenset(
         "layer_norm",
     ]
 )
-# `generate` routes or drops keywords by these beginnings; labels and `text_target` are the target's.
+# Prefixes that names of sources must not have: `generate` routes or drops keywords with these prefixes, and `labels`
+# and `text_target` belong to the target.
 RESERVED_PREFIXES = (
     "decoder",
     "encoder",
@@ -73,40 +75,42 @@ RESERVED_PREFIXES = (
 @strict
 @dataclass(kw_only=True)
 class SourceConfig:
-    """One source: its name, what it is, and where its encoder differs from the model-wide settings.
+    """Configuration of one source: its name, its kind, and the settings of its encoder.
 
-    A setting left None takes the model-wide value of [`MultiSourceConfig`] that is named with it.
+    The default of a setting that is None is the model-wide setting of [`MultiSourceConfig`] given in parentheses.
 
     Args:
         name: Python identifier, unique; prefixes the source's keywords (`de_input_ids`) unless it is source 0.
-        kind: "text": token ids, read by an encoder of our own. "features": a sequence or map of vectors, such as the
-            last map of an image network, mapped to D. "pretrained": whatever the Transformers model of `encoder` reads.
-            Or a kind that `register_source_kind` has added.
-        encoder: Of a pretrained source: configuration of a model that `AutoModel` knows, or a dict of its fields with
-            `model_type`. Its output must be a sequence or a map; of an encoder-decoder it is the encoder.
-        feature_size: Of features: width F of the vectors.
-        projection: Of pretrained sources: whether a linear map to D follows; None: only where the encoder's states are
-            of another width, which must be mapped. Features always have one.
-        norm: Of features and pretrained sources: whether a layer norm follows; None: yes. The preset `paper` has none.
-        freeze: Of text and pretrained sources: whether the encoder stays as it is: not trained, always in evaluation
-            mode. Of a pretrained source that is the wrapped model; what maps its states to D is still trained.
-        layers: Encoder layers (`encoder_layers`; of features: 0); with 0 the decoder attends to the embeddings.
+        kind: "text": token ids, read by a text encoder of this package. "features": a sequence or map of vectors, such
+            as the last feature map of an image network, projected to D. "pretrained": the inputs of the Transformers
+            model of `encoder`. Or a kind added by `register_source_kind`.
+        encoder: For pretrained sources: configuration of a model that `AutoModel` supports, or a dict of its fields
+            with `model_type`. The output must be a sequence or a map; of an encoder-decoder only the encoder is used.
+        feature_size: For features: width F of the vectors.
+        projection: For pretrained sources: whether the encoder's states are projected to D by a linear layer; None:
+            only if their width is not D. The vectors of features are always projected.
+        norm: For features and pretrained sources: whether a layer norm is applied to the states; None: yes. The preset
+            `paper` has none.
+        freeze: For text and pretrained sources: whether the encoder is frozen: not trained, and always in evaluation
+            mode. Only the wrapped model of a pretrained source is frozen; its projection to D is still trained.
+        layers: Number of encoder layers (`encoder_layers`; 0 for features); with 0 the decoder attends to the
+            embeddings.
         attention_heads: Heads of each self-attention (`encoder_attention_heads`).
         ffn_dim: Width of the feed-forward layers (`encoder_ffn_dim`).
-        dropout: Probability of zeroing, in [0, 1) (`dropout`). The preset `paper` has 0 for features without layers
-            and for pretrained sources.
-        vocab_size: Size of the source's own vocabulary, in tokens. None: it uses the target's vocabulary, and with
-            `tie_word_embeddings` the decoder's embeddings too.
+        dropout: Dropout probability, in [0, 1) (`dropout`). The preset `paper` has 0 for features without layers and
+            for pretrained sources.
+        vocab_size: Size of the source's own vocabulary, in tokens. None: the source uses the target's vocabulary, and
+            with `tie_word_embeddings` the decoder's embeddings too.
         pad_token_id: Padding id of the source's own vocabulary (`pad_token_id`).
-        position_embedding: One of "sinusoidal", "sinusoidal_marian", "learned", "none" (`position_embedding`; of
-            features: "none").
+        position_embedding: One of "sinusoidal", "sinusoidal_marian", "learned", "none" (`position_embedding`; "none"
+            for features).
         max_position_embeddings: Rows of a learned position table, in tokens (`max_position_embeddings`).
-        share_encoder_with: Name of an earlier source whose whole encoder this one uses.
-        share_embeddings_with: Name of an earlier source whose embeddings (and vocabulary) this one uses.
-        source_dropout: Probability of taking the whole source away from an example in training, in [0, 1)
+        share_encoder_with: Name of an earlier source whose encoder this source shares.
+        share_embeddings_with: Name of an earlier source whose embeddings and vocabulary this source shares.
+        source_dropout: Probability of removing the whole source from an example in training, in [0, 1)
             (`source_dropout`).
-        gated: Whether the combiner "gated_serial", the only one with which it may be set, lets the source in through a
-            gate that begins shut. None: every source but source 0 is gated.
+        gated: Whether the source passes through a gate that is closed at initialization; only for the combiner
+            "gated_serial". None: every source but source 0 is gated.
     """
 
     name: str
@@ -141,10 +145,10 @@ class SourceConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that were given, ready for JSON.
+        """Convert the settings to a dict of JSON values.
 
         Returns:
-            A dict without those left None.
+            The settings that are not None.
         """
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         if self.encoder is not None:
@@ -156,15 +160,15 @@ class SourceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSettings:
-    """What the encoder of one source is built from: its own settings, completed by the model-wide ones.
+    """Complete settings of the encoder of one source: its own settings and the model-wide defaults.
 
     Args:
-        name: As in [`SourceConfig`], and so are the others.
-        layers: Encoder layers.
+        name: Name of the source.
+        layers: Number of encoder layers.
         attention_heads: Heads of each self-attention.
         ffn_dim: Width of the feed-forward layers.
-        dropout: Probability of zeroing.
-        vocab_size: Rows of the token table it reads, whichever table that is.
+        dropout: Dropout probability.
+        vocab_size: Rows of the token embedding table that the encoder reads, which can be shared.
         pad_token_id: Padding id.
         position_embedding: Kind of position embeddings.
         max_position_embeddings: Rows of a learned position table.
@@ -189,21 +193,21 @@ def _source(i: int, item: Any) -> Any:
             return SourceConfig(**item)
         except (TypeError, StrictDataclassError) as error:
             raise ValueError(f"sources[{str(item.get('name', i))[:40]}]: {' '.join(str(error).split())}") from error
-    # By name: where code is loaded from the Hub, this module can exist twice, and so can its classes.
+    # Compare names: if code is loaded from the Hub, this module and its classes can exist twice.
     if type(item).__name__ != SourceConfig.__name__:
         raise ValueError(f"sources must hold names, dicts or SourceConfigs; got {shown(item)}.")
     return item
 
 
 class SourceList(list[Any]):
-    """The sources of a configuration: names and dicts that are put into it become [`SourceConfig`]s.
+    """List of the sources of a configuration, which converts names and dicts to [`SourceConfig`]s.
 
     Args:
         items: Names, dicts of the fields of a [`SourceConfig`], or [`SourceConfig`]s.
 
     Raises:
-        ValueError: If an item is none of these, or its settings are not allowed. `append`, `extend`,
-            `insert`, `+=` and assignment to an item raise it as well.
+        ValueError: If an item is of another type, or its settings are not allowed. `append`, `extend`, `insert`, `+=`
+            and item assignment raise the same error.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
@@ -211,7 +215,7 @@ class SourceList(list[Any]):
         self.extend(items)
 
     def append(self, item: Any) -> None:
-        """Add a source.
+        """Append a source.
 
         Args:
             item: A name, a dict or a [`SourceConfig`].
@@ -219,7 +223,7 @@ class SourceList(list[Any]):
         super().append(_source(len(self), item))
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Add sources.
+        """Append several sources.
 
         Args:
             items: Names, dicts or [`SourceConfig`]s.
@@ -228,26 +232,26 @@ class SourceList(list[Any]):
             self.append(item)
 
     def insert(self, index: Any, item: Any) -> None:
-        """Add a source in front of another.
+        """Insert a source before another source.
 
         Args:
-            index: Place of the other.
+            index: Index of the other source.
             item: A name, a dict or a [`SourceConfig`].
         """
         super().insert(index, _source(index, item))
 
     def index(self, item: Any, *bounds: Any) -> int:
-        """Find a source.
+        """Return the index of a source.
 
         Args:
-            item: Its name, or a [`SourceConfig`].
-            *bounds: First index to search, and the index behind the last one.
+            item: Name of the source, or a [`SourceConfig`].
+            *bounds: Start and end of the search, as in `list.index`.
 
         Returns:
-            Its index.
+            The index.
 
         Raises:
-            ValueError: If it is not there; the message lists the names.
+            ValueError: If the list does not contain the source; the message lists the names.
         """
         names = [source.name for source in self]
         try:
@@ -259,14 +263,14 @@ class SourceList(list[Any]):
         """Remove a source.
 
         Args:
-            item: Its name, or a [`SourceConfig`].
+            item: Name of the source, or a [`SourceConfig`].
         """
         del self[self.index(item)]
 
     def __contains__(self, item: Any) -> bool:
         return any(source.name == item if isinstance(item, str) else source == item for source in self)
 
-    def __iadd__(self, items: Any) -> "SourceList":  # type: ignore[misc]  # what + makes is no configuration
+    def __iadd__(self, items: Any) -> "SourceList":  # type: ignore[misc]  # `+` returns a plain list
         self.extend(items)
         return self
 
@@ -287,32 +291,32 @@ def _check_token_id(field: str, value: int | None, vocab_size: int) -> None:
 
 
 def check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is none of those allowed.
+    """Check that a setting has one of the allowed values.
 
     Args:
         field: Name of the setting.
-        value: Its value.
-        allowed: All values that it can have.
+        value: Value of the setting.
+        allowed: The allowed values.
 
     Raises:
-        ValueError: If it has another; the message names the field, the value and what is allowed.
+        ValueError: If the value is not allowed; the message gives the field, the value and the allowed values.
     """
     if value not in allowed:
         raise ValueError(f"{field} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
 
 
 def owner_of(name: str, shares: Mapping[str, str | None]) -> str:
-    """Find the source whose encoder reads a source: itself, unless it shares another's, which may share a third one's.
+    """Follow `share_encoder_with` from a source to the source that owns the encoder.
 
     Args:
         name: The source's name.
-        shares: By name of a source, its `share_encoder_with`.
+        shares: `share_encoder_with` of each source, by name.
 
     Returns:
-        Name of the owner of the encoder.
+        Name of the source that owns the encoder; `name` itself if the source does not share an encoder.
 
     Raises:
-        ValueError: If sources share each other's encoders in a circle; the message lists them.
+        ValueError: If `share_encoder_with` forms a cycle; the message lists the sources.
     """
     passed = [name]
     while (other := shares.get(passed[-1])) is not None:
@@ -326,35 +330,36 @@ Family = TypeVar("Family", bound="SourcesConfig")
 
 
 class SourcesConfig(PreTrainedConfig):
-    """What the configurations of all families have: the sources and the target's tokens.
+    """Base class of the configurations of both model families: the sources and the target's vocabulary.
 
     Args:
-        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 is fed by bare keywords (`input_ids`),
-            every other by keywords with its name in front (`de_input_ids`).
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 takes keywords without a prefix
+            (`input_ids`), every other source takes keywords with its name as a prefix (`de_input_ids`).
         vocab_size: Size of the target's vocabulary, in tokens.
-        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
-            set their own; of the sources that an example has, one at least stays.
-        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
-            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
-            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
-            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
-        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
-            place of nothing. Source dropout trains the vectors. An example without any source gets none.
-        final_logits_bias: Whether logits get a stored bias that is not trained.
+        source_dropout: Probability of removing a whole source from an example in training, for sources that do not set
+            their own; every example keeps at least one of its sources.
+        source_subsets: Sampling weights of subsets of the sources; in training one subset is drawn for each example and
+            the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
+            sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
+            single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
+            all of its sources. None: no source is removed.
+        absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
+            Source dropout trains the vectors. An example without any source gets no vectors.
+        final_logits_bias: Whether a stored bias, which is not trained, is added to the logits.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
-        use_cache: Whether the decoder returns what the next step needs.
+        use_cache: Whether the decoder returns the cache for the next step.
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
         eos_token_id: Id that ends a text.
-        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
     """
 
     keys_to_ignore_at_inference = ["past_key_values", "source_lengths"]
-    #: The kinds of sources that the family has.
+    #: Kinds of sources that the model family supports, by name.
     source_kinds: ClassVar[Mapping[str, SourceKind]] = SOURCE_KINDS
-    #: What sources of every kind can set.
+    #: Settings that sources of every kind have.
     fields_of_all: ClassVar[set[str]] = FIELDS_OF_ALL
     #: Upper bounds of sizes, one mapping for all families, sources and wrapped encoders. To raise a bound on purpose,
     #: change the mapping before a model is built or loaded: `MultiSourceConfig.limits["vocab_size"] = 2**26`.
@@ -382,7 +387,7 @@ class SourcesConfig(PreTrainedConfig):
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
-            # Where the package is imported, so are its classes; what a checkpoint names in their place is left out.
+            # The installed package provides the classes, so the checkpoint's references to other code are dropped.
             kwargs.pop("auto_map", None)
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
@@ -396,10 +401,10 @@ class SourcesConfig(PreTrainedConfig):
         super().__setattr__(key, value)
 
     def _check_keys(self, others: Mapping[str, Any]) -> None:
-        # Transformers sets an attribute for every key that is not a field. It must not hide one that the class has.
+        # Transformers sets an attribute for every key that is not a field; keys must not shadow class attributes.
         value: Any
         for value in (self.dtype, others.get("torch_dtype")):
-            if value is not None and type(value).__name__ != "dtype":  # of torch
+            if value is not None and type(value).__name__ != "dtype":  # a dtype of torch
                 check_choice("dtype", value, DTYPES)
         for key, types in TYPES_OF_KEYS.items():
             value = others.get(key, self.__dict__.get(key))
@@ -433,11 +438,11 @@ class SourcesConfig(PreTrainedConfig):
             **kwargs: As [`PreTrainedConfig.get_config_dict`].
 
         Returns:
-            What it holds, and the arguments that were not used.
+            Content of the file, and the unused arguments.
 
         Raises:
-            ValueError: If it is that of another kind of model; the message names the kind. Also if the file is nested
-                too deeply to be read.
+            ValueError: If the file is the configuration of another kind of model; the message names the kind. Also if
+                the file is nested too deeply to be read.
         """
         try:
             fields, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
@@ -453,18 +458,18 @@ class SourcesConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build the configuration from what a `config.json` holds, as [`PreTrainedConfig.from_dict`] does.
+        """Build the configuration from the content of a `config.json`, as [`PreTrainedConfig.from_dict`] does.
 
         Args:
-            config_dict: What the file holds.
+            config_dict: Content of the file.
             **kwargs: As [`PreTrainedConfig.from_dict`].
 
         Returns:
             As [`PreTrainedConfig.from_dict`].
 
         Raises:
-            ValueError: If a setting would have code run, a pickle read or the Hub contacted, or is `self`, which Python
-                cannot pass on; the message names it.
+            ValueError: If a setting would execute code, load a pickle or contact the Hub, or is named `self`, which
+                Python cannot pass as a keyword; the message names the setting.
         """
         if "self" in config_dict:
             raise ValueError(f"'self' is not a setting of {cls.__name__}; got {shown(config_dict['self'])}.")
@@ -473,28 +478,29 @@ class SourcesConfig(PreTrainedConfig):
 
     @classmethod
     def from_processor(cls: "type[Family]", processor: Any, sources: Sequence[Any] = (), **settings: Any) -> "Family":
-        """Make the configuration of a new model that reads what a processor gives.
+        """Create the configuration of a new model from a processor.
 
-        A method of the configuration, like other `from_...` methods of Transformers, since it is the configuration that
-        depends on the processor: the names and kinds of the sources, sizes and padding ids of vocabularies, and the
-        special ids of the target are set as the processor has them, and so cannot differ from what it encodes.
+        Names and kinds of the sources, sizes and padding ids of vocabularies, and the special ids of the target are
+        read from the processor, and therefore always match its encoding.
 
-        A tokenizer without a token that begins texts (Marian's, T5's) makes the decoder begin with padding, as these
-        models do. A source whose tokenizer has the same vocabulary as the target's shares its embeddings.
+        If the target's tokenizer has no token that begins texts (as in Marian or T5), the decoder's input begins with
+        padding, as in these models. A source whose tokenizer has the target's vocabulary shares the target's
+        embeddings.
 
         Args:
             processor: The [`MultiSourceProcessor`].
-            sources: [`SourceConfig`]s, or dicts of their fields, of sources that need more: the `feature_size` of
-                features, the `encoder` of pictures and speech, sizes. They are found by their names, in any order.
-            **settings: Any other fields of the configuration; they win over what the processor says.
+            sources: [`SourceConfig`]s, or dicts of their fields, of sources that need further settings: the
+                `feature_size` of features, the `encoder` of pictures and speech, sizes. They are matched by name and
+                can be in any order.
+            **settings: Other fields of the configuration, which override the values from the processor.
 
         Returns:
             The configuration.
 
         Raises:
-            TypeError: If this is no such processor, but a tokenizer or a path, for instance.
-            ValueError: If `sources` names a source that the processor lacks, or the target's tokenizer has no token
-                for padding or for the end of texts and none is given.
+            TypeError: If `processor` is not a `MultiSourceProcessor`, but for instance a tokenizer or a path.
+            ValueError: If `sources` names a source that the processor lacks, or the target's tokenizer has no padding
+                token or no end token and `settings` has no id for it.
 
         Example:
             >>> from hf_multisource import MultiSourceConfig, MultiSourceProcessor
@@ -545,10 +551,10 @@ class SourcesConfig(PreTrainedConfig):
 
     @classmethod
     def setting_names(cls) -> set[str]:
-        """Names of the family's own settings.
+        """Return the names of the settings that are specific to the model family.
 
         Returns:
-            Those of all fields that not every configuration of Transformers has.
+            Names of the fields that `PreTrainedConfig` does not have.
         """
         return {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
 
@@ -558,16 +564,16 @@ class SourcesConfig(PreTrainedConfig):
         return [source.name for source in self.sources]
 
     def get_source(self, name: str) -> SourceConfig:
-        """Look a source up.
+        """Return the configuration of a source.
 
         Args:
             name: The source's name.
 
         Returns:
-            Its configuration.
+            The source's configuration.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
         for source in self.sources:
             if source.name == name:
@@ -581,39 +587,39 @@ class SourcesConfig(PreTrainedConfig):
             name: The source's name.
 
         Returns:
-            What differs between kinds.
+            The kind.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
         return self.source_kinds[self.get_source(name).kind]
 
     def encoder_owner(self, name: str) -> SourceConfig:
-        """The source whose encoder reads a source: itself, unless it shares another's.
+        """Return the source that owns the encoder of a source; a different source if the encoder is shared.
 
         Args:
             name: The source's name.
 
         Returns:
-            That source's configuration.
+            Configuration of the source that owns the encoder.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
-        self.get_source(name)  # refuses an unknown one
+        self.get_source(name)  # raises ValueError for unknown names
         return self.get_source(owner_of(name, {one.name: one.share_encoder_with for one in self.sources}))
 
     def source_vocabulary(self, name: str) -> tuple[int, int | None]:
-        """The vocabulary in which a source is written.
+        """Return vocabulary size and padding id of a source.
 
         Args:
             name: The source's name.
 
         Returns:
-            Its size, in tokens, and its padding id.
+            Size of the source's vocabulary, in tokens, and its padding id.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
         owner = self.get_source(name)
         while (other := owner.share_encoder_with or owner.share_embeddings_with) is not None:
@@ -622,13 +628,13 @@ class SourcesConfig(PreTrainedConfig):
 
     @property
     def source_dropouts(self) -> tuple[float, ...]:
-        """Probability of losing each source in training, in order."""
+        """Dropout probability of each source, in order."""
         own = (source.source_dropout for source in self.sources)
         return tuple(self.source_dropout if probability is None else probability for probability in own)
 
     @property
     def source_subset_table(self) -> dict[tuple[bool, ...], float]:
-        """Probability of each subset in training, written as whether each source, in order, stays; {}: all stay."""
+        """Sampling probability of each subset, keyed by whether each source, in order, is kept; {} without subsets."""
         names = self.source_names
         table: dict[tuple[bool, ...], float] = {}
         total = sum((self.source_subsets or {}).values())
@@ -637,11 +643,11 @@ class SourcesConfig(PreTrainedConfig):
             for subset in subsets:
                 stays = tuple(name in subset for name in names)
                 table[stays] = table.get(stays, 0.0) + weight / total / len(subsets)
-        return dict(sorted(table.items()))  # what a seed draws must not depend on the order in a file
+        return dict(sorted(table.items()))  # the drawn subsets must not depend on the order in a file
 
     @property
     def source_keywords(self) -> dict[str, tuple[str, str]]:
-        """The keywords of all sources, each with its source and what it is without the source's name."""
+        """Keywords of all sources, each with the name of its source and the keyword without the prefix."""
         return {
             source_key(i, source.name, key): (source.name, key)
             for i, source in enumerate(self.sources)
@@ -649,16 +655,16 @@ class SourcesConfig(PreTrainedConfig):
         }
 
     def source_inputs(self, keywords: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Sort a call's keywords by source: bare ones belong to source 0, prefixed ones to the source of that name.
+        """Group the keywords of a call by source: `input_ids` belongs to source 0, `de_input_ids` to source `de`.
 
         Args:
-            keywords: All keywords of the call; those that are no source's are skipped.
+            keywords: All keywords of the call; keywords that belong to no source are skipped.
 
         Returns:
-            For each source of which more than a mask was given, in order: its keywords without the prefix.
+            The keywords of each source, without the prefix, in order; sources with only a mask are left out.
 
         Raises:
-            ValueError: If none is given, or a keyword is that of a source the model does not have.
+            ValueError: If no source is given, or a keyword belongs to a source that the model does not have.
         """
         known, any_key = self.source_keywords, input_keys()
         first, *others = self.source_names
@@ -689,13 +695,13 @@ class SourcesConfig(PreTrainedConfig):
 
     @staticmethod
     def check_source_names(names: Sequence[str]) -> None:
-        """Check that the names of sources can be used as keywords and cannot be confused.
+        """Check that the names of sources can be used as unambiguous prefixes of keywords.
 
         Args:
             names: The names, in the order of the sources.
 
         Raises:
-            ValueError: If a name is not allowed, or they are no list; the message gives the name and the rule.
+            ValueError: If a name is not allowed, or `names` is not a list; the message gives the name and the rule.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"the names of sources must be a list of strings; got {shown(names)}.")
@@ -722,7 +728,7 @@ class SourcesConfig(PreTrainedConfig):
                     )
 
     def validate_bounds(self) -> None:
-        """Every number is within the range of its setting, and the model is an encoder-decoder."""
+        """Check that every number is within the range of its setting and that the model is an encoder-decoder."""
         places = [("", self), *((f"sources[{source.name}].", source) for source in self.sources)]
         for place, settings in places:
             for field in (field.name for field in fields(settings) if field.name in RANGES):
@@ -731,7 +737,7 @@ class SourcesConfig(PreTrainedConfig):
             raise ValueError("is_encoder_decoder must be True; got False.")
 
     def validate_source_subsets(self) -> None:
-        """Subsets are of sources that there are, and their weights are positive."""
+        """Check that subsets name existing sources and that their weights are positive."""
         if self.source_subsets is None:
             return
         if not self.source_subsets:
@@ -757,12 +763,12 @@ class SourcesConfig(PreTrainedConfig):
                 )
 
     def validate_absent_vectors(self) -> None:
-        """A source can be absent only where there is another one."""
+        """Check that a model with `absent_vectors` has several sources; the only source cannot be absent."""
         if self.absent_vectors and len(self.sources) == 1:
             raise ValueError(f"absent_vectors needs at least two sources; there is one, {self.source_names[0]}.")
 
     def validate_token_ids(self) -> None:
-        """Special tokens are in the vocabulary."""
+        """Check that the ids of special tokens are in the vocabulary."""
         for field in TOKEN_IDS:
             ids = getattr(self, field)
             if ids == []:
@@ -775,7 +781,7 @@ class SourcesConfig(PreTrainedConfig):
                 _check_token_id(f"sources[{source.name}].pad_token_id", padding, size)
 
     def validate_sources(self) -> None:
-        """Names are usable as keywords, and what is shared comes earlier in the list."""
+        """Check the names of the sources, and that shared encoders and embeddings belong to earlier sources."""
         names = self.source_names
         if not names:
             raise ValueError("sources must hold at least one source; got an empty list.")
@@ -803,7 +809,7 @@ class SourcesConfig(PreTrainedConfig):
                     )
 
     def _check_kind(self, source: SourceConfig) -> None:
-        """A source sets what its kind has, and no more."""
+        """Check that a source has all required settings of its kind and no settings of other kinds."""
         place, kind = f"sources[{source.name}]", self.source_kinds[source.kind]
         own = source.to_dict().keys() - self.fields_of_all
         if source.share_encoder_with is not None:
@@ -821,10 +827,10 @@ class SourcesConfig(PreTrainedConfig):
         kind.check(source, self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain JSON values.
+        """Convert the configuration to a dict of JSON values.
 
         Returns:
-            A dict; `sources` is a list of dicts.
+            A dict, in which `sources` is a list of dicts.
         """
         output: dict[str, Any] = super().to_dict()
         output["sources"] = [source.to_dict() for source in self.sources]
@@ -835,58 +841,61 @@ class SourcesConfig(PreTrainedConfig):
 class MultiSourceConfig(SourcesConfig):
     """Configuration of a model with several source encoders and one decoder.
 
-    Flat like BART's, plus `sources`, a list whose order is the order of the sources everywhere.
+    The settings are flat, as in BART's configuration, except for `sources`, a list whose order determines the order of
+    the sources everywhere.
 
     Args:
-        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 is fed by bare keywords (`input_ids`),
-            every other by keywords with its name in front (`de_input_ids`).
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names. Source 0 takes keywords without a prefix
+            (`input_ids`), every other source takes keywords with its name as a prefix (`de_input_ids`).
         combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`.
         hierarchical_heads: Heads of the hierarchical combiner's second attention; None: `decoder_attention_heads`.
-        query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one each.
-            Read, with `norm_position="pre"`, by the combiners that attend to all sources at once: all but serial and
-            gated_serial, which have one each by nature, and flat and flat_normed, which have a single query.
+        query_norm: "shared": one layer norm of the query for all sources (the paper); "per_source": one layer norm per
+            source. Used with `norm_position="pre"` by the combiners that attend to all sources in parallel. Not used by
+            serial and gated_serial, which always have one layer norm per source, and by flat and flat_normed, which
+            have a single query.
         norm_position: "pre": x + f(LN(x)), with a final layer norm after encoder and decoder; "post": LN(x + f(x)).
         vocab_size: Size of the target's vocabulary, in tokens.
         d_model: Width D of all states.
-        encoder_layers: Layers of every encoder that does not set its own.
-        encoder_attention_heads: Heads in every encoder that does not set its own.
-        encoder_ffn_dim: Feed-forward width in every encoder that does not set its own.
-        decoder_layers: Decoder layers.
+        encoder_layers: Number of layers of each encoder, for sources that do not set their own.
+        encoder_attention_heads: Attention heads of each encoder, for sources that do not set their own.
+        encoder_ffn_dim: Feed-forward width of each encoder, for sources that do not set their own.
+        decoder_layers: Number of decoder layers.
         decoder_attention_heads: Heads of the decoder's self-attention and of each cross-attention.
         decoder_ffn_dim: Feed-forward width of the decoder.
-        activation_function: Between the two maps of the feed-forward layers, by its name in Transformers.
+        activation_function: Activation function of the feed-forward layers, by its name in Transformers.
         attention_bias: Whether the four projections of every attention have a bias.
-        dropout: Probability of zeroing after embeddings and sub-layers, in [0, 1); not a keep-probability.
-        attention_dropout: Probability of zeroing an attention weight.
-        activation_dropout: Probability of zeroing inside the feed-forward layers.
-        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
-            set their own; of the sources that an example has, one at least stays.
-        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
-            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
-            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
-            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
-        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
-            place of nothing. Source dropout trains the vectors. An example without any source gets none.
-        layer_norm_eps: Added to the variance.
+        dropout: Dropout probability after embeddings and sub-layers, in [0, 1); not a keep-probability.
+        attention_dropout: Dropout probability of attention weights.
+        activation_dropout: Dropout probability inside the feed-forward layers.
+        source_dropout: Probability of removing a whole source from an example in training, for sources that do not set
+            their own; every example keeps at least one of its sources.
+        source_subsets: Sampling weights of subsets of the sources; in training one subset is drawn for each example and
+            the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
+            sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
+            single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
+            all of its sources. None: no source is removed.
+        absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
+            Source dropout trains the vectors. An example without any source gets no vectors.
+        layer_norm_eps: Epsilon of the layer norms, added to the variance.
         position_embedding: "sinusoidal": sin and cos halves with frequencies 10000^(-k/(D/2-1)) (Tensor2Tensor, the
             paper's code, M2M100); "sinusoidal_marian": exponent -k/(D/2); "learned".
-        position_offset: Number of the first position.
+        position_offset: Index of the first position.
         max_position_embeddings: Rows of learned position tables, in tokens; sinusoids have no limit.
         scale_embedding: Whether token embeddings are multiplied by sqrt(D).
         embedding_norm: Whether a layer norm follows the sum of token and position embeddings (BART, mBART).
-        source_embeddings: Whether a learned vector of its source is added to each embedded token of a text, as XLM does
-            with languages (Conneau & Lample 2019, https://arxiv.org/abs/1901.07291): an encoder that several sources
-            share then knows which one it reads.
-        final_logits_bias: Whether logits get a stored bias that is not trained (BART, Marian).
+        source_embeddings: Whether a learned vector of the source is added to each embedded token of a text source, like
+            the language embeddings of XLM (Conneau & Lample 2019, https://arxiv.org/abs/1901.07291). The vectors let an
+            encoder that several sources share distinguish its sources.
+        final_logits_bias: Whether a stored bias, which is not trained, is added to the logits (BART, Marian).
         initializer: "xavier_uniform" for all matrices (the paper), or "normal" with standard deviation `init_std`.
         init_std: Standard deviation of the normal initializer.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
-        use_cache: Whether the decoder returns its keys and values.
+        use_cache: Whether the decoder returns its key/value cache.
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
         eos_token_id: Id that ends a text.
-        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
 
     Raises:
@@ -936,20 +945,20 @@ class MultiSourceConfig(SourcesConfig):
 
     @property
     def strategy(self) -> str:
-        """How the sources are combined, in a word, for reports: the combiner."""
+        """Name of the combiner, as a short description of the model in reports."""
         return self.combiner
 
     @classmethod
     def paper(cls, **fields: Any) -> "MultiSourceConfig":
-        """Build the configuration that computes as the authors' code of Libovický, Helcl & Mareček 2018 does.
+        """Build the configuration that is equivalent to the authors' code of Libovický, Helcl & Mareček 2018.
 
-        Pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, tied output without bias,
-        every matrix drawn Glorot-uniform, the residual dropout inside the feed-forward layers, too. The states of a
-        source that is not text have neither norm nor dropout. Sizes, dropout and label smoothing stay the caller's: the
-        paper leaves the last two unstated.
+        The preset has pre-norm, no attention bias, sinusoidal positions in halves, no embedding scale, ReLU, a tied
+        output layer without bias, Glorot-uniform initialization of all matrices, and the residual dropout also inside
+        the feed-forward layers. The states of sources that are not text have neither layer norm nor dropout. Sizes,
+        dropout and label smoothing are not part of the preset; the paper does not state the last two.
 
         Args:
-            fields: Any field of the configuration; they win over the preset.
+            fields: Fields of the configuration, which override the preset.
 
         Returns:
             The configuration.
@@ -972,33 +981,34 @@ class MultiSourceConfig(SourcesConfig):
                 continue
             if source.norm is None:
                 source.norm = False
-            if source.dropout is None and not source.layers:  # layers of its own have the dropout of all layers
+            if source.dropout is None and not source.layers:  # encoder layers use the model-wide dropout
                 source.dropout = 0.0
         return config
 
     @property
     def sub_configs(self) -> dict[str, Any]:
-        """Classes of the wrapped encoders' configurations, by the name under which `getattr` gives them."""
+        """Configuration classes of the wrapped encoders, by the attribute name that `__getattr__` resolves."""
         wrapped = [source for source in self.__dict__.get("sources") or () if source.encoder is not None]
         return {f"sources.{source.name}": type(source.encoder) for source in wrapped}
 
     def __getattr__(self, name: str) -> Any:
-        # Transformers sets what reaches all parts of a model, such as the attention, on `getattr(config, part)`.
+        # Transformers sets options of all parts of a model, such as the attention implementation, on
+        # `getattr(config, part)`.
         if name.startswith("sources."):
             return self.get_source(name.removeprefix("sources.")).encoder
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def encoder_settings(self, name: str) -> EncoderSettings:
-        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
+        """Return the settings of the encoder of a source; settings that the source leaves out are the model-wide ones.
 
         Args:
             name: The source's name.
 
         Returns:
-            The settings, complete.
+            The complete settings.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
         source, layered = self.encoder_owner(name), self.source_kind(name).layered
         vocab_size, pad_token_id = self.source_vocabulary(name)
@@ -1017,11 +1027,11 @@ class MultiSourceConfig(SourcesConfig):
 
     @property
     def gated_sources(self) -> tuple[bool, ...]:
-        """Whether each source, in order, is gated if the combiner is "gated_serial"."""
+        """Tuple of whether each source, in order, is gated if the combiner is "gated_serial"."""
         return tuple(i > 0 if source.gated is None else source.gated for i, source in enumerate(self.sources))
 
     def validate_choices(self) -> None:
-        """Fields with a fixed set of values hold one of them."""
+        """Check that fields with a fixed set of values have one of these values."""
         check_choice("norm_position", self.norm_position, NORM_POSITIONS)
         check_choice("query_norm", self.query_norm, QUERY_NORMS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
@@ -1041,7 +1051,7 @@ class MultiSourceConfig(SourcesConfig):
             )
 
     def validate_widths(self) -> None:
-        """Every attention divides D evenly."""
+        """Check that D is even and divisible by the number of heads of every attention."""
         heads = {"decoder_attention_heads": self.decoder_attention_heads}
         if self.hierarchical_heads is not None:
             heads["hierarchical_heads"] = self.hierarchical_heads

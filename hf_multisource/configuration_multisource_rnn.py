@@ -1,4 +1,4 @@
-"""What a multi-source LSTM model is made of: the sources, their combination, the decoder. No torch in here."""
+"""Configuration of multi-source LSTM models: sources, combination and decoder. This module does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ ATTENTIONS = ("local_p", "general", "dot", "none")
 
 
 class RNNTextKind(TextKind):
-    """Texts of this family, whose encoders all have the layers of the model."""
+    """Kind of text sources in LSTM models, which cannot set sizes: all encoders have the model-wide layers."""
 
     fields = frozenset({"vocab_size", "pad_token_id", "dropout", "freeze", "share_embeddings_with"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RNNEncoderSettings:
-    """What the encoder of one source is built from: its own settings, completed by the model-wide ones.
+    """Complete settings of the encoder of one source: its own settings and the model-wide defaults.
 
     Args:
-        dropout: Probability of zeroing.
-        vocab_size: Rows of the token table it reads, whichever table that is.
+        dropout: Dropout probability.
+        vocab_size: Rows of the token embedding table that the encoder reads, which can be shared.
         pad_token_id: Padding id.
     """
 
@@ -38,46 +38,48 @@ class RNNEncoderSettings:
 class MultiSourceRNNConfig(SourcesConfig):
     """Configuration of an LSTM model with several source encoders and one decoder (Zoph & Knight 2016).
 
-    https://doi.org/10.18653/v1/N16-1004; defaults are the paper's, and of its code,
-    https://github.com/isi-nlp/Zoph_RNN, where the paper is silent.
+    https://doi.org/10.18653/v1/N16-1004. The defaults are those of the paper, and of its code,
+    https://github.com/isi-nlp/Zoph_RNN, for settings that the paper does not state.
 
     Args:
-        sources: [`SourceConfig`]s, dicts of its fields, or bare names, all of kind "text". Source 0 is fed by bare
-            keywords (`input_ids`), every other by keywords with its name in front (`de_input_ids`). A source can set
-            `vocab_size`, `pad_token_id`, `dropout`, `source_dropout`, `freeze`, `share_encoder_with` and
-            `share_embeddings_with`.
-        combination: How the encoders' last states become the decoder's first, in each layer: "basic" (§2.1,
-            Eqs. 1-2), "child_sum" (§2.2, Eqs. 3-8), or, with one source, "none": they are taken as they are.
-        cell_clip: With "child_sum": bound of the combined cell's absolute values (the code: 50). None: none.
-        attention: Of the decoder, to each source apart: "local_p", a window around a predicted position (Luong et al.
-            2015, as in the paper); "general" (h' W e) and "dot" (h' e), over the whole source; "none".
-        window: With "local_p": D, the positions on either side of the predicted one that are seen.
-        input_feeding: Whether the attentional vector of a step is part of the next step's input. None: with attention
-            it is.
+        sources: [`SourceConfig`]s, dicts of its fields, or bare names, all of kind "text". Source 0 takes keywords
+            without a prefix (`input_ids`), every other source takes keywords with its name as a prefix
+            (`de_input_ids`). A source can set `vocab_size`, `pad_token_id`, `dropout`, `source_dropout`, `freeze`,
+            `share_encoder_with` and `share_embeddings_with`.
+        combination: Combination of the encoders' final states into the decoder's initial state, in each layer: "basic"
+            (§2.1, Eqs. 1-2), "child_sum" (§2.2, Eqs. 3-8), or, with one source, "none", which copies the states.
+        cell_clip: With "child_sum": bound of the combined cell's absolute values (the code: 50). None: no bound.
+        attention: Attention of the decoder to each source separately: "local_p", a window around a predicted position
+            (Luong et al. 2015, as in the paper); "general" (h' W e) and "dot" (h' e), over the whole source; "none".
+        window: With "local_p": D, the number of positions on either side of the predicted position that the decoder
+            attends to.
+        input_feeding: Whether the attentional vector of a step is part of the next step's input. None: True with
+            attention, False without.
         reverse_sources: Whether encoders read their source from the last token to the first.
         vocab_size: Size of the target's vocabulary, in tokens.
         d_model: Width D of all states and embeddings.
-        num_layers: Layers of every encoder and of the decoder.
-        dropout: Probability of zeroing embeddings, what a layer passes to the next, and the last layer's states, in
-            [0, 1); recurrent connections are never dropped (the paper: 0.3; 0.2 without attention).
-        source_dropout: Probability of taking a whole source away from an example in training, for sources that do not
-            set their own; of the sources that an example has, one at least stays.
-        source_subsets: Weights of the subsets of the sources that stay in training, one of which is drawn for each
-            example, in place of `source_dropout`. A subset is written as the names of its sources with blanks between
-            them; "all" stands for all sources, and the single sources share the weight of "each". Weights are divided
-            by their sum. An example that has none of the drawn sources keeps all that it has. None: all stay.
-        absent_vectors: Whether a source that an example lacks is one learned vector, which the decoder attends to, in
-            place of nothing. Source dropout trains the vectors. An example without any source gets none.
-        init_range: All weights begin uniform between minus this and this (the paper: 0.08, and 0.1 without attention;
-            the bias of the forget gates of "child_sum" begins at 1).
-        final_logits_bias: Whether logits get a stored bias that is not trained.
+        num_layers: Number of layers of every encoder and of the decoder.
+        dropout: Dropout probability of embeddings, connections between layers, and the last layer's states, in [0, 1);
+            recurrent connections have no dropout (the paper: 0.3; 0.2 without attention).
+        source_dropout: Probability of removing a whole source from an example in training, for sources that do not set
+            their own; every example keeps at least one of its sources.
+        source_subsets: Sampling weights of subsets of the sources; in training one subset is drawn for each example and
+            the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
+            sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
+            single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
+            all of its sources. None: no source is removed.
+        absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
+            Source dropout trains the vectors. An example without any source gets no vectors.
+        init_range: Bound r of the initial weights, which are uniform in [-r, r] (the paper: 0.08, and 0.1 without
+            attention; the bias of the forget gates of "child_sum" is initialized to 1).
+        final_logits_bias: Whether a stored bias, which is not trained, is added to the logits.
         label_smoothing: Probability mass spread over the whole vocabulary, in training only.
         use_cache: Whether the decoder returns its states.
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
         eos_token_id: Id that ends a text.
-        decoder_start_token_id: First id fed to the decoder; None: `bos_token_id`.
+        decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
 
     Raises:
@@ -94,7 +96,7 @@ class MultiSourceRNNConfig(SourcesConfig):
     model_type = "multisource-rnn"
     attribute_map = {"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
     source_kinds: ClassVar[Mapping[str, SourceKind]] = {"text": RNNTextKind()}
-    # What `TextEmbeddings` asks of a configuration; there is nothing to choose.
+    # Settings that `TextEmbeddings` reads; they are fixed in LSTM models.
     scale_embedding: ClassVar[bool] = False
     embedding_norm: ClassVar[bool] = False
 
@@ -117,20 +119,20 @@ class MultiSourceRNNConfig(SourcesConfig):
 
     @property
     def strategy(self) -> str:
-        """How the sources are combined, in a few words, for reports: combination and attention."""
+        """Names of combination and attention, as a short description of the model in reports."""
         return self.combination if self.attention == "none" else f"{self.combination}, {self.attention}"
 
     def encoder_settings(self, name: str) -> RNNEncoderSettings:
-        """Settings of the encoder that reads a source, with the model-wide one wherever it has none of its own.
+        """Return the settings of the encoder of a source; settings that the source leaves out are the model-wide ones.
 
         Args:
             name: The source's name.
 
         Returns:
-            The settings, complete.
+            The complete settings.
 
         Raises:
-            ValueError: If there is no such source; the message lists the names.
+            ValueError: If the model has no source of this name; the message lists the names.
         """
         dropout = self.encoder_owner(name).dropout
         vocab_size, pad_token_id = self.source_vocabulary(name)
@@ -139,7 +141,7 @@ class MultiSourceRNNConfig(SourcesConfig):
         )
 
     def validate_choices(self) -> None:
-        """Fields with a fixed set of values hold one of them, and fields that need one another agree."""
+        """Check that fields with a fixed set of values have one of these values, and that the fields are compatible."""
         check_choice("combination", self.combination, COMBINATIONS)
         check_choice("attention", self.attention, ATTENTIONS)
         if self.combination == "none" and len(self.sources) != 1:

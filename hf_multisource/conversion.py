@@ -1,4 +1,4 @@
-"""From checkpoints that exist already to a model of several sources."""
+"""Initialization of a multi-source model from the checkpoints of existing models."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .source_checkpoints import SourceCheckpoint, checked_dtype
 logger = logging.get_logger(__name__)
 Model = TypeVar("Model", bound="FromSourcesMixin")
 
-# What all text encoders and the decoder of a model have in common.
+# Settings that all text encoders and the decoder of a model share.
 MODEL_WIDE = (
     *("d_model", "norm_position", "activation_function", "attention_bias", "layer_norm_eps"),
     *("scale_embedding", "embedding_norm", "source_embeddings", "position_offset"),
 )
-# Settings of a source by the model-wide setting that stands in for one left out.
+# Settings of a source, and the model-wide settings that are their defaults.
 OF_SOURCE = {
     "layers": "encoder_layers",
     "attention_heads": "encoder_attention_heads",
@@ -42,15 +42,15 @@ OF_SOURCE = {
     "position_embedding": "position_embedding",
     "max_position_embeddings": "max_position_embeddings",
 }
-# The fields that weights do not depend on; the others are the checkpoint's.
+# Fields of the configuration that do not affect the weights; all other fields are copied from the checkpoint.
 FREE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing", "use_cache"),
     *("source_subsets", "absent_vectors", "hierarchical_heads", "query_norm", "initializer", "init_std"),
 )
-# Settings that are about the checkpoint's own sources.
+# Settings of the checkpoint that refer to its own sources.
 OF_ITS_SOURCES = {"sources", "combiner", "source_subsets"}
 FREE_SOURCE_FIELDS = ("dropout", "source_dropout", "freeze", "norm", "gated")
-# Other options of `from_pretrained`, and what takes their place.
+# Options of `from_pretrained` that `from_pretrained_sources` does not support, and their replacements.
 NOT_TAKEN = {
     "torch_dtype": "use dtype=",
     "variant": "files without a variant are loaded",
@@ -62,12 +62,12 @@ NOT_TAKEN = {
     "generation_config": "it is the decoder's; change model.generation_config afterwards",
     "ignore_mismatched_sizes": "sizes are those of the checkpoints",
 }
-LAYER = re.compile(r"\.layers\.\d+\.")
+LAYER = re.compile(r"\.layers\.\d+\.")  # warnings write ".layers.*." to list a parameter of all layers once
 DECODER_TABLE = "model.decoder.embeddings.tokens.weight"
 
 
 class FromSourcesMixin:
-    """The way from checkpoints that exist to a model with several sources."""
+    """Adds `from_pretrained_sources` to a model class."""
 
     @classmethod
     def from_pretrained_sources(
@@ -81,47 +81,49 @@ class FromSourcesMixin:
         attn_implementation: str | dict[str, str] | None = None,
         **kwargs: Any,
     ) -> Model:
-        """Make a model of checkpoints: an encoder from each, the decoder from one of them.
+        """Initialize a model from checkpoints: one encoder from each, and the decoder from one of them.
 
-        The decoder is that of a Marian, BART, mBART, Pegasus, M2M100 or NLLB model, or of one of this package. With it
-        come the output layer, the settings of generation, and every source's cross-attention (of a model of this
-        package, that of the source of the same name). An encoder of one of these models that fits the decoder (same
-        width, norm position, activation, scale) becomes one of our own; any other checkpoint that `AutoModel` loads is
-        wrapped: text encoders, image networks, speech encoders, the encoder of an encoder-decoder. What no checkpoint
-        has is drawn anew, and a warning names it.
+        The decoder comes from a Marian, BART, mBART, Pegasus, M2M100 or NLLB model, or from a model of this package.
+        The output layer, the generation configuration and the cross-attention of all sources come from the same
+        checkpoint (if it is a model of this package, from its source of the same name). An encoder of one of these
+        models that fits the decoder (same width, norm position, activation, scale) is converted to an encoder of this
+        package; all other checkpoints that `AutoModel` loads are wrapped: text encoders, image networks, speech
+        encoders, the encoder of an encoder-decoder. Parameters that are in no checkpoint are newly initialized, and a
+        warning names them.
 
-        With one source the model computes what the checkpoint does. With several it does as long as only the decoder's
-        source is present, unless `combiner` is hierarchical, tanh_concat or flat_normed; with gated_serial also if
-        others are present: they are gated, unless they come from the decoder's checkpoint, and the gates are shut.
+        With one source the model is equivalent to its checkpoint. With several sources it is equivalent to the
+        decoder's checkpoint if only the decoder's source is present, unless `combiner` is hierarchical, tanh_concat or
+        flat_normed. With gated_serial it is equivalent even if other sources are present: sources from other
+        checkpoints are gated, and their gates are closed at initialization.
 
-        The same checkpoint given for several sources (the same path, or the same object) gives them one encoder, which
-        they share. Layer dropout is left out: it acts in training only. Source tokens are counted from the first,
-        padding included, which M2M100 does not do: pad on the right. mBART moves the last label to the front of the
-        decoder's input; here that begins with `decoder_start_token_id`, which an mBART for one pair of languages lacks:
-        set it for training.
+        Sources with the same checkpoint (the same path, or the same object) share one encoder. Layer dropout is not
+        converted; it affects training only. Source positions are counted from the first token including padding, unlike
+        in M2M100, so pad on the right. mBART moves the last label to the front of the decoder's input; here the input
+        begins with `decoder_start_token_id`, which an mBART for one language pair lacks and must be set for training.
 
         Args:
-            sources: Folder, Hub id or model, by the name of the source; in this order they become the model's sources.
-            decoder: Name of the source whose checkpoint gives the decoder.
-            combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`. None: that of the
-                decoder's checkpoint, if it is a model of several sources of this package, else serial. A warning says
-                where such a checkpoint gets another one.
-            source_fields: By source, `dropout`, `source_dropout`, `freeze`, `norm` and `gated` of its [`SourceConfig`].
-            dtype: Type of all weights, or its name. None or "auto": that of the decoder's checkpoint.
-            attn_implementation: As [`PreTrainedModel.set_attn_implementation`] takes it; a dict names wrapped encoders
-                "sources.<name>", and the rest of the model "".
-            **kwargs: Settings of [`MultiSourceConfig`] that weights do not depend on; and where the checkpoints are
-                loaded from, as in `from_pretrained`: `revision`, `subfolder` and `token`, each for all sources or as a
-                dict by the name of the source; `cache_dir`, `force_download`, `local_files_only`, `proxies`.
+            sources: Folder, Hub id or model, by the name of the source; the model has its sources in this order.
+            decoder: Name of the source whose checkpoint provides the decoder.
+            combiner: Strategy of the decoder's cross-attention; a key of `hf_multisource.COMBINERS`. None: the combiner
+                of the decoder's checkpoint if it is a model of this package with several sources, otherwise serial. A
+                warning is logged if the combiner of such a checkpoint is replaced.
+            source_fields: `dropout`, `source_dropout`, `freeze`, `norm` and `gated` of [`SourceConfig`], by source.
+            dtype: Data type of all weights, or its name. None or "auto": the data type of the decoder's checkpoint.
+            attn_implementation: As in [`PreTrainedModel.set_attn_implementation`]; in a dict, wrapped encoders have the
+                keys "sources.<name>" and the rest of the model has the key "".
+            **kwargs: Settings of [`MultiSourceConfig`] that do not affect the weights, and options of
+                `from_pretrained` for loading the checkpoints: `revision`, `subfolder` and `token`, each for all sources
+                or as a dict by the name of the source; `cache_dir`, `force_download`, `local_files_only`, `proxies`.
 
         Returns:
             The model, in evaluation mode.
 
         Raises:
-            ValueError: If the decoder's checkpoint is of another kind, models of this package do not fit together, a
-                name is unknown, or a setting is the checkpoints' to make; the message names the source, the setting and
-                both values. Also if `device_map`, `quantization_config` or `trust_remote_code=True` is given.
-            OSError: If there is no such checkpoint, or its weights are in a pickle only.
+            ValueError: If the decoder's checkpoint is of an unsupported kind, models of this package are incompatible,
+                a name is unknown, or a setting is determined by the checkpoints; the message names the source, the
+                setting and both values. Also if `device_map`, `quantization_config` or `trust_remote_code=True` is
+                given.
+            OSError: If a checkpoint does not exist, or has its weights in a pickle only.
 
         Example:
             >>> from hf_multisource import MultiSourceForConditionalGeneration
@@ -176,7 +178,7 @@ class FromSourcesMixin:
         config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
         if isinstance(attn_implementation, Mapping):
             _check_parts(attn_implementation, config)
-        with no_init_weights():  # memory that nothing has written to takes no place
+        with no_init_weights():  # unwritten memory is not allocated by the system
             model = model_class(config)
         model.tie_weights()
         model.to(number_type or origin.dtype).eval()
@@ -202,16 +204,16 @@ class FromSourcesMixin:
 def _encoders(
     places: Mapping[str, SourceCheckpoint], checkpoints: Mapping[Hashable, Checkpoint], origin: Checkpoint
 ) -> dict[str, tuple[Checkpoint | None, str, str]]:
-    """Find the encoder of every source.
+    """Determine the encoder of every source.
 
     Args:
-        places: What each source is made of.
-        checkpoints: Those in our terms, by their identity.
-        origin: The one that gives the decoder.
+        places: The checkpoint of each source.
+        checkpoints: Checkpoints that could be converted, by identity.
+        origin: The checkpoint that provides the decoder.
 
     Returns:
-        By source: the checkpoint and its source whose encoder becomes one of our own (None and "" if the encoder is
-        wrapped), and the first source of the new model with the same encoder.
+        By source: the checkpoint and the source in it whose encoder is converted (None and "" if the encoder is
+        wrapped), and the first source of the new model that has the same encoder.
     """
     encoders: dict[str, tuple[Checkpoint | None, str, str]] = {}
     owners: dict[tuple[Hashable, str], str] = {}
@@ -224,7 +226,7 @@ def _encoders(
 
 
 def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
-    """Remove the arguments of `from_pretrained` that are not taken; raise ValueError if one of them is set."""
+    """Remove unsupported arguments of `from_pretrained`; raise ValueError if one of them has a value."""
     for name in ("device_map", "quantization_config"):
         if kwargs.pop(name, None) is not None:
             raise ValueError(
@@ -243,7 +245,7 @@ def _check_not_passed_on(kwargs: dict[str, Any]) -> None:
 
 
 def _check_parts(attn_implementation: Mapping[str, str], config: MultiSourceConfig) -> None:
-    """Refuse attention implementations of parts that the model does not have."""
+    """Check that attention implementations are given for existing parts of the model only."""
     for part in attn_implementation:
         if part and part not in config.sub_configs:
             wrapped = ", ".join(config.sub_configs) or "there is none"
@@ -251,11 +253,12 @@ def _check_parts(attn_implementation: Mapping[str, str], config: MultiSourceConf
 
 
 def _chosen_combiner(combiner: str | None, origin: Checkpoint) -> str:
-    """Return the combiner of a new model; warn if it is not that of a checkpoint with several sources."""
+    """Return the combiner of a new model; warn if it replaces the combiner of a checkpoint with several sources."""
     own = origin.config.combiner if len(origin.config.sources) > 1 else None
     if combiner is None:
         return own or "serial"
-    if own is not None and combiner != own and (own, combiner) != ("serial", "gated_serial"):  # these agree
+    # The change from serial to gated_serial keeps the output, because the checkpoint's own sources are not gated.
+    if own is not None and combiner != own and (own, combiner) != ("serial", "gated_serial"):
         logger.warning(
             f"the decoder's checkpoint combines its sources by combiner={own!r}, and the new model by {combiner!r}: it "
             "computes something else until it is trained. Leave combiner out to keep the checkpoint's."
@@ -264,7 +267,7 @@ def _chosen_combiner(combiner: str | None, origin: Checkpoint) -> str:
 
 
 def _fits(name: str, checkpoint: Checkpoint, origin: Checkpoint) -> bool:
-    """Return whether a checkpoint's encoder can be one of our own beside the origin's decoder."""
+    """Return whether a checkpoint's encoder can be converted to an encoder that fits the origin's decoder."""
     for field in MODEL_WIDE:
         value, wanted = getattr(checkpoint.config, field), getattr(origin.config, field)
         if value != wanted and checkpoint.is_ours:
@@ -279,7 +282,7 @@ def _fits(name: str, checkpoint: Checkpoint, origin: Checkpoint) -> bool:
 
 
 def _source_fields(checkpoint: Checkpoint, owner: str, origin: Checkpoint) -> dict[str, Any]:
-    """Settings of a source with an encoder of its own; those of a text that are the model's anyway are left out."""
+    """Return the settings of a source with a converted encoder; settings equal to the model-wide ones are left out."""
     config, kind = checkpoint.config, checkpoint.config.source_kind(owner)
     left_out = {"name", "gated", "share_encoder_with", "share_embeddings_with"}
     if kind.has_vocabulary:
@@ -295,7 +298,7 @@ def _source_fields(checkpoint: Checkpoint, owner: str, origin: Checkpoint) -> di
 
 
 def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint) -> bool:
-    """Whether a source's token table is the decoder's, or was untied from it."""
+    """Return whether a source's token embeddings are those of the decoder, or an untied copy of them."""
     if checkpoint is origin and not origin.config.tie_word_embeddings:
         return origin.config.get_source(owner).vocab_size is None
     table = checkpoint.weights[f"model.encoder.sources.{owner}.embeddings.tokens.weight"]
@@ -304,19 +307,19 @@ def _has_table_of_decoder(checkpoint: Checkpoint, owner: str, origin: Checkpoint
 
 
 def _address(tensor: Tensor) -> int:
-    """Return where the memory begins that a tensor is part of."""
+    """Return the data pointer of a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Collection[int]) -> None:
-    """Give a model without initial values its weights, and draw the parameters that no checkpoint has.
+    """Load weights into an uninitialized model, and initialize the parameters that are in no checkpoint.
 
-    A parameter takes over the memory of its weight where it can, so that large weights are not in memory twice.
+    Parameters use the memory of the given weights where possible, so that large weights are not in memory twice.
 
     Args:
         model: The model.
         weights: The weights by their names in the model.
-        borrowed: Addresses of memory that belongs to models of the user: such weights are copied.
+        borrowed: Data pointers of storages that belong to the user's models; these weights are copied.
     """
     state = model.state_dict(keep_vars=True)
     if unexpected := sorted(weights.keys() - state.keys()):
@@ -326,7 +329,7 @@ def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Colle
         )
     missing = state.keys() - weights.keys() - model.all_tied_weights_keys.keys()
     _draw(model, missing)
-    used = {0, *borrowed}  # 0: the address of nothing
+    used = {0, *borrowed}  # 0: data pointer of empty tensors
     with torch.no_grad():
         for name, value in weights.items():
             place = state[name]
@@ -345,16 +348,16 @@ def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Colle
 
 
 def _draw(model: PreTrainedModel, names: Collection[str]) -> None:
-    """Draw the initial values of some parameters, as if the model had been built with them.
+    """Initialize some parameters of a model.
 
     Args:
-        model: A model without initial values.
-        names: The parameters.
+        model: A model whose parameters are not initialized.
+        names: Names of the parameters.
     """
     places = {name.rpartition(".")[0] for name in names}
     for path, module in model.named_modules():
         inside = any(place == path or not path or place.startswith(f"{path}.") for place in places)
-        module._is_hf_initialized = not inside  # Transformers leaves such modules as they are
+        module._is_hf_initialized = not inside  # Transformers skips initialized modules
         reset: Any = getattr(module, "reset_parameters", None)
         if path in places and reset is not None:
             reset()

@@ -1,12 +1,12 @@
-"""A step of beam search in the decoder without calls of its modules.
+"""Decoder step of beam search that computes the layers without calling their modules.
 
-With a few rows, as one sentence has, half of a step goes into calling modules, looking up settings and reshaping. What
-does not change from one step to the next is therefore bound once: packed weights, keys and values of the sources,
-masks, and which sources are present. The arithmetic is that of the modules, operation for operation.
+With the few rows of a single sentence, half the time of a step is spent on module calls, attribute lookups and
+reshaping. Everything that does not change between steps is therefore bound once, in closures: packed weights, keys and
+values of the sources, masks, and which sources are present. The operations are the same as those of the modules.
 
-Whatever is unusual is left to the modules: hooks, wrapped, replaced or quantised layers, other attention
-implementations than `sdpa`, gradients, autocast, compiling, and outputs of single layers. Combiners that have no
-function here are called as modules, between the bound parts of their layer.
+The modules are called in all other cases: hooks, wrapped, replaced or quantized layers, attention implementations other
+than `sdpa`, gradients, autocast, compilation, and requested outputs of single layers. Combiners without an entry in
+`BINDERS` are called as modules between the bound parts of their layer.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from .combiners import Combiner, FlatCombiner, FlatNormedCombiner, ParallelCombi
 from .inference import KINDS, is_bare
 from .layers import FeedForward
 
-#: Of states (B * K, D).
+#: Function of states (B * K, D).
 Function = Callable[[Tensor], Tensor]
-#: Of states (B * K, D), the mask of the beams, the memory and the cache.
+#: Function of states (B * K, D), the attention mask of the beams, the memory and the cache.
 LayerFunction = Callable[[Tensor, Tensor, SourceMemory, Any], Tensor]
 
 
 class UnusualModuleError(Exception):
-    """A module does something else than its class says, so that it has to be called."""
+    """Raised if a module has been changed and must therefore be called instead of bound."""
 
 
 class DecoderStep:
-    """The layers of a decoder, bound to one batch: to its rows, and to the keys and values of its sources.
+    """The layers of a decoder, bound to the rows of one batch and to the keys and values of its sources.
 
-    Weights are those at the time of binding. It holds neither the memory nor the cache, which holds it.
+    The bound weights are those at the time of binding. The cache holds this object, which refers neither to the cache
+    nor to the memory.
 
     Args:
-        functions: One per layer; None: the modules have to be called.
-        mask: The mask of the memory that it is bound to.
-        rows: Rows of the decoder.
+        functions: One function per layer; None: the modules must be called.
+        mask: The mask of the memory to which the layers are bound.
+        rows: Number of decoder rows.
     """
 
     def __init__(self, functions: list[LayerFunction] | None, mask: Tensor, rows: int) -> None:
@@ -54,14 +55,14 @@ class DecoderStep:
         self.rows = rows
 
     def is_for(self, states: Tensor, memory: SourceMemory) -> bool:
-        """Return whether it was bound to this batch.
+        """Return whether the layers are bound to this batch.
 
         Args:
             states: States of the new positions.
             memory: The encoded sources.
 
         Returns:
-            Whether it was.
+            Whether the layers are bound to this memory and number of rows.
         """
         return self.mask is memory.mask and self.rows == states.shape[0]
 
@@ -74,16 +75,16 @@ def run_layers(
     Args:
         decoder: The decoder.
         states: The embedded tokens.
-        mask: What `BeamCache.mask` gave.
+        mask: Attention mask from `BeamCache.mask`.
         memory: The encoded sources.
-        past_key_values: The whole cache, in which the sources have keys and values.
-        cache: The part of it that holds the decoder's own.
+        past_key_values: The whole cache, which already contains the keys and values of the sources.
+        cache: The self-attention part of the cache.
 
     Shape:
         states (B * K, 1, D). Returns (B * K, 1, D).
 
     Returns:
-        The states of the last layer; None if the modules have to be called.
+        The states of the last layer; None if the modules must be called.
     """
     if not isinstance(mask, Tensor) or states.shape[1] != 1 or not _is_usual(states):
         return None
@@ -92,17 +93,17 @@ def run_layers(
         step = cache.step = _bind(decoder, states, memory, past_key_values, cache)
     if step.functions is None:
         return None
-    states = states[:, 0]  # matrices: a product of three dimensions is reshaped before and after
+    states = states[:, 0]  # two dimensions, because products of three dimensions are reshaped before and after
     for function in step.functions:
         states = function(states, mask, memory, past_key_values)
     return states[:, None]
 
 
 def is_bound(cache: BeamCache, tokens: Tensor, memory: SourceMemory) -> bool:
-    """Return whether `run_layers` will compute the layers for new tokens, because it did so for the last ones.
+    """Return whether `run_layers` can compute the layers for new tokens, because it did in the previous step.
 
     Args:
-        cache: The decoder's own part of the cache.
+        cache: The self-attention part of the cache.
         tokens: The new tokens.
         memory: The encoded sources.
 
@@ -110,7 +111,7 @@ def is_bound(cache: BeamCache, tokens: Tensor, memory: SourceMemory) -> bool:
         tokens (B * K, 1).
 
     Returns:
-        Whether it will.
+        Whether `run_layers` will return states instead of None.
     """
     step = cache.step
     return step is not None and step.functions is not None and step.is_for(tokens, memory) and _is_usual(tokens)
@@ -127,7 +128,7 @@ def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: A
     functions: list[LayerFunction] | None = None
     if (
         attention_implementation(config) == "sdpa"
-        and ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward  # a user may have registered another one
+        and ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward  # not replaced by the user
         and not decoder.training
         and not (config.output_attentions or config.output_hidden_states)
         and not nn.modules.module._has_any_global_hook()
@@ -142,7 +143,7 @@ def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: A
 
 
 def _check(module: nn.Module, *types: type[nn.Module]) -> None:
-    """Check that a module is of one of these very types, and that calling it does nothing else."""
+    """Raise UnusualModuleError unless a module is exactly of one of these types and calling it only runs `forward`."""
     if type(module) not in types or not is_bare(module):
         raise UnusualModuleError
 
@@ -152,7 +153,7 @@ def _bind_linear(layer: Any, states: Tensor) -> Function:
     if isinstance(layer, KINDS):
         return layer.bind(states)
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-    if type(weight) is not nn.Parameter:  # but a quantised tensor, or one that is divided among processes
+    if type(weight) is not nn.Parameter:  # a quantized tensor, or a tensor sharded among processes
         raise UnusualModuleError
     return lambda states: linear(states, weight, bias)
 
@@ -208,7 +209,7 @@ def _bind_self_attention(
 def _bind_attention(
     attention: Any, states: Tensor, keys: Tensor, values: Tensor, memory: SourceMemory, source: int | None
 ) -> Function:
-    """Bind an attention to the keys and values of one source, or of all of them joined."""
+    """Bind an attention to the keys and values of one source, or of all sources, joined."""
     _check(attention, MultiHeadAttention)
     query, out = _bind_linear(attention.q_proj, states), _bind_linear(attention.out_proj, states)
     mask: Any = memory.attention_mask(attention.config, states, source)
@@ -223,7 +224,7 @@ def _bind_attention(
 
 
 def _bind_presence(states: Tensor, memory: SourceMemory, source: int | None) -> Tensor | None:
-    """Return which rows have a source (B * K, 1), for `where`; None if it is known that all have it."""
+    """Return which rows have a source (B * K, 1), for `torch.where`; None if all rows are known to have the source."""
     if states.is_cpu and memory.complete(source):
         return None
     present = memory.any_present if source is None else memory.present[:, source]
@@ -254,7 +255,7 @@ def _bind_flat(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor
 def _bind_sources(
     combiner: Combiner, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor
 ) -> list[tuple[Any, Function, Tensor | None]]:
-    """Bind the attention to each source of the batch: the attention, its function, and which rows have the source."""
+    """Bind the attention to each source; return the attentions, their functions, and which rows have the source."""
     parts = zip(combiner.source_names, keys.split(memory.lengths, 2), values.split(memory.lengths, 2), strict=True)
     found = []
     for i, (name, keys, values) in enumerate(parts):
@@ -299,6 +300,7 @@ def _bind_parallel(combiner: Any, states: Tensor, memory: SourceMemory, keys: Te
     return combine
 
 
+#: Functions that bind a combiner, by combiner class; all other combiners are called as modules.
 BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tensor], Function]] = {
     FlatCombiner: _bind_flat,
     FlatNormedCombiner: _bind_flat,

@@ -1,4 +1,4 @@
-"""Encoders: each turns one source into states (B, S_i, D) and says which of them are real."""
+"""Encoders, which map one source each to states (B, S_i, D) and their attention mask."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .source_kinds import FORMS, MASK, SOURCE_KINDS, SourceKind
 
 
 def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> list[Tensor]:
-    """Take whole sources away from examples at random, but from no example all that it has.
+    """Remove whole sources from examples at random; every example keeps at least one of its sources.
 
     Args:
-        masks: Of each source; True = real token.
-        probabilities: Of losing each source. An example that would lose all keeps one of those it has, any with the
-            same probability.
+        masks: Attention mask of each source; True = real token.
+        probabilities: Dropout probability of each source. An example that would lose all sources keeps one of them,
+            chosen uniformly.
 
     Shape:
         (B, S_i) bool each.
 
     Returns:
-        The masks, with rows of False where a source is gone.
+        The masks, with rows of False for removed sources.
     """
     present = torch.stack([mask.any(dim=1) for mask in masks], dim=1)  # (B, n)
     luck = torch.rand(2, *present.shape, device=present.device)
@@ -53,19 +53,19 @@ def drop_sources(masks: Sequence[Tensor], probabilities: Sequence[float]) -> lis
 def keep_subsets(
     masks: Sequence[Tensor], subsets: Sequence[Sequence[bool]], probabilities: Sequence[float]
 ) -> list[Tensor]:
-    """Draw for each example the subset of sources that stays; the other sources are taken away from it.
+    """Sample a subset of the sources for each example and remove the other sources.
 
     Args:
-        masks: Of each source; True = real token.
-        subsets: Whether each source stays, for each subset. An example that has none of a drawn subset's sources keeps
-            all that it has.
-        probabilities: Of each subset.
+        masks: Attention mask of each source; True = real token.
+        subsets: Whether each subset contains each source. An example that has no source of the sampled subset keeps all
+            of its sources.
+        probabilities: Sampling probability of each subset.
 
     Shape:
         (B, S_i) bool each.
 
     Returns:
-        The masks, with rows of False where a source is gone.
+        The masks, with rows of False for removed sources.
     """
     present = torch.stack([mask.any(dim=1) for mask in masks], dim=1)  # (B, n)
     drawn = torch.tensor(probabilities, device=present.device).multinomial(len(present), replacement=True)
@@ -76,20 +76,20 @@ def keep_subsets(
 
 @dataclass
 class EncodedSource(BaseModelOutput):
-    """What an encoder makes of its source.
+    """Output of an encoder.
 
     Args:
-        attention_mask: (B, S_i) bool, True = real state. It can be shorter than the mask of what went in: encoders of
-            speech make one state of many samples.
+        attention_mask: (B, S_i) bool, True = real state. The mask can be shorter than the mask of the inputs: speech
+            encoders map many samples to one state.
     """
 
-    # Outputs of Transformers have defaults of None; encoders always give these two.
+    # Outputs of Transformers have defaults of None; encoders always set these two fields.
     last_hidden_state: Tensor = None  # type: ignore[assignment]
     attention_mask: Tensor = None  # type: ignore[assignment]
 
 
 class TextEncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then feed-forward (Vaswani et al. 2017, §3.1).
+    """Transformer encoder layer: self-attention and feed-forward layer (Vaswani et al. 2017, §3.1).
 
     Args:
         config: The model's configuration.
@@ -108,12 +108,12 @@ class TextEncoderLayer(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config, settings.ffn_dim, settings.dropout)
 
     def forward(self, hidden_states: Tensor, mask: Any, packing: Packing | None = None, **kwargs: Any) -> Tensor:
-        """Encode one layer further.
+        """Compute the layer.
 
         Args:
             hidden_states: States of the layer below.
-            mask: In the form of the attention implementation.
-            packing: Where packed states belong; None: they are not packed.
+            mask: Mask in the format of the attention implementation.
+            packing: The packing of the states; None if they are not packed.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
@@ -128,14 +128,14 @@ class TextEncoderLayer(GradientCheckpointingLayer):
 
 
 class SourceEncoderBase(MultiSourcePreTrainedModel):
-    """What the encoders of both families of models can be asked.
+    """Base class of the encoders of both model families.
 
     Args:
         config: The model's configuration.
         name: The source's name.
     """
 
-    #: Inputs whose rows may be padded, so that sources that share the encoder can be encoded in one call.
+    #: Inputs that may be padded to a common length, so that sources with a shared encoder can be encoded in one call.
     paddable: tuple[str, ...] = ()
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
@@ -146,21 +146,21 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
 
     @property
     def padding_id(self) -> int | None:
-        """The id that pads token ids; None if there are none."""
+        """Padding id of the token ids; None if the source has no token ids."""
         return self.settings.pad_token_id if self.kind.has_vocabulary else None
 
     @property
     def frozen_part(self) -> nn.Module | None:
-        """What `SourceConfig.freeze` is about; None where nothing is frozen."""
+        """Module that `SourceConfig.freeze` freezes; None if nothing is frozen."""
         return self if self.source.freeze else None
 
     def freeze(self) -> None:
-        """Let nothing train what is frozen; called wherever parameters were made anew."""
+        """Disable gradients of the frozen part; must be called again after parameters have been replaced."""
         if self.frozen_part is not None:
             self.frozen_part.requires_grad_(False)
 
     def train(self, mode: bool = True) -> SourceEncoderBase:
-        """Switch training mode on or off; what is frozen stays in evaluation mode.
+        """Set the training mode; the frozen part stays in evaluation mode.
 
         Args:
             mode: Whether to train.
@@ -174,14 +174,15 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
         return self
 
     def input_mask(self, **inputs: Tensor) -> Tensor:
-        """Say which of the inputs are real; an example whose row is all False lacks the source.
+        """Return the attention mask of the inputs; an example lacks the source if its row is all False.
 
         Args:
-            **inputs: The source's own inputs.
+            **inputs: The inputs of the source.
 
         Returns:
-            The given attention mask as bool (B, S). If there is none: that of the padding id, or one of ones, which has
-            one column where the second dimension of the inputs is not the sequence's, but colours or frequencies.
+            The given attention mask as bool (B, S). If no mask is given: the positions without the padding id, or a
+            mask of ones, which has one column if the second dimension of the inputs is not the sequence dimension, but
+            color channels or frequencies.
         """
         if MASK in inputs:
             return inputs[MASK].bool()
@@ -193,16 +194,18 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
         return torch.ones(given.shape[: 1 + in_time], dtype=torch.bool, device=given.device).view(len(given), -1)
 
     def absent(self, attention_mask: Tensor) -> EncodedSource:
-        """States where no example has the source; every parameter gets a gradient of zero, as DDP wants it.
+        """Return the output for a batch in which no example has the source.
+
+        Every trainable parameter gets a gradient of zero, because DDP requires gradients of all parameters.
 
         Args:
-            attention_mask: All False.
+            attention_mask: A mask that is all False.
 
         Shape:
-            attention_mask (B, S). Returns one state an example, (B, 1, D).
+            attention_mask (B, S). Returns one state per example, (B, 1, D).
 
         Returns:
-            States of zero, and their mask, False.
+            States of zero, and their mask of False.
         """
         nothing = sum(parameter.sum() * 0 for parameter in self.parameters() if parameter.requires_grad)
         size = (len(attention_mask), 1)
@@ -211,7 +214,7 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
 
 
 class SourceEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoderBase):
-    """Base of the encoders of the Transformer family, and of encoders of one's own (`register_source_kind`).
+    """Base class of the encoders of the Transformer family and of user-defined encoders (`register_source_kind`).
 
     Args:
         config: The model's configuration.
@@ -220,7 +223,7 @@ class SourceEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoderBase):
 
 
 class LayeredEncoder(SourceEncoder):
-    """Base of the encoders with Transformer layers of our own.
+    """Base class of the encoders that consist of the Transformer layers of this package.
 
     Args:
         config: The model's configuration.
@@ -236,10 +239,10 @@ class LayeredEncoder(SourceEncoder):
     layer_norm: nn.LayerNorm | None
 
     def add_layers(self, *, norm: bool) -> None:
-        """Make the layers, after what the first of them reads.
+        """Create the layers; called after the embedding modules have been created.
 
         Args:
-            norm: Whether a layer norm follows the last one.
+            norm: Whether a layer norm follows the last layer.
         """
         config = self.config
         self.layers = nn.ModuleList([TextEncoderLayer(config, self.settings) for _ in range(self.settings.layers)])
@@ -247,15 +250,15 @@ class LayeredEncoder(SourceEncoder):
         self.gradient_checkpointing = False
 
     def run_layers(self, states: Tensor, mask: Tensor | None, **kwargs: Any) -> EncodedSource:
-        """Encode what the first layer reads.
+        """Compute all layers.
 
         Args:
-            states: (B, S, D).
-            mask: True at real states; None: all are.
+            states: Input states (B, S, D) of the first layer.
+            mask: True at real states; None: all states are real.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
-            The states; where a row has no real state they are finite and mean nothing.
+            The states; arbitrary but finite in rows without real states.
         """
         visible = None if mask is None else show_first_position(mask)
         attention_mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=visible)
@@ -274,7 +277,7 @@ class LayeredEncoder(SourceEncoder):
 
 
 class TextSourceEncoder(SourceEncoderBase):
-    """Base of the encoders that read text with embeddings of their own.
+    """Base class of the encoders that read text with their own token embeddings.
 
     Args:
         config: The model's configuration.
@@ -334,25 +337,25 @@ class TextEncoder(TextSourceEncoder, LayeredEncoder):
             input_ids: Token ids.
             attention_mask: True at real tokens.
             inputs_embeds: Embedded tokens instead of ids.
-            source_vectors: (B, D), added to each embedded token of a row, before these are scaled.
-            **kwargs: `output_hidden_states`, `output_attentions`, and what the attention implementation reads.
+            source_vectors: Vectors (B, D) added to all embedded tokens of a row, before the embeddings are scaled.
+            **kwargs: `output_hidden_states`, `output_attentions`, and arguments of the attention implementation.
 
         Returns:
-            The states; where a row has no real token they are finite and mean nothing.
+            The states; arbitrary but finite in rows without real tokens.
         """
         if source_vectors is not None:
             if inputs_embeds is None and input_ids is not None:
                 input_ids, inputs_embeds = None, self.embeddings.tokens(input_ids)
-            assert inputs_embeds is not None  # the model gives it
+            assert inputs_embeds is not None  # the model always sets it
             inputs_embeds = inputs_embeds + source_vectors[:, None]
         return self.run_layers(self.embeddings(input_ids, inputs_embeds), attention_mask, **kwargs)
 
 
 class FeatureEncoder(LayeredEncoder):
-    """Map vectors that were computed elsewhere to D: a sequence, or a map, such as the last one of an image network.
+    """Encoder of precomputed features: a sequence of vectors, or a map, such as the last map of an image network.
 
-    Libovický, Helcl & Mareček 2018, §4.1: the map of the picture, flattened to as many states as it has places, through
-    one linear map with bias; no norm, no dropout, no positions, no layers (`MultiSourceConfig.paper`).
+    Libovický, Helcl & Mareček 2018, §4.1: the feature map of the picture is flattened to one state per position and
+    projected by one linear layer with bias, without norm, dropout, positions or layers (`MultiSourceConfig.paper`).
 
     Args:
         config: The model's configuration.
@@ -368,7 +371,7 @@ class FeatureEncoder(LayeredEncoder):
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
         super().__init__(config, name)
-        assert self.source.feature_size is not None  # the configuration sees to it
+        assert self.source.feature_size is not None  # validated by the configuration
         self.projection = nn.Linear(self.source.feature_size, config.d_model)
         self.positions = build_positions(
             config, self.settings.position_embedding, self.settings.max_position_embeddings
@@ -385,15 +388,15 @@ class FeatureEncoder(LayeredEncoder):
         """Encode the source.
 
         Args:
-            input_features: The vectors; what stands where the mask is False is never read.
-            attention_mask: True at real vectors; one column: the example has the source.
-            **kwargs: `output_hidden_states`, `output_attentions`, and what the attention implementation reads.
+            input_features: The vectors; vectors at which the mask is False are ignored.
+            attention_mask: True at real vectors; a mask with one column states whether the example has the source.
+            **kwargs: `output_hidden_states`, `output_attentions`, and arguments of the attention implementation.
 
         Returns:
-            The states; where a row has no real vector they are finite and mean nothing.
+            The states; arbitrary but finite in rows without real vectors.
 
         Raises:
-            ValueError: If the vectors are not as wide as the configuration says; the message gives both widths.
+            ValueError: If the width of the vectors is not `feature_size`; the message gives both widths.
         """
         features = flatten_map(input_features)
         if features.shape[-1] != self.source.feature_size:
@@ -412,19 +415,19 @@ class FeatureEncoder(LayeredEncoder):
 
 
 class PretrainedEncoder(SourceEncoder):
-    """Wraps a model of Transformers: a text encoder, an image network, a speech encoder, the encoder of a T5 or BART.
+    """Encoder that wraps a model of Transformers: a text encoder, image network, speech encoder, or encoder of a T5.
 
-    Its last hidden state is mapped to D where it is of another width or `SourceConfig.projection` says so, normalised
-    and dropped out. Only examples that have the source are encoded: those that lack it leave no trace, in batch
-    statistics neither.
+    The last hidden state is projected to D, if it has another width or `SourceConfig.projection` is set, followed by
+    layer norm and dropout. Only examples that have the source are encoded, so that the other examples do not affect
+    batch statistics either.
 
     Args:
         config: The model's configuration.
         name: The source's name.
 
     Shape:
-        What the wrapped model reads, and attention_mask: (B, S) as that model knows it, or, where it knows none (as of
-        pictures), (B, 1). Returns states (B, S', D), and their mask (B, S').
+        The inputs of the wrapped model, and attention_mask: (B, S), or (B, 1) if the wrapped model takes no mask (as
+        for pictures). Returns states (B, S', D), and their mask (B, S').
     """
 
     def __init__(self, config: MultiSourceConfig, name: str) -> None:
@@ -434,13 +437,13 @@ class PretrainedEncoder(SourceEncoder):
         model = build_wrapped_model(self.source.encoder, place, dtype=torch.get_default_dtype())
         if self.source.encoder.is_encoder_decoder:
             whole, model = model, model.get_encoder()
-            if not hasattr(model, "main_input_name"):  # a part that does not read inputs by itself
+            if not hasattr(model, "main_input_name"):  # a module that cannot be called with inputs alone
                 raise ValueError(
                     f"sources[{name}].encoder.is_encoder_decoder must be False: a {type(whole).__name__} has no "
                     "encoder that can be used alone."
                 )
         elif "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
-            model.pooler = None  # trained parameters that nothing reads
+            model.pooler = None  # its output is not used
         self.model = model
         self.main_input_name = model.main_input_name
         self.reads = set(inspect.signature(model.forward).parameters)
@@ -460,7 +463,7 @@ class PretrainedEncoder(SourceEncoder):
 
     @property
     def frozen_part(self) -> nn.Module | None:
-        """The wrapped model, where it is frozen."""
+        """The wrapped model if it is frozen; otherwise None."""
         return self.model if self.source.freeze else None
 
     def get_input_embeddings(self) -> nn.Module:
@@ -471,7 +474,7 @@ class PretrainedEncoder(SourceEncoder):
 
     @property
     def padding_id(self) -> int | None:
-        """The id that pads token ids of the wrapped model; None if it has none."""
+        """Padding id of the wrapped model; None if the model has none."""
         return getattr(self.model.config.get_text_config(), "pad_token_id", None)
 
     def forward(self, attention_mask: Tensor, **kwargs: Any) -> EncodedSource:
@@ -482,11 +485,11 @@ class PretrainedEncoder(SourceEncoder):
             **kwargs: The wrapped model's inputs; `output_hidden_states` and `output_attentions`.
 
         Returns:
-            The states, zero where an example lacks the source; hidden states and attentions are the wrapped model's, of
-            the examples that have the source.
+            The states, zero where an example lacks the source; hidden states and attentions are those of the wrapped
+            model, for the examples that have the source.
 
         Raises:
-            ValueError: If the wrapped model's main input is missing, or what it returns is no sequence or map.
+            ValueError: If the wrapped model's main input is missing, or its output is not a sequence or a map.
         """
         inputs = {key: value for key, value in kwargs.items() if key in self.kind.keys}
         asked = {key: True for key in ("output_hidden_states", "output_attentions") if kwargs.get(key)}
@@ -503,7 +506,7 @@ class PretrainedEncoder(SourceEncoder):
             inputs = {key: value[rows] for key, value in inputs.items()}
         inputs = {key: value.to(self.dtype) if value.is_floating_point() else value for key, value in inputs.items()}
         mask = attention_mask if rows is None else attention_mask[rows]
-        if "attention_mask" in self.reads and mask.shape[1] > 1:  # one column only says that the source is there
+        if "attention_mask" in self.reads and mask.shape[1] > 1:  # one column only states whether the source is present
             inputs["attention_mask"] = mask.long()
         output = self.model(**inputs, **asked, return_dict=True)
         states = self._sequence(output.last_hidden_state)
@@ -525,7 +528,7 @@ class PretrainedEncoder(SourceEncoder):
         )
 
     def _sequence(self, states: Tensor) -> Tensor:
-        """The states as (B, S, F), from a map with its features first or (Swin of timm) last."""
+        """Return the states as (B, S, F), also from a map with its features first or last (Swin of timm)."""
         if states.dim() == 4 and states.shape[1] != self.width == states.shape[-1]:
             states = states.permute(0, 3, 1, 2)
         states = flatten_map(states)
@@ -537,7 +540,7 @@ class PretrainedEncoder(SourceEncoder):
         return states
 
     def state_mask(self, mask: Tensor, length: int) -> Tensor:
-        """Turn the mask of the inputs into that of the states.
+        """Convert the mask of the inputs to the mask of the states.
 
         Args:
             mask: True at real inputs.
@@ -547,12 +550,12 @@ class PretrainedEncoder(SourceEncoder):
             mask (B, S) to (B, S').
 
         Returns:
-            The mask itself where there are as many states as inputs; all True where the inputs have one column, as
-            pictures have; as the wrapped model makes it where it shortens its input by convolutions (wav2vec2 and its
-            like); that of every S/S'-th input where one is a multiple of the other (Whisper).
+            The mask of the states: `mask` itself if there are as many states as inputs; all True if the mask has one
+            column, as for pictures; the mask computed by the wrapped model if it shortens its input by convolutions
+            (wav2vec2 and similar models); the mask of every S/S'-th input if S is a multiple of S' (Whisper).
 
         Raises:
-            ValueError: If the two lengths cannot be matched; the message gives both.
+            ValueError: If the two lengths cannot be matched; the message gives both lengths.
         """
         if mask.shape[1] == length:
             return mask
@@ -570,10 +573,10 @@ class PretrainedEncoder(SourceEncoder):
 
 
 def flatten_map(states: Tensor) -> Tensor:
-    """Turn a map into a sequence, row by row; leave a sequence as it is.
+    """Flatten a map to a sequence, row by row; return a sequence unchanged.
 
     Args:
-        states: The map, or the sequence.
+        states: A map or a sequence.
 
     Shape:
         (B, F, H, W) to (B, H W, F), or (B, S, F).
@@ -582,7 +585,7 @@ def flatten_map(states: Tensor) -> Tensor:
         The sequence.
 
     Raises:
-        ValueError: If it is neither; the message gives the shape.
+        ValueError: If `states` is neither a map nor a sequence; the message gives the shape.
     """
     if states.dim() == 4:
         return states.flatten(2).transpose(1, 2)
@@ -592,16 +595,16 @@ def flatten_map(states: Tensor) -> Tensor:
 
 
 def output_width(model: Any) -> int:
-    """The width of a model's last hidden state, from what it is made of.
+    """Return the width of a model's last hidden state, read from the model or its configuration.
 
     Args:
         model: A model of Transformers.
 
     Returns:
-        F.
+        The width, F.
 
     Raises:
-        ValueError: If neither the model nor its configuration tells it.
+        ValueError: If neither the model nor its configuration states the width.
     """
     if (wrapped := getattr(model, "timm_model", None)) is not None:
         return int(wrapped.num_features)
@@ -624,14 +627,14 @@ def _width(config: PreTrainedConfig) -> int | None:
 
 
 def check_wrappable(config: PreTrainedConfig, place: str) -> None:
-    """Refuse the configuration of several models in one, such as the two halves of a CLIP.
+    """Check that a configuration describes one model, not several models in one, such as the two encoders of CLIP.
 
     Args:
         config: Configuration of a model.
-        place: Name of the setting that holds it.
+        place: Name of the setting that holds the configuration, for the message.
 
     Raises:
-        ValueError: If it is one; the message names the classes that can be wrapped.
+        ValueError: If the configuration describes several models; the message names the classes that can be wrapped.
     """
     models: Any = MODEL_MAPPING
     parts = [models[part].__name__ for part in config.sub_configs.values() if part in models]
@@ -644,18 +647,18 @@ def check_wrappable(config: PreTrainedConfig, place: str) -> None:
 
 
 def wrapped_weights(model: PreTrainedModel, name: str, theirs: PreTrainedModel) -> dict[str, Tensor]:
-    """Find the weights of a wrapped model in a model of Transformers, which may be or contain such a model.
+    """Find the weights of a wrapped model in a model of Transformers of the same class, or that contains this class.
 
     Args:
         model: A model of this package.
-        name: Its source that wraps a model.
-        theirs: The model with the weights.
+        name: The source that wraps a model.
+        theirs: The Transformers model with the weights.
 
     Returns:
         The weights, by their names in the model of this package.
 
     Raises:
-        ValueError: If there is no such model in the given one; the message names both classes.
+        ValueError: If `theirs` does not contain a model of the wrapped class; the message names both classes.
     """
     wrapped: PreTrainedModel = model.get_encoder().sources[name].model
     first = [theirs.get_encoder()] if theirs.config.is_encoder_decoder else []  # T5's decoder is of the same class
@@ -683,18 +686,19 @@ BUILT_IN_KINDS = frozenset({**SOURCE_KINDS, **FORMS})
 
 
 def register_source_kind(kind: SourceKind, encoder_class: type[SourceEncoder], *, exist_ok: bool = False) -> None:
-    """Add a kind of source: configurations, processors, data and models then take sources of it.
+    """Register a kind of source, which configurations, processors, data and models then support.
 
     Args:
         kind: The kind; its `name` is the `kind` of a `SourceConfig`.
         encoder_class: Class of the encoder, which is built from the configuration and the source's name. Its `forward`
             takes the kind's `keys` and returns an [`EncodedSource`].
-        exist_ok: Whether the kind may replace a registered one of the same name, but none of this package.
+        exist_ok: Whether the kind may replace a registered kind of the same name. Kinds of this package are never
+            replaced.
 
     Raises:
-        ValueError: If `kind` is no instance of a kind, its `name` or `inputs` are missing, `encoder_class` is no
-            encoder class, or there is a kind of this name already, or another one with a keyword of this kind. Nothing
-            is registered then.
+        ValueError: If `kind` is not an instance of [`SourceKind`], its `name` or `inputs` are missing, `encoder_class`
+            is not an encoder class, the name is already registered, or another kind has one of the keywords. The kind
+            is then not registered.
     """
     if not isinstance(kind, SourceKind):
         given = f"the class {kind.__name__}" if isinstance(kind, type) else shown(kind)

@@ -1,4 +1,4 @@
-"""Several models that decode together: their log-probabilities are averaged at each step."""
+"""Ensemble of models that decode together by averaging their log-probabilities at each step."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ MODES = (
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
 )
-#: Fields of the configuration that all members must share: they decode one text.
+#: Fields of the configuration that must be equal in all members, because the members decode one text.
 SHARED = ("vocab_size", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
 @dataclass
 class EnsembleEncoderOutput(ModelOutput):
-    """The encoded sources of every member.
+    """Output of an [`EnsembleEncoder`].
 
     Args:
         present: (B, M) bool, True where an example has a source that the member reads.
-        members: What each member's encoder returned; None if the batch has no source that the member reads.
+        members: Output of each member's encoder; None if the batch has no source that the member reads.
     """
 
     present: Tensor = None  # type: ignore[assignment]
@@ -50,10 +50,10 @@ class EnsembleEncoderOutput(ModelOutput):
 
 
 class EnsembleCache(Cache):
-    """The caches of all members.
+    """Cache that contains the caches of all members.
 
     Args:
-        caches: One per member.
+        caches: One cache per member.
     """
 
     def __init__(self, caches: Sequence[Cache]) -> None:
@@ -64,23 +64,23 @@ class EnsembleCache(Cache):
         return len(self.caches)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens in the cache; a member whose sources are absent has none.
+        """Return the number of cached tokens; the caches of members whose sources are absent are empty.
 
         Args:
-            layer_idx: Not read: all layers hold the same tokens.
+            layer_idx: Ignored; all layers contain the same tokens.
 
         Returns:
-            The number.
+            The number of tokens.
         """
         return max(cache.get_seq_length() for cache in self.caches)
 
 
 class EnsembleEncoder(nn.Module):
-    """Encodes the sources with the encoders of all members, each of which is given the sources that it reads.
+    """Encoder that passes the sources to the encoders of all members; each member gets the sources that it reads.
 
     Args:
         members: The models.
-        config: Configuration whose sources are those of all members.
+        config: Configuration with the sources of all members.
     """
 
     def __init__(self, members: Sequence[SourcesForConditionalGeneration], config: SourcesConfig) -> None:
@@ -90,26 +90,26 @@ class EnsembleEncoder(nn.Module):
 
     @property
     def encoder(self) -> EnsembleEncoder:
-        """This module: `generate` asks the body of a model for its encoder."""
+        """This module, because `generate` reads the attribute `encoder` of a model's body."""
         return self
 
     def inputs_by_source(self, keywords: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-        """Sort a call's keywords by source, as [`SourcesEncoder.inputs_by_source`].
+        """Group the keywords of a call by source, as [`SourcesEncoder.inputs_by_source`].
 
         Args:
             keywords: All keywords of the call.
 
         Returns:
-            The inputs of each source that is given.
+            The inputs of each given source.
         """
         given: dict[str, dict[str, Any]] = self.config.source_inputs(keywords)
         return given
 
     def input_masks(self, given: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Make the masks of all inputs, as [`SourcesEncoder.input_masks`].
+        """Compute the attention masks of all inputs, as [`SourcesEncoder.input_masks`].
 
         Args:
-            given: The inputs of each source that is given.
+            given: The inputs of each given source.
 
         Returns:
             Bool masks (B, S_i) by source, True = real.
@@ -123,17 +123,17 @@ class EnsembleEncoder(nn.Module):
         return masks
 
     def forward(self, **kwargs: Any) -> EnsembleEncoderOutput:
-        """Encode the sources that are given.
+        """Encode the given sources.
 
         Args:
-            **kwargs: Inputs of the sources of all members: bare keywords belong to the first source of the first
-                member, others have the prefix of their source.
+            **kwargs: Inputs of the sources of all members: keywords without a prefix belong to the first source of the
+                first member, other keywords have the name of their source as a prefix.
 
         Returns:
-            What every member's encoder returned.
+            The outputs of the members' encoders.
 
         Raises:
-            ValueError: If an example has no source: no member can say anything about it.
+            ValueError: If an example has no source.
         """
         given = self.inputs_by_source(kwargs)
         masks = self.input_masks(given)
@@ -151,12 +151,12 @@ class EnsembleEncoder(nn.Module):
     def prepare_sources(
         self, encoder_outputs: EnsembleEncoderOutput, attention_mask: Tensor | None, expansion: int
     ) -> EnsembleEncoderOutput:
-        """Make the memories that the members' decoders read, as [`SourcesModel.prepare_sources`].
+        """Create the memories for the members' decoders, as [`SourcesModel.prepare_sources`].
 
         Args:
-            encoder_outputs: What this encoder or this method returned.
-            attention_mask: Not read: the outputs have their own.
-            expansion: Rows of the decoder per example.
+            encoder_outputs: Output of this encoder or of this method.
+            attention_mask: Ignored; the outputs contain their masks.
+            expansion: Decoder rows per example.
 
         Returns:
             A new output with the memories.
@@ -168,11 +168,11 @@ class EnsembleEncoder(nn.Module):
         return EnsembleEncoderOutput(present=encoder_outputs.present, members=prepared)
 
     def select_examples(self, encoder_outputs: EnsembleEncoderOutput, kept: Tensor) -> EnsembleEncoderOutput:
-        """Choose examples of what `prepare_sources` made, as [`SourcesModel.select_examples`].
+        """Select examples from the output of `prepare_sources`, as [`SourcesModel.select_examples`].
 
         Args:
-            encoder_outputs: Its output.
-            kept: Numbers of the examples.
+            encoder_outputs: Output of `prepare_sources`.
+            kept: Indices of the examples.
 
         Shape:
             kept (B',).
@@ -188,23 +188,23 @@ class EnsembleEncoder(nn.Module):
 
 
 class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGenerationMixin):
-    """Several models that decode one text together.
+    """Ensemble of models that decode one text together.
 
-    At each step the log-probabilities of the members are averaged and normalised again: the next token has the
-    geometric mean of the probabilities that the members give to it, divided by the sum over the vocabulary. `generate`
-    takes what the `generate` of a member takes and returns what it returns.
+    At each step the log-probabilities of the members are averaged and renormalized: the probability of the next token
+    is the geometric mean of the members' probabilities, divided by its sum over the vocabulary. `generate` has the
+    arguments and return values of the members' `generate`.
 
-    The members may have any family, size and combiner, and read any sources, as long as they write the same vocabulary;
-    a source that two members read must have the same kind and vocabulary in both. Each member is given the sources that
-    it reads. In an example in which all of them are absent, the mean is that of the other members.
+    The members can have different families, sizes, combiners and sources, but must have the same target vocabulary; a
+    source that two members read must have the same kind and vocabulary in both. Each member gets the sources that it
+    reads. A member does not take part in the mean for examples in which all of its sources are absent.
 
     Args:
-        members: The models; they are put in evaluation mode, and used without copies. The first source of the first
-            one is fed by bare keywords, all others by keywords with a prefix.
+        members: The models, which are set to evaluation mode and not copied. The first source of the first member takes
+            keywords without a prefix, all other sources take keywords with a prefix.
 
     Raises:
-        ValueError: If the members do not go together; the message names the field or the source, and both values.
-        TypeError: If a member is no model of this package.
+        ValueError: If the members are incompatible; the message names the field or the source, and both values.
+        TypeError: If a member is not a model of this package.
 
     Example:
         >>> from hf_multisource import MultiSourceConfig, MultiSourceEnsemble, MultiSourceForConditionalGeneration
@@ -229,21 +229,21 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
 
     @property
     def members(self) -> Sequence[Any]:
-        """The models."""
+        """The models of the ensemble."""
         return list(self.model.members)
 
     def get_encoder(self, *args: object, **kwargs: object) -> EnsembleEncoder:
         return self.model
 
     def save_pretrained(self, *args: object, **kwargs: object) -> None:
-        """Refuse to save: the members are saved, each in a folder of its own.
+        """Raise ValueError, because an ensemble has no file format; save each member in a separate folder.
 
         Args:
-            *args: Not read.
-            **kwargs: Not read.
+            *args: Ignored.
+            **kwargs: Ignored.
 
         Raises:
-            ValueError: In any case.
+            ValueError: Always.
         """
         raise ValueError("an ensemble has no file format: save each of its members.")
 
@@ -266,13 +266,13 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
         Args:
             decoder_input_ids: Token ids of the target, shifted right; None: made from `labels`.
             decoder_attention_mask: 1 at real target tokens.
-            encoder_outputs: What the encoder returned.
+            encoder_outputs: Output of the encoder.
             past_key_values: The caches of the members, which this call extends.
-            labels: Token ids to predict, -100 where there is nothing to predict.
+            labels: Token ids to predict, -100 at positions that the loss ignores.
             use_cache: Whether the members read and extend `past_key_values`.
-            num_items_in_batch: The loss is the sum divided by it; None: by the number of labels.
-            decoder_expansion: Rows of the decoder per example, as [`MultiSourceModel`].
-            decoder_shortlist: One shortlist per member; `generate` makes them of `shortlist`.
+            num_items_in_batch: Divisor of the summed loss; None: the number of labels.
+            decoder_expansion: Decoder rows per example, as in [`MultiSourceModel`].
+            decoder_shortlist: One shortlist per member; `generate` makes them from `shortlist`.
             **kwargs: The inputs of the sources.
 
         Shape:
@@ -358,7 +358,7 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
 
 
 def _check_members(members: Sequence[Any]) -> None:
-    """Raise an error if there is no member, or one of another kind, or two that decode different vocabularies."""
+    """Raise an error if there is no member, a member is of another type, or members have different vocabularies."""
     if not members:
         raise ValueError("an ensemble needs at least one member.")
     for i, member in enumerate(members):
@@ -373,7 +373,7 @@ def _check_members(members: Sequence[Any]) -> None:
 
 
 def _join_configs(configs: Sequence[Any]) -> Any:
-    """Return a configuration with the sources of all, in the order in which they come first."""
+    """Return a configuration with the sources of all configurations, in the order of their first occurrence."""
     sources: dict[str, Any] = {}
     described: dict[str, tuple[object, ...]] = {}
     for i, config in enumerate(configs):
@@ -393,7 +393,7 @@ def _join_configs(configs: Sequence[Any]) -> Any:
     joined = copy.deepcopy(next(config for config in configs if kinds <= config.source_kinds.keys()))
     joined.check_source_names(list(sources))
     joined.sources = list(sources.values())
-    joined._attn_implementation = "eager"  # of the members, each keeps its own
+    joined._attn_implementation = "eager"  # the members keep their own implementations
     return joined
 
 

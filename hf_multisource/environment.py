@@ -1,4 +1,4 @@
-"""What to tell a user whose environment cannot import Transformers."""
+"""Error messages for environments in which Transformers cannot be imported."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ COMMAND = "hf-multisource"
 
 
 def broken_torchvision() -> str | None:
-    """Say what to do about a torchvision that does not fit torch: most of Transformers cannot be imported beside one.
+    """Return an error message if torchvision does not fit torch, because most of Transformers then fails to import.
 
     Returns:
-        One line; None if torchvision is absent or can be imported.
+        The message, in one line; None if torchvision is not installed or can be imported.
     """
     if find_spec("torchvision") is None:
         return None
     try:
         import torchvision  # type: ignore[import-untyped, import-not-found, unused-ignore]  # noqa: F401
-    except Exception as error:  # whatever its compiled part raises
+    except Exception as error:  # its compiled extension can raise any error
         reason = " ".join(str(error).split())
         return (
             f"torchvision {version('torchvision')} does not fit torch {version('torch')} ({reason}), and "
@@ -45,15 +45,15 @@ def is_command(arguments: list[str]) -> bool:
 
 
 def refuse(message: str, error: Exception) -> None:
-    """Stop the import of the package with one line.
+    """Abort the import of the package with a one-line message.
 
     Args:
-        message: What is wrong and what to do.
-        error: The error that was met.
+        message: Description of the problem and its solution.
+        error: The error that occurred.
 
     Raises:
         ImportError: With the message.
-        SystemExit: In its place if the process is the command of this package, which shows the message alone.
+        SystemExit: Instead of ImportError if the process is the command of this package, which prints the message only.
     """
     if is_command(sys.orig_argv):
         sys.exit(f"{COMMAND}: {message}")

@@ -1,4 +1,4 @@
-"""Models that compute the same in another form: with another combiner, or with an encoder in place of its features."""
+"""Conversion of a model to an equivalent model: with another combiner, or with an encoder instead of its features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .source_kinds import SOURCE_KINDS
 
 Model = TypeVar("Model", bound=PreTrainedModel)  # one of this package
 
-# Combiners of one line compute the same with the same attentions; with one source, all of them do.
+# Groups of combiners that are equivalent for suitable weights. With one source all of these combiners are equivalent.
 ALIKE = (("serial", "gated_serial"), ("parallel", "projection"), ("mean", "weighted_sum", "context_gate"), ("flat",))
 PAIRS = (
     "serial and gated_serial (back, with post-norm, if no source is gated); parallel and projection (back, with "
@@ -29,32 +29,32 @@ PAIRS = (
 
 
 def convert_combiner(model: Model, combiner: str) -> Model:
-    """Give a model another combiner with which it computes the same.
+    """Convert a model to another combiner without changing its output.
 
-    Possible are those pairs between which nothing is lost. W_O and b_O are the output projection of a source's
+    The following pairs of combiners can be converted exactly. W_O and b_O are the output projection of a source's
     attention:
 
         serial -> gated_serial         none of the sources is gated
         gated_serial -> serial         W_O <- tanh(a_i) W_O, b_O <- tanh(a_i) b_O; not for gated sources with post-norm
         parallel -> projection         W_i = I, b = 0
-        projection -> parallel         W_O <- W_i W_O, b_O <- W_i b_O; b must be 0 with several sources: it counts once,
-                                       whichever of them are present. With one source it is added to b_O
+        projection -> parallel         W_O <- W_i W_O, b_O <- W_i b_O; b must be 0 with several sources, because it is
+                                       added once, whichever sources are present; with one source b is added to b_O
         mean -> weighted_sum           w = 0
         weighted_sum -> mean           if all w_i are equal
         mean, weighted_sum -> context_gate    U_i = 0, b_i = w_i
 
-    With one source all of these, and flat, are the same but for names. In training they can still differ in where they
-    drop: the equality is that of evaluation.
+    With one source all of these combiners and flat differ only in the names of their parameters. The models are
+    equivalent in evaluation mode; in training mode they can apply dropout at different places.
 
     Args:
-        model: A model of this package. It stays as it is.
-        combiner: The other combiner.
+        model: A model of this package, which is not changed.
+        combiner: Name of the new combiner.
 
     Returns:
         A new model.
 
     Raises:
-        ValueError: If there is no exact conversion; the message says why and lists the possible pairs.
+        ValueError: If there is no exact conversion; the message gives the reason and lists the possible pairs.
     """
     config: Any = copy.deepcopy(model.config)
     names, old = config.source_names, config.combiner
@@ -87,7 +87,7 @@ def convert_combiner(model: Model, combiner: str) -> Model:
 
 
 def _built_like(model: Model, config: MultiSourceConfig) -> Model:
-    """A model of another configuration, with new weights, on the device and in the mode of a given one."""
+    """Build a model with another configuration, on the same device and in the same mode as a given model."""
     new: Any = type(model)(config)
     new.to(device=model.device, dtype=model.dtype).train(model.training)
     if hasattr(model, "generation_config"):
@@ -102,7 +102,7 @@ def _inexact(old: str, new: str, why: str) -> ValueError:
 
 
 def _plain(parts: Mapping[str, Tensor], old: str, new: str, config: MultiSourceConfig) -> dict[str, Tensor]:
-    """One layer's parameters for the new combiner, in the old one's names; what is neutral is left out."""
+    """Return one layer's parameters for the new combiner, by their old names, without parameters that are neutral."""
     parts = dict(parts)
     names = config.source_names
     gates = {name: [parts.pop(key) for key in _of(name, "gate", parts)] for name in names}
@@ -136,23 +136,23 @@ def _of(name: str, part: str, parts: Mapping[str, Tensor]) -> list[str]:
 
 
 def attach_encoder(model: Model, source: str, encoder: PreTrainedModel, *, freeze: bool = True) -> Model:
-    """Put the encoder whose features a model was trained on into the model, which then reads what the encoder reads.
+    """Replace the features of a source by the encoder that computed them.
 
-    So a model can be trained on an image network's maps, made once and kept in files, and be published as one that
-    reads pictures. It computes the same from the pictures as from their features.
+    A model can thus be trained on precomputed feature maps of an image network and be published as a model that reads
+    pictures. The output for a picture is the same as for its features.
 
     Args:
-        model: A model of this package. It stays as it is.
-        source: Name of a source of kind "features", without layers or positions of its own.
-        encoder: The model that made the features, as its last hidden state; of an encoder-decoder its encoder did.
-        freeze: Whether the encoder stays as it is in further training.
+        model: A model of this package, which is not changed.
+        source: Name of a source of kind "features" without encoder layers and positions.
+        encoder: The model whose last hidden state are the features; of an encoder-decoder the encoder is used.
+        freeze: Whether the encoder is frozen in further training.
 
     Returns:
         A new model, whose source is of kind "pretrained".
 
     Raises:
-        ValueError: If the source is no such source or shares its encoder, or the encoder's states are of another width;
-            the message names the source and both widths.
+        ValueError: If the source is of another kind, has layers, positions or a shared encoder, or the encoder's states
+            have another width; the message names the source and both widths.
     """
     config: Any = copy.deepcopy(model.config)
     entry = config.get_source(source)

@@ -1,7 +1,7 @@
-"""Build and load objects of Transformers: configurations, models, tokenizers, image processors, feature extractors.
+"""Safe construction and loading of Transformers' configurations, models, tokenizers and other processors.
 
-Every such object comes from here, so that no file of a checkpoint can have code run, a pickle read, another place
-contacted or a question asked on standard input. Code from a checkpoint runs only where the caller passes on a user's
+All such objects are created by this module, so that no file of a checkpoint can execute code, load a pickle, contact
+another repository or prompt on standard input. Code from a checkpoint is executed only if the caller passes the user's
 `trust_remote_code=True`.
 """
 
@@ -28,7 +28,7 @@ from .foreign_settings import check_keys, check_settings, forget_references, wal
 from .json_files import read_json
 from .messages import first_line, shown
 
-# The loaders of Transformers that are used, and the files that name the class that each of them builds.
+# The supported loaders of Transformers, and the files that determine the class that each loader builds.
 LOADERS = {
     "AutoConfig": ("config.json",),
     "AutoModel": ("config.json",),
@@ -38,39 +38,42 @@ LOADERS = {
     "AutoImageProcessor": ("config.json", "preprocessor_config.json", "processor_config.json"),
     "AutoFeatureExtractor": ("config.json", "preprocessor_config.json", "processor_config.json"),
 }
-#: The loaders of what prepares pictures and speech; those that a processor_config.json may name.
+#: The loaders of image processors and feature extractors, which a processor_config.json may name.
 PART_LOADERS = ("AutoImageProcessor", "AutoFeatureExtractor")
 PART_CLASSES = (ImageProcessingMixin, FeatureExtractionMixin)
-# Keys by which those files name a class, and its permitted base classes. Transformers would take any class of its own,
-# models too.
+# Keys that name a class in these files, and the allowed base classes. Transformers itself would accept any of its
+# classes, including models.
 CLASS_KEYS: dict[str, tuple[type, ...]] = {
     "tokenizer_class": (PreTrainedTokenizerBase,),
     "image_processor_type": PART_CLASSES,
     "feature_extractor_type": PART_CLASSES,
 }
-#: The arguments of a loader that say where to look for a file.
+#: The arguments of a loader that determine where files are loaded from.
 DOWNLOAD_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-# Types whose encoder is a model of its own. In such a model's checkpoint, nothing tells that it has no decoder.
+# Model types with a separate encoder-only class. Their checkpoints do not record whether they contain a decoder.
 T5_TYPES = ("t5", "mt5", "umt5")
+# Names of files with pickled weights, which are never loaded.
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-#: Those of them that can be given for single sources, by name.
+#: Download options that can be given for single sources, in a dict by name.
 OPTIONS_OF_SOURCES = ("revision", "subfolder", "token")
-# What a tokenizer takes for the path of a file if it is a text; files of a checkpoint are found by their names.
+# Settings that a tokenizer interprets as a file path if they are strings. Checkpoints must not contain paths: their
+# files are found by name.
 PATHS_OF_TOKENIZER = ("vocab", "merges", "init_inputs")
 
 
 def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) -> PreTrainedConfig:
-    """Return the configuration of a model that is wrapped.
+    """Return a checked copy of the configuration of a wrapped model.
 
     Args:
-        encoder: The configuration, which stays as it is, or a dict of its settings with `model_type`.
-        place: Name of the setting that holds it.
+        encoder: The configuration, which is not changed, or a dict of its settings with `model_type`.
+        place: Name of the setting that holds the configuration, for the message.
 
     Returns:
-        A configuration of its own, which refers to no code and no place.
+        A new configuration without references to code or repositories.
 
     Raises:
-        ValueError: If Transformers has no such type of model, or a setting is not allowed; the message names it.
+        ValueError: If Transformers does not support the model type, or a setting is not allowed; the message names the
+            setting.
     """
     if isinstance(encoder, PreTrainedConfig):
         check_settings(encoder.to_dict(), f"{place}.")
@@ -87,14 +90,14 @@ def wrapped_config(encoder: Mapping[str, Any] | PreTrainedConfig, place: str) ->
 
 
 def check_model_type(kind: object, place: str) -> None:
-    """Refuse a type of model that neither Transformers has nor the user has registered.
+    """Check that a model type is part of Transformers or registered by the user.
 
     Args:
-        kind: The type.
-        place: Name of the setting that holds it.
+        kind: The model type.
+        place: Name of the setting that holds the type, for the message.
 
     Raises:
-        ValueError: If there is no such type; the message says how to register one.
+        ValueError: If the model type is unknown; the message explains how to register a type.
     """
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(
@@ -104,30 +107,30 @@ def check_model_type(kind: object, place: str) -> None:
 
 
 def encoder_loader(kind: object) -> str:
-    """Return what loads or builds a model that is wrapped.
+    """Return the loader that loads or builds a wrapped model.
 
     Args:
-        kind: Its `model_type`.
+        kind: `model_type` of the model.
 
     Returns:
-        One of `LOADERS`; for a T5 one that leaves the decoder out.
+        One of `LOADERS`; for T5 models a loader that omits the decoder.
     """
     return "AutoModelForTextEncoding" if kind in T5_TYPES else "AutoModel"
 
 
 def build_auto(loader: str, config: PreTrainedConfig, **kwargs: Any) -> Any:
-    """Build a model with new weights; no code is run but that of Transformers and of this package.
+    """Build a model with new weights, executing only code of Transformers and of this package.
 
     Args:
         loader: One of `LOADERS` whose name begins with "AutoModel".
         config: The model's configuration.
-        **kwargs: As the loader's `from_config` takes them.
+        **kwargs: Arguments of the loader's `from_config`.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: If a setting is not allowed, or the loader has no such model.
+        ValueError: If a setting is not allowed, or the loader has no model for the configuration.
     """
     check_settings(config.to_dict())
     auto_class = getattr(transformers, loader)
@@ -141,34 +144,34 @@ def build_wrapped_model(config: PreTrainedConfig, place: str, **kwargs: Any) -> 
 
     Args:
         config: The model's configuration.
-        place: Name of the setting that holds it.
-        **kwargs: As `AutoModel.from_config` takes them.
+        place: Name of the setting that holds the configuration, for the message.
+        **kwargs: Arguments of `AutoModel.from_config`.
 
     Returns:
-        The model; of a T5 its encoder.
+        The model; only the encoder of a T5 model.
 
     Raises:
-        ValueError: If it cannot be built; the message names the setting.
+        ValueError: If the model cannot be built; the message names the setting.
     """
     loader = encoder_loader(config.model_type)
     with _named(f"{place} is no configuration that {loader} builds"):
         if loader == "AutoModel":
             return build_auto(loader, config, **kwargs)
-        return build_auto(loader, copy.deepcopy(config), **kwargs).get_encoder()  # T5EncoderModel changes what it gets
+        return build_auto(loader, copy.deepcopy(config), **kwargs).get_encoder()  # T5EncoderModel modifies its config
 
 
 def build_part(kind: object, settings: Mapping[str, Any]) -> Any:
     """Build an image processor or a feature extractor from settings.
 
     Args:
-        kind: Name of its class.
+        kind: Name of the class.
         settings: Arguments of the class.
 
     Returns:
         The image processor or feature extractor.
 
     Raises:
-        ValueError: If Transformers has no such class, it is of another kind, or it does not take the settings.
+        ValueError: If Transformers has no such class, the class is of another kind, or it does not accept the settings.
     """
     found = getattr(transformers, kind, None) if isinstance(kind, str) else None
     if found is None or not _is_class(found, PART_CLASSES):
@@ -180,20 +183,20 @@ def build_part(kind: object, settings: Mapping[str, Any]) -> Any:
 
 
 def load_auto(loader: str, place: str | Path, *, trust_remote_code: bool | None = False, **kwargs: Any) -> Any:
-    """Load something from a folder or the Hub; weights from .safetensors files only.
+    """Load an object from a folder or the Hub; weights are loaded from .safetensors files only.
 
     Args:
         loader: One of `LOADERS`.
         place: Folder or Hub id.
-        trust_remote_code: Whether the user has said that code of the checkpoint may be run; None: no.
-        **kwargs: As the loader's `from_pretrained` takes them.
+        trust_remote_code: Whether the user allows executing code of the checkpoint; None: no.
+        **kwargs: Arguments of the loader's `from_pretrained`.
 
     Returns:
-        What the loader gives; a tokenizer, an image processor or a feature extractor does not refer to any code.
+        The loaded object; references to code are removed from tokenizers, image processors and feature extractors.
 
     Raises:
-        ValueError: If a file names a class of another kind, a setting is not allowed, code would have to be run, or the
-            loader cannot make sense of the files; the message names the place.
+        ValueError: If a file names a class of another kind, a setting is not allowed, loading requires code of the
+            checkpoint, or the files are invalid; the message names the checkpoint.
         OSError: If a file is missing.
     """
     if loader not in LOADERS:
@@ -208,7 +211,7 @@ def load_auto(loader: str, place: str | Path, *, trust_remote_code: bool | None 
     try:
         loaded = getattr(transformers, loader).from_pretrained(place, trust_remote_code=trusted, **kwargs)
     except OSError as error:
-        if "use_safetensors" not in str(error):  # Transformers' advice is to unpickle
+        if "use_safetensors" not in str(error):  # Transformers' message recommends loading the pickle
             raise
         raise _pickle_error(place) from error
     except ValueError as error:
@@ -229,27 +232,27 @@ def load_auto(loader: str, place: str | Path, *, trust_remote_code: bool | None 
 
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase, place: str | Path, where: Mapping[str, Any]) -> bool:
-    """Return whether there is a file of a tokenizer; without one, Transformers makes some of special tokens alone."""
+    """Return whether a checkpoint has tokenizer files; without them, some tokenizers have only special tokens."""
     names = {"tokenizer_config.json", "tokenizer.json", *tokenizer.vocab_files_names.values()}
     return any(_find(place, name, where) is not None for name in sorted(names))
 
 
 def _find(place: str | Path, name: str, where: Mapping[str, Any]) -> str | None:
-    """Return the path of a checkpoint's file, or None if there is none."""
+    """Return the path of a checkpoint's file, or None if the checkpoint has no such file."""
     quiet = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
     path: str | None = cached_file(place, name, **where, **quiet)
     return path
 
 
 def check_sources(sources: Any, decoder: str) -> None:
-    """Check that the sources are a dict, and that the decoder is one of them.
+    """Check that `sources` is a dict and `decoder` one of its keys.
 
     Args:
         sources: Folder, Hub id or object in memory, by the name of the source.
-        decoder: Name of the source whose checkpoint gives the decoder.
+        decoder: Name of the source whose checkpoint provides the decoder.
 
     Raises:
-        ValueError: If one of them is not; the message says what is needed.
+        ValueError: If an argument is not valid; the message states the requirement.
     """
     if not isinstance(sources, Mapping) or not sources:
         raise ValueError(
@@ -262,7 +265,7 @@ def check_sources(sources: Any, decoder: str) -> None:
 
 @contextmanager
 def named_checkpoint(name: str, place: str | Path, options: Mapping[str, Any]) -> Iterator[None]:
-    """Begin the message of every error about a source's checkpoint with the source and the checkpoint.
+    """Prefix the message of every error about a source's checkpoint with the source and the checkpoint.
 
     Args:
         name: The source.
@@ -270,11 +273,11 @@ def named_checkpoint(name: str, place: str | Path, options: Mapping[str, Any]) -
         options: Some of `DOWNLOAD_OPTIONS`.
 
     Yields:
-        Once, for the code that reads the checkpoint.
+        Nothing; the body of the `with` statement reads the checkpoint.
 
     Raises:
-        OSError: If there is no such subfolder, or the code raises one.
-        ValueError: If the code raises one.
+        OSError: If the subfolder does not exist, or the body raises OSError.
+        ValueError: If the body raises ValueError.
     """
     source, subfolder = f"sources[{name}]", options.get("subfolder")
     if subfolder and Path(place).is_dir() and not (Path(place) / subfolder).is_dir():
@@ -291,18 +294,18 @@ def named_checkpoint(name: str, place: str | Path, options: Mapping[str, Any]) -
 
 
 def options_of_sources(sources: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Distribute options of loading among sources.
+    """Split download options by source.
 
     Args:
-        sources: Folder, Hub id, or something in memory, by the name of the source.
-        options: Some of `DOWNLOAD_OPTIONS`: each for all sources, or those in `OPTIONS_OF_SOURCES` by the name of the
-            source.
+        sources: Folder, Hub id, or object in memory, by the name of the source.
+        options: Some of `DOWNLOAD_OPTIONS`: values for all sources, or for options in `OPTIONS_OF_SOURCES` also dicts
+            by the name of the source.
 
     Returns:
-        The options of each source, by its name; those that are None are left out.
+        The options of each source by name, without options that are None.
 
     Raises:
-        ValueError: If there is no such option, or one is for a source that there is not or that is in memory.
+        ValueError: If an option is unknown, or is given for a source that does not exist or is an object in memory.
     """
     check_keys("from_pretrained_sources", options, DOWNLOAD_OPTIONS)
     found: dict[str, dict[str, Any]] = {name: {} for name in sources}
@@ -323,31 +326,31 @@ def read_settings(place: str | Path, name: str, **where: Any) -> dict[str, Any] 
     """Read a JSON file of a checkpoint.
 
     Args:
-        place: Folder or Hub id; or the file itself.
+        place: Folder or Hub id; or the path of the file.
         name: Name of the file.
         **where: Some of `DOWNLOAD_OPTIONS`.
 
     Returns:
-        What the file holds; None if there is no such file.
+        Content of the file; None if the file does not exist.
 
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
-        ValueError: If it does not hold a JSON object; the message names the file.
+        ValueError: If the file does not contain a JSON object; the message names the file.
     """
     path = place if Path(place).is_file() else _find(place, name, where)
     return None if path is None else read_json(path)
 
 
 def check_whole_model(place: str | Path, variant: str | None = None, **where: Any) -> None:
-    """Refuse a checkpoint that is an adapter of another model, and the files that [`check_weight_files`] refuses.
+    """Check that a checkpoint is not an adapter of another model, and its weight files by [`check_weight_files`].
 
     Args:
         place: Folder or Hub id.
-        variant: As `from_pretrained` has it; a part of the names of the files.
+        variant: The `variant` of `from_pretrained`, which is part of the file names.
         **where: Some of `DOWNLOAD_OPTIONS`.
 
     Raises:
-        ValueError: If it is one; the message names the place.
+        ValueError: If the checkpoint is an adapter; the message names the checkpoint.
     """
     if read_settings(place, "adapter_config.json", **where) and not (Path(place) / "config.json").is_file():
         raise ValueError(f"{place} holds an adapter of another model; load that model, and merge the adapter into it.")
@@ -355,16 +358,16 @@ def check_whole_model(place: str | Path, variant: str | None = None, **where: An
 
 
 def check_weight_files(place: str | Path, variant: str | None = None, **where: Any) -> None:
-    """Refuse pickles, an index of weights that names pickles or other places, and adapters that load others.
+    """Check that loading the weights reads no pickles, no files outside the checkpoint, and no further adapters.
 
     Args:
         place: Folder or Hub id.
-        variant: As `from_pretrained` has it; a part of the names of the files.
+        variant: The `variant` of `from_pretrained`, which is part of the file names.
         **where: Some of `DOWNLOAD_OPTIONS`.
 
     Raises:
-        ValueError: If a file of the checkpoint does so; the message names it.
-        OSError: If a folder holds its weights in a pickle only.
+        ValueError: If a file of the checkpoint refers to such files; the message names the file.
+        OSError: If a folder has its weights in a pickle only.
     """
     folder = Path(place) / (where.get("subfolder") or "")
     if any((folder / name).exists() for name in PICKLES) and not any(folder.glob("*.safetensors")):
@@ -375,7 +378,7 @@ def check_weight_files(place: str | Path, variant: str | None = None, **where: A
     base = adapter.get("base_model_name_or_path")
     if isinstance(base, str) and base != str(place) and not (Path(place) / "config.json").is_file():
         here = {key: value for key, value in where.items() if key not in ("revision", "subfolder")}
-        _check_index(base, variant, here)  # Transformers loads the model that is named there
+        _check_index(base, variant, here)  # Transformers loads this base model
 
 
 def _pickle_error(place: str | Path) -> OSError:
@@ -388,7 +391,7 @@ def _pickle_error(place: str | Path) -> OSError:
 def _check_index(place: str | Path, variant: str | None, where: Mapping[str, Any]) -> None:
     try:
         config = read_settings(place, "config.json", **where) or {}
-    except ValueError:  # the loader says what is wrong with it
+    except ValueError:  # reported by the loader
         return
     names = {f"model.{variant}.safetensors.index.json" if variant else "model.safetensors.index.json"}
     if str(config.get("transformers_weights")).endswith(".index.json"):
@@ -407,14 +410,14 @@ def _check_index(place: str | Path, variant: str | None, where: Mapping[str, Any
 
 
 def check_adapter(place: str | Path, **where: Any) -> None:
-    """Refuse a PEFT adapter that names further adapters, which PEFT would load from anywhere, pickles included.
+    """Check that a PEFT adapter names no further adapters, which PEFT would load from any place, including pickles.
 
     Args:
         place: Folder or Hub id.
         **where: Some of `DOWNLOAD_OPTIONS`.
 
     Raises:
-        ValueError: If it does.
+        ValueError: If the adapter names further adapters.
     """
     settings = read_settings(place, "adapter_config.json", **where) or {}
     if settings.get("adapters") or settings.get("peft_type") == "XLORA":
@@ -423,7 +426,7 @@ def check_adapter(place: str | Path, **where: Any) -> None:
 
 
 def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, Any]) -> None:
-    """Refuse settings that are not allowed, and classes of another kind, in the files of a checkpoint."""
+    """Check the settings and class names in the files of a checkpoint."""
     waiting = list(names)
     while waiting:
         name = waiting.pop(0)
@@ -433,7 +436,7 @@ def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, 
         file = f"{place}/{where['subfolder']}/{name}" if where.get("subfolder") else f"{place}/{name}"
         if name not in names or name == "config.json":
             check_settings(settings, f"{file}: ")
-        if name == "config.json":  # a version of Transformers may read one of these in its place
+        if name == "config.json":  # some versions of Transformers read one of these instead
             others = settings.get("configuration_files")
             waiting += [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
         for key in PATHS_OF_TOKENIZER if name == "tokenizer_config.json" else ():
@@ -447,7 +450,7 @@ def _check_files(place: str | Path, names: tuple[str, ...], where: Mapping[str, 
 
 
 def _may_be(name: object, bases: tuple[type, ...]) -> bool:
-    """Return whether a name is that of a class with such a base; the loader decides on unknown names."""
+    """Return whether a name may be the name of a class with one of these bases; True for unknown names."""
     if not isinstance(name, str):
         return name is None
     stem = name.removesuffix("Fast")
@@ -456,14 +459,14 @@ def _may_be(name: object, bases: tuple[type, ...]) -> bool:
 
 
 def _is_class(found: object, bases: tuple[type, ...]) -> bool:
-    if type(found).__name__ == "DummyObject":  # stands for a class whose package is not installed, and says so if used
+    if type(found).__name__ == "DummyObject":  # placeholder for a class whose package is not installed; raises on use
         return True
     return isinstance(found, type) and issubclass(found, bases)
 
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Turn every error that foreign code raises about settings into a ValueError that names the settings."""
+    """Convert errors that Transformers raises about settings to a ValueError that names the settings."""
     try:
         yield
     except (ImportError, OSError, MemoryError):

@@ -1,4 +1,4 @@
-"""Check settings of what is not of this package, and remove their references to code and to other places."""
+"""Checks of settings of Transformers objects, and removal of their references to code and repositories."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from transformers import PreTrainedConfig
 
 from .messages import shown, shown_key
 
-# Keys that point to code, or to the place that an object was loaded from.
+# Keys that refer to code, or to the folder or repository that an object was loaded from.
 REFERENCES = ("auto_map", "custom_pipelines", "_auto_map", "_name_or_path", "name_or_path", "_commit_hash")
-# Keys whose value, where it names a repository, has attention or experts computed by a kernel of the Hub.
+# Keys whose value can name a Hub repository with a kernel that computes attention or experts.
 KERNEL_KEYS = ("attn_implementation", "experts_implementation")
-# What timm's `create_model` takes for the address of a configuration or of weights.
+# Pattern of strings from which timm's `create_model` loads a configuration or weights.
 ADDRESS = re.compile(r"(hf[-_]hub|local-dir)\s*:", re.IGNORECASE)
-PLAIN_NAME = re.compile(r"\w[\w.\-]*")  # of an architecture of timm
+PLAIN_NAME = re.compile(r"\w[\w.\-]*")  # pattern of names of timm architectures
+# Suffixes of file names that `transformers_weights` may have.
 SAFE_WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 def check_keys(what: str, given: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Refuse keys that are not allowed.
+    """Check that a mapping has allowed keys only.
 
     Args:
-        what: What has the keys.
-        given: Something by key.
-        allowed: All keys that may be given.
+        what: Description of the mapping, for the message.
+        given: The mapping.
+        allowed: The allowed keys.
 
     Raises:
-        ValueError: If there is another; the message names it and lists those allowed.
+        ValueError: If a key is not allowed; the message names the key and lists the allowed keys.
     """
     for name in given:
         if name not in allowed:
@@ -37,14 +38,14 @@ def check_keys(what: str, given: Mapping[str, Any], allowed: Collection[str]) ->
 
 
 def check_settings(settings: Any, place: str = "") -> None:
-    """Refuse settings by which a configuration has files read, pickles unpickled or a repository contacted.
+    """Check that no setting of a configuration causes loading of files or pickles, or contacts the Hub.
 
     Args:
         settings: The configuration as a dict, with sub-configurations at any depth.
-        place: What the message begins with, before the path of the key.
+        place: Prefix of the message, before the path of the key.
 
     Raises:
-        ValueError: If there is such a setting; the message names its path and its value.
+        ValueError: If a setting is not allowed; the message gives its path and value.
     """
     for path, key, value, holder in walk_settings(settings):
         if reason := _reason_against(key, value, holder):
@@ -52,13 +53,13 @@ def check_settings(settings: Any, place: str = "") -> None:
 
 
 def walk_settings(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:
-    """Yield everything that settings hold, at any depth; without recursion, since a file may be nested deeply.
+    """Iterate over all settings at any depth; without recursion, because files can be nested deeply.
 
     Args:
         settings: Settings as JSON values, or a configuration.
 
     Yields:
-        The path, the key (None for an item of a list), the value, and the dict that the value is in.
+        The path, the key (None for an item of a list), the value, and the dict that contains the value.
     """
     waiting: list[tuple[str, Any, Mapping[Any, Any]]] = [("", settings, {})]
     while waiting:
@@ -80,7 +81,7 @@ def walk_settings(settings: Any) -> Iterator[tuple[str, Any, Any, Mapping[Any, A
 
 
 def _reason_against(key: Any, value: Any, holder: Mapping[Any, Any]) -> str:
-    """Return why a setting is refused; an empty text if it is allowed."""
+    """Return the reason why a setting is not allowed; an empty string if it is allowed."""
     if isinstance(value, str) and ADDRESS.search(value):
         return "it is an address from which timm would load"
     if key == "backbone" and isinstance(value, str):
@@ -103,13 +104,13 @@ def _reason_against(key: Any, value: Any, holder: Mapping[Any, Any]) -> str:
 
 
 def without_references(settings: Any) -> Any:
-    """Copy settings without what points to code, or to the place that they were loaded from.
+    """Copy settings without references to code and to the place that they were loaded from.
 
     Args:
         settings: Settings as JSON values.
 
     Returns:
-        The copy; without these keys at every depth.
+        A copy without the keys `REFERENCES` at every depth.
     """
     if isinstance(settings, Mapping):
         return {key: without_references(value) for key, value in settings.items() if key not in REFERENCES}
@@ -119,9 +120,9 @@ def without_references(settings: Any) -> Any:
 
 
 def forget_references(thing: Any) -> None:
-    """Take from an object what points to code, or to the place that it was loaded from.
+    """Remove references to code, and to the place that an object was loaded from, in place.
 
-    Classes that a user had loaded with their own code keep it: Transformers refers to the code anew when it saves them.
+    User-defined classes are not affected: Transformers adds references to their code again when it saves them.
 
     Args:
         thing: A configuration, with its sub-configurations; a tokenizer, an image processor or a feature extractor.

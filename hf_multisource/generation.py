@@ -1,4 +1,4 @@
-"""What `generate` must be told about several sources: beams share them; and length normalisation as an option."""
+"""`generate` for several sources: beams share the encoded sources, and length normalization is an option."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from .messages import shown
 from .rnn_cache import MultiSourceRNNCache
 from .vocabulary import Shortlist
 
+# Names of options of `generate`, and of keyword arguments that are passed to `forward`.
 OPTION = "length_normalization"
 FOLD = "fold_beams"
-COLLECTED = "decoder_by_source"  # keyword under which the steps tell of the sources; "decoder_": not for the encoder
+COLLECTED = "decoder_by_source"  # keyword of the dict that collects outputs by source; "decoder_": not for the encoder
 EXPANSION = "decoder_expansion"
 BEST = "decoder_best_tokens"
 SHORTLIST = "decoder_shortlist"
-#: What a step of beam search reads, if it is asked for nothing more than texts.
+#: Keyword arguments of a step of beam search if only token ids are requested.
 STEP_KEYWORDS = frozenset({BEST, COLLECTED, EXPANSION, SHORTLIST, "encoder_outputs", "past_key_values", "use_cache"})
-LARGEST_EXPONENT = 20  # of `length_normalization`: far above any in use, and its powers of any length are finite
+LARGEST_EXPONENT = 20  # bound of `length_normalization`: far above values in use; powers of all lengths stay finite
 
 
 def check_present(masks: Sequence[Tensor | None]) -> None:
     """Check that every example has a source.
 
     Args:
-        masks: Of the sources; None: not known.
+        masks: Attention masks of the sources; None if a mask is not known.
 
     Shape:
         (B, S_i) bool.
 
     Raises:
-        ValueError: If there are examples without any source; the message lists them.
+        ValueError: If an example has no source; the message lists the examples.
     """
     known = [mask.any(dim=1) for mask in masks if mask is not None]
     if known and not (present := torch.stack(known).any(dim=0)).all():
@@ -49,31 +50,33 @@ def check_present(masks: Sequence[Tensor | None]) -> None:
 
 
 class MultiSourceGenerationMixin(GenerationMixin):
-    """`generate` for several sources, with three options more.
+    """Adds `generate` for several sources, with the options `fold_beams`, `length_normalization` and `shortlist`.
 
-    `fold_beams` (default True): encoder states, and the keys and values made of them, are kept once for each example;
-    its beams or returned sequences are folded into the query of the attention, and what beams have said themselves is
-    kept where it was written ([`BeamCache`]; not if attentions or a `cache_implementation` are asked for). False
-    repeats and reorders as Transformers does, for decoding code that expects it, as `custom_generate` may: the same
-    tokens, slower, in `num_beams` times the memory.
+    `fold_beams` (default True): encoder states and cross-attention keys and values are stored once per example; the
+    beams or returned sequences of an example are folded into the query dimension of the attention. Beam search uses a
+    self-attention cache that is not copied when beams are reordered ([`BeamCache`]), unless attentions or a
+    `cache_implementation` are requested. With False, states and caches are repeated and reordered as in Transformers,
+    for decoding code that expects this layout, such as `custom_generate`; the tokens are the same, but decoding is
+    slower and needs `num_beams` times the memory.
 
-    With folded beams, beam search is [`beam_search`]: an example leaves the batch when its search is over. It stays if
-    what is asked for has a row for each beam in each step. `past_key_values` is returned only if all stay, and
-    `sequences_scores` always.
+    With folded beams, beam search is [`beam_search`], which removes an example from the batch when its search is
+    finished, unless outputs of each step are requested. `past_key_values` is returned only if no example can be
+    removed; `sequences_scores` is always returned.
 
-    `length_normalization=α` makes beam search that of Neural Monkey (Libovický et al. 2018): a hypothesis of L tokens,
-    the end included, is worth its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses stay in the beam
-    and compete with the running ones at each step. The search stops when all that are left are finished. Without the
-    option it is Transformers' own, where finished hypotheses stand apart. None switches a stored one off.
+    `length_normalization=α` selects the beam search of Neural Monkey (Libovický et al. 2018): the score of a hypothesis
+    of L tokens, including the end token, is its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses
+    stay in the beam and compete with running hypotheses at each step. The search stops when all hypotheses in the beam
+    are finished. Without the option, the search follows Transformers, where finished hypotheses are kept in a separate
+    list. None disables a value stored in `generation_config`.
 
-    Both may be stored in `generation_config`.
+    `fold_beams` and `length_normalization` can be stored in `generation_config`.
 
-    `max_new_tokens` replaces a `max_length` that is stored there, as training runs do, without Transformers' warning of
-    two lengths.
+    `max_new_tokens` overrides a `max_length` stored in `generation_config`, which training scripts often store, without
+    Transformers' warning about two lengths.
 
-    `shortlist` holds the ids of the only tokens that may come, (V',): the others are as if they had no probability, and
-    their rows of the output layer, the larger part of the work with a large vocabulary, are not computed. Of a model of
-    many languages, say, those that texts of the target's language have. It should hold the end token.
+    `shortlist` contains the ids (V',) of all tokens that can be generated, for instance the tokens of the target
+    language in a multilingual model. The probability of all other tokens is zero, and their rows of the output layer,
+    which dominate the computation with a large vocabulary, are not computed. The list should include the end token.
     """
 
     config: SourcesConfig
@@ -83,18 +86,19 @@ class MultiSourceGenerationMixin(GenerationMixin):
     finds_best_tokens = True
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate, as [`GenerationMixin.generate`] does. On a CPU, see [`keep_freed_memory`].
+        """Generate token ids, as [`GenerationMixin.generate`] does; calls [`keep_freed_memory`] on a CPU.
 
         Args:
             *args: As [`GenerationMixin.generate`].
-            **kwargs: As [`GenerationMixin.generate`], every source's inputs among them, `length_normalization` and
-                `fold_beams`, and `shortlist`.
+            **kwargs: As [`GenerationMixin.generate`], including the inputs of all sources, `length_normalization`,
+                `fold_beams` and `shortlist`.
 
         Returns:
-            Token ids; with `return_dict_in_generate` Transformers' output. If that has attentions, and there are
-            several sources, it also has `source_lengths`, and, from combiners that weigh the sources, `source_weights`:
-            in each step one (rows, H, T_step, n) per layer, of the rows that `cross_attentions` has in that step.
-            Assisted decoding gives no `source_weights`: stock code takes rejected tokens out of fields it knows only.
+            Token ids; with `return_dict_in_generate` Transformers' output. If attentions are requested and the model
+            has several sources, the output also contains `source_lengths`, and, from combiners that weigh the sources,
+            `source_weights`: for each step one tensor (rows, H, T_step, n) per layer, with the rows of
+            `cross_attentions`. Assisted decoding returns no `source_weights`, because Transformers removes rejected
+            tokens only from its own fields.
         """
         collected: dict[str, list[object]] = {}
         model: Any = self
@@ -116,11 +120,11 @@ class MultiSourceGenerationMixin(GenerationMixin):
     def load_custom_generate(
         self, pretrained_model_name_or_path: Any = None, trust_remote_code: bool | None = None, **kwargs: Any
     ) -> Any:
-        """Load a function for `custom_generate`, which is code, without asking whether that is meant.
+        """Load the code of a `custom_generate` function without an interactive prompt for confirmation.
 
         Args:
             pretrained_model_name_or_path: Folder or Hub id.
-            trust_remote_code: Whether the code may be run; None: no.
+            trust_remote_code: Whether the code may be executed; None: no.
             **kwargs: As [`GenerationMixin.load_custom_generate`].
 
         Returns:
@@ -151,8 +155,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
         given = {**(generation_config.to_dict() if generation_config else {}), **kwargs}
         if given.get("max_new_tokens") is not None and given.get("max_length") is None:
-            prepared.max_length = None  # the stored one does not count, and Transformers would warn of two lengths
-        for name in (OPTION, FOLD):  # the configuration takes a value only for what it has already
+            prepared.max_length = None  # overridden; Transformers would warn about two lengths
+        for name in (OPTION, FOLD):  # the configuration only updates attributes that it has
             if name in model_kwargs:
                 setattr(prepared, name, model_kwargs.pop(name))
         fold = getattr(prepared, FOLD, True)
@@ -172,7 +176,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
         if expand_size > 1:
-            # The sources are already encoded here: their raw inputs need not be repeated for each beam.
+            # The sources are already encoded here, so their raw inputs need not be repeated for each beam.
             kept = {key: value for key, value in model_kwargs.items() if key not in self.config.source_keywords}
             shared = {"encoder_outputs": kept.pop("encoder_outputs")} if kept[EXPANSION] > 1 else {}
             expand: Any = super()._expand_inputs_for_generation  # type: ignore[misc]
@@ -189,7 +193,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
-        # An example's beams attend to the same sources, folded or not: only what they said themselves is reordered.
+        # The beams of an example attend to the same sources, so only the self-attention cache is reordered.
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values.self_attention_cache.reorder_cache(beam_idx)
         else:
@@ -224,17 +228,19 @@ class MultiSourceGenerationMixin(GenerationMixin):
                 )
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        # Sources reach `forward` through **kwargs, which whitelists nothing; all other names are still checked.
+        # Sources are passed to `forward` through **kwargs, so Transformers would reject their keywords; all other names
+        # are still checked.
         known = {COLLECTED, EXPANSION, BEST, SHORTLIST, *self.config.source_keywords}
         super()._validate_model_kwargs({key: value for key, value in model_kwargs.items() if key not in known})  # type: ignore[misc]
 
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str | None, dict[str, Any]]:
-        # Stock code takes the batch size from source 0 and would invent one that says "<s>" if it is not given.
+        # Transformers reads the batch size from source 0, and would create inputs of BOS tokens if source 0 is absent.
         encoder_outputs = model_kwargs.get("encoder_outputs")
         if encoder_outputs is not None:
-            # A copy: it may be repeated for the beams in place. Other encoders' lack the mask, which is given beside.
+            # A copy, because the output may be repeated for the beams in place. Outputs of other encoders have no mask,
+            # so the mask is passed separately.
             complete = self.model.complete_encoder_outputs(encoder_outputs, model_kwargs.get("attention_mask"))
             check_present([complete.attention_mask])
             model_kwargs["encoder_outputs"] = complete
@@ -265,9 +271,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
         return inputs
 
     def _run_beam_step(self, tokens: Tensor, model_kwargs: Mapping[str, Any]) -> ModelOutput | None:
-        """Compute the next step of beam search without calling `forward`; None if it has to be called.
+        """Compute the next step of beam search without calling `forward`; return None if `forward` must be called.
 
-        `tokens` (B, K, T) are the running texts, `model_kwargs` what `prepare_inputs_for_generation` reads.
+        `tokens` (B, K, T) are the running texts, `model_kwargs` the arguments of `prepare_inputs_for_generation`.
         """
         return None
 
@@ -291,13 +297,13 @@ class MultiSourceGenerationMixin(GenerationMixin):
         ends: Tensor | None = getattr(generation_config, "_eos_token_tensor", None)
         needed = max(
             2, 1 + (0 if ends is None else len(ends))
-        )  # continuations of each beam: one that does not end it, too
+        )  # continuations of each beam, at least one of which does not end
         if self.config.vocab_size < needed:
             raise ValueError(
                 f"beam search needs at least {needed} tokens with eos_token_id={generation_config.eos_token_id!r}; the "
                 f"vocabulary has vocab_size={self.config.vocab_size}."
             )
-        # With a shorter list the search also picks tokens of probability 0, which have ids only among all logits.
+        # With a shorter list the search also selects tokens of probability 0, whose ids are only known from all logits.
         if (
             self.finds_best_tokens
             and not reads_all
@@ -314,17 +320,17 @@ class MultiSourceGenerationMixin(GenerationMixin):
         )
         cache = output.get("past_key_values") if isinstance(output, ModelOutput) else None
         if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
-            cache.self_attention_cache = cache.self_attention_cache.unfold()  # as whoever goes on expects it
+            cache.self_attention_cache = cache.self_attention_cache.unfold()  # the layout that callers expect
         return output
 
     def _examples_can_leave(self, cache: Any) -> bool:
-        """Whether examples can be taken out of a cache: one that this call has made, and that grows."""
+        """Return whether examples can be removed from a cache: it was created by this call and has no fixed size."""
         if isinstance(cache, EncoderDecoderCache):
             return isinstance(cache.self_attention_cache, BeamCache)
         return cache is None or isinstance(cache, MultiSourceRNNCache)
 
     def _select_examples(self, model_kwargs: dict[str, Any], kept: Tensor, num_beams: int) -> dict[str, Any]:
-        """Choose examples in all that a step of beam search reads."""
+        """Select examples in all keyword arguments of a step of beam search."""
         rows = (kept[:, None] * num_beams + torch.arange(num_beams, device=kept.device)).flatten()
         folded = model_kwargs[EXPANSION] > 1
         chosen = dict(model_kwargs)
@@ -341,7 +347,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if not isinstance(cache, EncoderDecoderCache):
             cache.batch_select_indices(rows)
             return
-        cache.self_attention_cache.batch_select_indices(kept)  # a BeamCache
+        cache.self_attention_cache.batch_select_indices(kept)  # a BeamCache, which has one row per example
         cache.cross_attention_cache.batch_select_indices(kept)
 
 

@@ -1,4 +1,4 @@
-"""Faster linear layers for inference: the kernels that suit the machine, or integers of 8 bits."""
+"""Faster linear layers for inference: the fastest kernels for the machine, or 8-bit integers."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Rows of the input with which kernels are timed: a text without beams and a text with 10 beams, for both of which
-# reading the weight takes longest; a few texts with beams; a batch.
+# Numbers of input rows with which kernels are timed: one sentence without beams and one sentence with 10 beams (both
+# memory-bound: reading the weight takes longest), a few sentences with beams, and a batch (compute-bound).
 ROWS = (1, 10, 40, 160)
-NEARLY_32_MIB = 2**25 - 2**16  # with what the allocator adds
-MEASURED = 12  # products of a shape, at most
-SECONDS = 0.15  # for the kernels of one shape and number of rows; with 5 rounds, short calls were chosen by chance
-MOST_ROUNDS = 60  # from then on the shortest time hardly falls
-NANOSECOND = 1e-9
-LARGE_LAYER = 2**22  # numbers in the weight of an output layer; in small layers oneDNN takes longer to begin than MKL
-FASTER = 1.1  # what a kernel must be better by, lest noise choose it
-# Held while any weight is packed: packing changes PyTorch's quantized engine and warning filters, which all threads
-# share, and restores them. A module-level lock is neither copied nor pickled with a layer.
+NEARLY_32_MIB = 2**25 - 2**16  # bytes of a block that is still below 32 MiB with the allocator's overhead
+MEASURED = 12  # maximum number of products of a shape that are timed
+# Time spent on the kernels of one shape and number of rows, in seconds. With only 5 rounds, timing noise determined
+# which kernel was chosen for short calls.
+SECONDS = 0.15
+MOST_ROUNDS = 60  # maximum number of timing rounds; more rounds hardly reduce the shortest time
+NANOSECOND = 1e-9  # lower bound of measured times, in seconds, so that ratios of times are finite
+# Smallest output layer that is computed by oneDNN, in elements of its weight; oneDNN has a higher overhead per call
+# than MKL, which dominates in small layers.
+LARGE_LAYER = 2**22
+FASTER = 1.1  # smallest speedup for which a kernel is chosen; smaller measured gains are within timing noise
+# Held while any weight is packed, because packing temporarily changes PyTorch's quantized engine and warning filters,
+# which all threads share. A module-level lock is neither copied nor pickled with a layer.
 PACKING_LOCK = threading.Lock()
 
 
 def _kernel(operations: Any, name: str) -> Any:
-    """Return the function that calls an operation of PyTorch in the least time; None if this PyTorch lacks it.
+    """Return the function with the least overhead that calls a PyTorch operation; None if PyTorch lacks the operation.
 
-    An operation looks for its overload in each call, and an overload that takes packed weights looks through all its
-    arguments for fake ones, in Python: 6 microseconds, where a small product takes 25.
+    An operation resolves its overload in each call, and an overload with packed weights checks all arguments for fake
+    tensors in Python, which takes 6 microseconds; a small product takes 25 microseconds.
     """
     operation = getattr(operations, name, None)
     return None if operation is None else getattr(operation.default, "_op", operation.default)
@@ -48,7 +52,7 @@ INT8_LINEAR = _kernel(torch.ops.quantized, "linear_dynamic")
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """What is another one after the tensor has been changed, or put in another's place."""
+    """Return a fingerprint (data pointer, version) that changes if a tensor is replaced or modified in place."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
@@ -71,72 +75,75 @@ def is_bare(module: nn.Module) -> bool:
 
 
 class _PackedWeight(NamedTuple):
-    """A packed weight and what it was made from. It is never changed: threads share it without a lock."""
+    """A packed weight and fingerprints of the weight and bias that were packed; immutable, so threads need no lock."""
 
-    #: What `pack` returned.
+    #: Result of `pack`.
     weight: Any
-    #: Fingerprints of the layer's weight and of the bias at that time.
+    #: Fingerprints of the layer's weight and bias at the time of packing.
     made_from: tuple[Any, Any]
-    #: A view of one element of the weight, and its value at that time. The view also keeps the weight's memory from
-    #: being reused, so that no other tensor gets the same fingerprint.
+    #: A view of one element of the weight, and the value of the element at the time of packing. The view also keeps the
+    #: weight's memory from being reused, so that no other tensor gets the same fingerprint.
     probe: Tensor
     number: float
-    #: The bias; kept for its memory only.
+    #: The bias; stored only to keep its memory from being reused.
     bias: Tensor | None
 
 
 class _OneCopyMore(nn.Linear, ABC):
-    """A linear layer with a second copy of its weight, in a form of its own, for inference.
+    """Linear layer that also keeps its weight in the packed layout of a faster inference kernel.
 
-    The layer keeps its weight and its names, so that it is saved, trained and changed as before; where gradients are
-    wanted it computes as before. The copy is made when it is needed, and anew after the weight has changed. A change
-    through `weight.data`, as PEFT merges adapters, torch does not count: it is seen by one of the numbers. In 8 bits
-    the copy holds the bias, too; a change in place through `bias.data`, and of nothing else, is not seen.
+    The layer keeps its original weight and parameter names, so that saving, training and modifying the layer work as
+    before; with gradients enabled it computes like `nn.Linear`. The weight is packed on the first call, and again after
+    the weight has changed. The version counter of torch does not register changes through `weight.data`, by which PEFT
+    merges adapters; they are detected by comparing one element of the weight. The packed 8-bit weight includes the
+    bias; an in-place change through `bias.data` alone is not detected.
 
-    Any number of threads may call a layer at once, the first time too: the copy and all that belongs to it are stored
-    by one assignment, and read once in each call. Weights must not be changed while other threads compute.
+    Any number of threads may call a layer at the same time, including the first call: the packed weight and its
+    fingerprints are stored by a single assignment and read once per call. Weights must not be changed while other
+    threads compute.
     """
 
-    #: What the report of `optimize_for_inference` calls it, and the numbers it computes with.
+    #: Name of the kernel, and of its data type, in the report of `optimize_for_inference`.
     title: str
     numbers: str
-    #: With how many rows, at least and at most, it computes so; with others as `nn.Linear` does.
+    #: Minimum and maximum number of input rows for which the packed weight is used; otherwise the layer computes like
+    #: `nn.Linear`.
     rows: tuple[float, float] = (0, math.inf)
     _packed: _PackedWeight | None = None
 
     @staticmethod
     @abstractmethod
     def available() -> bool:
-        """Say whether this PyTorch has what it takes.
+        """Return whether the installed PyTorch supports the kernel.
 
         Returns:
-            Whether it has.
+            Whether the kernel is available.
         """
 
     @classmethod
     @abstractmethod
     def pack(cls, weight: Tensor, bias: Tensor | None) -> Any:
-        """Make the copy. The caller holds `PACKING_LOCK`.
+        """Pack the weight; the caller holds `PACKING_LOCK`.
 
         Args:
             weight: The weight, without gradient.
-            bias: What `compute` will be given.
+            bias: The bias that will be passed to `compute`.
 
         Shape:
             weight (out_features, in_features).
 
         Returns:
-            The weight, and the bias if it is wanted there, in the form that `compute` wants.
+            The weight, for some kernels with the bias, in the packed layout that `compute` reads.
         """
 
     @abstractmethod
     def compute(self, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
-        """Compute with the copy.
+        """Compute the layer with the packed weight.
 
         Args:
             states: The layer's input.
-            packed: What `pack` made.
-            bias: Added to the output.
+            packed: Packed weight from `pack`.
+            bias: Bias added to the output.
 
         Shape:
             (..., in_features) to (..., out_features).
@@ -146,11 +153,11 @@ class _OneCopyMore(nn.Linear, ABC):
         """
 
     def forward(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute as `nn.Linear` does.
+        """Compute the layer like `nn.Linear`, with the packed weight if the input allows it.
 
         Args:
-            input: States.
-            bias: Added to the output, where the layer has no bias of its own: such kernels do it on their way.
+            input: The layer's input.
+            bias: Bias added to the output if the layer has no bias; the kernel adds it without a separate pass.
 
         Shape:
             input (..., in_features), bias (out_features,). Returns (..., out_features).
@@ -159,9 +166,9 @@ class _OneCopyMore(nn.Linear, ABC):
             The output.
 
         Raises:
-            ValueError: If a bias is given to a layer that has one.
+            ValueError: If a bias is given to a layer that has a bias.
         """
-        parameters = self._parameters  # `self.weight` takes long, for so short a call
+        parameters = self._parameters  # `self.weight` would be slow relative to such a short call
         weight, own = parameters.get("weight"), parameters.get("bias")
         if bias is not None and own is not None:
             raise ValueError("the layer has a bias of its own; another one cannot be given.")
@@ -172,13 +179,13 @@ class _OneCopyMore(nn.Linear, ABC):
         return self.compute(input, self._current(weight, bias).weight, bias)
 
     def bind(self, states: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function that computes the layer with its present weights, for inputs like this one.
+        """Return a function that computes the layer with its current weights, for inputs like the given one.
 
         Args:
-            states: An input; its shape, type and device are read.
+            states: An example input; only its shape, data type and device are read.
 
         Returns:
-            The function. It does not notice when the weights change.
+            The function, which does not detect later changes of the weights.
         """
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
         if weight is None or not self._takes(states, weight):
@@ -187,9 +194,9 @@ class _OneCopyMore(nn.Linear, ABC):
         return lambda states: self.compute(states, packed, bias)
 
     def _current(self, weight: Tensor, bias: Tensor | None) -> _PackedWeight:
-        """Return the packed weight, packed anew if the weight or the bias has changed."""
+        """Return the packed weight; pack it again if the weight or the bias has changed."""
         now = (_state(weight), None if bias is None else _state(bias))
-        packed = self._packed  # read once: another thread may store another one at any time
+        packed = self._packed  # read once, because other threads may replace it at any time
         if packed is None or packed.made_from != now or packed.probe.item() != packed.number:
             packed = self._pack_once(weight, bias, now)
         return packed
@@ -219,14 +226,14 @@ class _OneCopyMore(nn.Linear, ABC):
             and not torch.is_autocast_enabled("cpu")
         )
 
-    def __getstate__(self) -> dict[str, Any]:  # copies and pickles make their own
+    def __getstate__(self) -> dict[str, Any]:  # copies and pickles pack their weights again
         return {key: value for key, value in self.__dict__.items() if not key.startswith("_packed")}
 
 
 class OneDNNLinear(_OneCopyMore):
-    """A linear layer computed by oneDNN, in float32: on CPUs of other makers, MKL leaves half their speed unused.
+    """Linear layer computed by oneDNN in float32, which can be twice as fast as MKL on CPUs that are not Intel's.
 
-    The same numbers up to the order of summation.
+    The results are equal up to the order of summation.
     """
 
     title = "oneDNN"
@@ -245,15 +252,15 @@ class OneDNNLinear(_OneCopyMore):
 
 
 class Int8Linear(_OneCopyMore):
-    """A linear layer computed with integers of 8 bits: weights by rows, inputs by the range of the whole batch.
+    """Linear layer computed with 8-bit integers: weights are quantized per row, inputs by the range of the whole batch.
 
-    Not exact: the output differs by about 1 % of its largest number, and a text may come out otherwise in another
-    batch.
+    The result is not exact: outputs differ by about 1 % of the largest output, and the generated text of an example can
+    depend on the other examples in its batch.
     """
 
     title = "int8"
     numbers = "integers of 8 bits"
-    #: PyTorch's name of the library that computes.
+    #: PyTorch's name of the quantized engine.
     engine = "onednn"
 
     @classmethod
@@ -264,7 +271,7 @@ class Int8Linear(_OneCopyMore):
     def pack(cls, weight: Tensor, bias: Tensor | None) -> Any:
         scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny).double() / 127
         zero = torch.zeros(len(weight), dtype=torch.long)
-        with warnings.catch_warnings():  # that these tensors will go one day; the product has no other public form yet
+        with warnings.catch_warnings():  # quantized tensors are deprecated, but have no public replacement yet
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
         engine = torch.backends.quantized.engine
@@ -279,7 +286,7 @@ class Int8Linear(_OneCopyMore):
 
 
 class FBGEMMInt8Linear(Int8Linear):
-    """As [`Int8Linear`], computed by FBGEMM, which takes less time to begin: faster for small layers and few rows."""
+    """[`Int8Linear`] computed by FBGEMM, which has less overhead per call: faster for small layers and few rows."""
 
     title = "int8 (FBGEMM)"
     engine = "fbgemm"
@@ -291,7 +298,7 @@ class FBGEMMInt8Linear(Int8Linear):
     @classmethod
     @cache
     def _is_exact(cls) -> bool:
-        """Return whether sums of products fit: without VNNI, FBGEMM adds pairs of products in 16 bits."""
+        """Return whether sums of products do not overflow: without VNNI, FBGEMM adds pairs of products in 16 bits."""
         largest = cls(64, 64, bias=False, device="cpu", dtype=torch.float32)
         with torch.no_grad():
             largest.weight.fill_(1.0)
@@ -303,34 +310,34 @@ KINDS: tuple[type[_OneCopyMore], ...] = (Int8Linear, FBGEMMInt8Linear, OneDNNLin
 
 
 class _PackedWeights(NamedTuple):
-    """The weights of several layers, stacked and packed, with the state of the layers at that time.
+    """The stacked and packed weights of several layers, and the fingerprints of the weights that were packed.
 
-    It is never changed: where a layer's weight has changed, another one is made.
+    Immutable: after a layer's weight has changed, a new object is created.
     """
 
     weight: Any
     bias: Tensor | None
-    #: Of each layer, as in `_PackedWeight`.
+    #: Fingerprints, probes and their values for each layer, as in `_PackedWeight`.
     made_from: list[tuple[Any, Any]]
     probes: list[Tensor]
     numbers: list[float]
-    #: The biases of the layers; kept for their memory only.
+    #: The biases of the layers; stored only to keep their memory from being reused.
     biases: list[Tensor]
 
     def is_of(self, made_from: list[tuple[Any, Any]]) -> bool:
-        """Return whether no layer's weight has changed since they were packed."""
+        """Return whether no layer's weight has changed since packing."""
         return self.made_from == made_from and [probe.item() for probe in self.probes] == self.numbers
 
 
 class JoinedLayers:
-    """Linear layers that read the same states, computed as one product of their stacked weights.
+    """Linear layers with the same input, computed as one product of their stacked weights.
 
-    One product begins once, where each layer would begin anew, and in 8 bits it rounds the states once. The layers keep
-    their weights, and still compute by themselves when they are called. The stacked weight is stored in packed form
-    only. It is made when it is first needed, and anew after a weight has changed, as that of a single layer.
+    One product has the overhead of a single call, and with 8-bit integers quantizes the input once. The layers keep
+    their weights and can still be called separately. The stacked weight is stored in packed form only; it is packed on
+    the first call, and again after a weight has changed, like the weight of a single layer.
 
     Args:
-        layers: The layers, all of one kind and with the same numbers of rows.
+        layers: The layers, all of the same class and with the same `rows`.
     """
 
     def __init__(self, layers: Sequence[_OneCopyMore]) -> None:
@@ -342,15 +349,15 @@ class JoinedLayers:
         """Compute all layers.
 
         Args:
-            layers: The modules that are in the places of the layers now: others if a layer was replaced or wrapped.
-            states: Their input.
+            layers: The current modules in the places of the layers, which differ if a layer was replaced or wrapped.
+            states: Input of the layers.
 
         Shape:
             states (..., in_features). Returns (..., out_features) for each layer, views of one tensor.
 
         Returns:
-            The outputs; None if the layers must be called one by one: one was replaced, has a hook, or does not use its
-            packed weight for such states.
+            The outputs; None if the layers must be called separately, because a layer was replaced, has a hook, or does
+            not use its packed weight for this input.
         """
         packed = self._current(layers, states)
         if packed is None:
@@ -359,15 +366,15 @@ class JoinedLayers:
         return joined.split([layer.out_features for layer in self.layers], dim=-1)
 
     def bind(self, layers: Sequence[nn.Module | None], states: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return a function that computes all layers with their present weights, for inputs like this one.
+        """Return a function that computes all layers with their current weights, for inputs like the given one.
 
         Args:
-            layers: As in a call.
-            states: An input; its shape, type and device are read.
+            layers: The current modules in the places of the layers, as in `__call__`.
+            states: An example input; only its shape, data type and device are read.
 
         Returns:
-            The function, which joins the outputs in the last dimension and does not notice when weights change; None
-            as in a call.
+            The function, which joins the outputs in the last dimension and does not detect later changes of the
+            weights; None if the layers must be called separately.
         """
         packed = self._current(layers, states)
         if packed is None:
@@ -376,7 +383,7 @@ class JoinedLayers:
         return lambda states: compute(states, weight, bias)
 
     def _current(self, layers: Sequence[nn.Module | None], states: Tensor) -> _PackedWeights | None:
-        """Return the packed weights, packed anew if any has changed; None if the layers must be called one by one."""
+        """Return the packed weights, packed again after changes; None if the layers must be called separately."""
         made_from = []
         for layer, there in zip(self.layers, layers, strict=True):
             weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
@@ -401,7 +408,7 @@ class JoinedLayers:
                 packed = self._packed = _PackedWeights(weight, bias, made_from, probes, numbers, biases)
             return packed
 
-    def __getstate__(self) -> dict[str, Any]:  # copies and pickles make their own
+    def __getstate__(self) -> dict[str, Any]:  # copies and pickles pack their weights again
         return {**self.__dict__, "_packed": None}
 
 
@@ -410,10 +417,10 @@ def _layers_of_same_input(module: Any) -> list[Any]:
 
 
 def join_layers(model: nn.Module) -> None:
-    """Let modules compute those of their layers as one product that are of one kind and read the same states.
+    """Set `joined_layers` of all modules whose layers with the same input can be computed as one product.
 
     Args:
-        model: A model. Modules name such layers in `same_input`, and find what joins them in `joined_layers`.
+        model: A model, whose modules list the names of layers with the same input in `same_input`.
     """
     module: Any
     for module in model.modules():
@@ -424,14 +431,14 @@ def join_layers(model: nn.Module) -> None:
 
 
 def products_of(model: nn.Module, layers: Sequence[nn.Linear]) -> list[list[nn.Linear]]:
-    """Find which layers will be computed as one product, if they become of one kind.
+    """Group layers that will be computed as one product if all of them get the same class.
 
     Args:
         model: The model.
-        layers: Layers of it.
+        layers: Some layers of the model.
 
     Returns:
-        The layers in the order of the model: several together, if they will be one product, and the others alone.
+        Groups of layers in the order of the model; a layer that is computed separately is a group of its own.
     """
     left, found = set(layers), list[list[nn.Linear]]()
     for module in model.modules():
@@ -449,11 +456,11 @@ def products_of(model: nn.Module, layers: Sequence[nn.Linear]) -> list[list[nn.L
 
 @cache
 def mkl_is_narrow() -> bool:
-    """Whether MKL, with which PyTorch multiplies matrices, leaves half the width of this processor's vectors unused.
+    """Return whether MKL, PyTorch's BLAS library, uses only half of this processor's vector width.
 
     Returns:
-        Whether it is a processor of AMD with AVX-512, for which oneDNN has kernels and MKL has not; False where this
-        PyTorch cannot say.
+        True for AMD processors with AVX-512, for which oneDNN has kernels and MKL does not; False if PyTorch does not
+        report the processor.
     """
     if not (OneDNNLinear.available() and torch.backends.mkl.is_available()):
         return False
@@ -462,14 +469,15 @@ def mkl_is_narrow() -> bool:
 
 
 def output_logits(head: Any, states: Tensor) -> Tensor:
-    """Compute an output layer, in the fastest way that needs no copy of its weight.
+    """Compute an output layer with the fastest kernel that does not need a packed copy of its weight.
 
-    For large layers in float32 where gradients are off and `mkl_is_narrow`, that is oneDNN: 1.2 to 1.6 times as fast
-    as MKL (32,000 outputs of 256 or 512 inputs, 1 to 160 rows, Zen 4). The same numbers up to the order of summation.
+    Large float32 layers are computed by oneDNN if gradients are disabled and `mkl_is_narrow`: 1.2 to 1.6 times as fast
+    as MKL (32,000 outputs of 256 or 512 inputs, 1 to 160 rows, Zen 4). The results are equal up to the order of
+    summation.
 
     Args:
         head: The output layer.
-        states: Last states of the decoder.
+        states: Last hidden states of the decoder.
 
     Shape:
         (..., D) to (..., V).
@@ -492,7 +500,7 @@ def output_logits(head: Any, states: Tensor) -> Tensor:
 
 
 def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers that nothing has wrapped, pruned, quantised or optimised.
+    """Return the linear layers of a model that are not wrapped, pruned, quantized or optimized.
 
     Args:
         model: Any model.
@@ -504,17 +512,18 @@ def plain_linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5, seconds: float = 0.0) -> list[float]:
-    """Measure functions in turn, so that what else the machine does troubles all of them alike.
+    """Time functions in alternation, so that other load on the machine affects all of them equally.
 
     Args:
-        functions: What to call; each once more than it is measured.
-        rounds: How often, at least.
-        seconds: How long to go on, so that short functions are measured more often; at most `MOST_ROUNDS` times.
+        functions: The functions; each is called once for warm-up.
+        rounds: Minimum number of rounds.
+        seconds: Rounds are repeated for this time, so that short functions are timed more often, but at most
+            `MOST_ROUNDS` times.
 
     Returns:
-        The shortest time of each, in seconds; more than 0, so that ratios of them exist.
+        The shortest time of each function, in seconds; above 0, so that ratios are finite.
     """
-    # Other processes do not lengthen the time on the processor; the time of several threads is measured on the wall.
+    # CPU time is not affected by other processes, but measures a single thread only; otherwise wall time is measured.
     clock = time.thread_time if torch.get_num_threads() == 1 and _is_fine(time.thread_time) else time.perf_counter
     best = [float("inf")] * len(functions)
     begin = clock()
@@ -530,22 +539,22 @@ def shortest_times(functions: Sequence[Callable[[], Any]], rounds: int = 5, seco
 
 
 def _is_fine(clock: Callable[[], float]) -> bool:
-    """Whether a clock moves within microseconds; some systems count the time on the processor in steps of 10 ms."""
+    """Return whether a clock has a resolution of microseconds; some systems count CPU time in steps of 10 ms."""
     return len({clock() for _ in range(100)}) > 10
 
 
 def measure_gains(
     products: Sequence[Sequence[nn.Linear]], kinds: Sequence[type[_OneCopyMore]]
 ) -> list[tuple[float, ...]]:
-    """How many times as fast layers would be if they were of other kinds.
+    """Measure the speedup of layers with other kernels.
 
     Args:
-        products: Layers of one shape, in float32 on the CPU, as `products_of` gives them. One after the other is
-            measured, as a model runs them: the weights of a single one would stay in the processor's cache.
-        kinds: The other kinds.
+        products: Float32 layers of one shape on the CPU, as returned by `products_of`. They are called one after the
+            other, as in a model, because the weights of a single layer would stay in the processor's cache.
+        kinds: Layer classes of the other kernels.
 
     Returns:
-        The ratios of each kind, for each number of `ROWS`.
+        Speedups of each class, for each number of `ROWS`.
     """
     candidates = [[list(layers) for layers in products[:MEASURED]]]
     for kind in kinds:
@@ -565,7 +574,7 @@ def measure_gains(
 
 
 def _bind(layers: Sequence[Any], states: Tensor) -> list[Callable[[Tensor], Tensor]]:
-    """Return what computes layers of one kind, for one product: without hooks, as these are no states of a model."""
+    """Return functions that compute the layers of one product without hooks, because the input is artificial."""
     if not isinstance(layers[0], KINDS):
         return [partial(nn.Linear.forward, layer) for layer in layers]
     joined = JoinedLayers(layers).bind(layers, states) if len(layers) > 1 else None
@@ -573,16 +582,16 @@ def _bind(layers: Sequence[Any], states: Tensor) -> list[Callable[[Tensor], Tens
 
 
 def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
-    """Which kind is best, and with how many rows: those between which it gains most, all in all.
+    """Return the kernel with the largest total speedup, and the range of `ROWS` for which it should be used.
 
     Args:
-        gains: From `measure_gains`; of kinds that are as good, the last is taken.
+        gains: Speedups from `measure_gains`; the last of several equally good kernels is chosen.
 
     Returns:
-        Index of the kind, and indices of `ROWS`; if there are none, no kind is worth its copy.
+        Index of the kernel, and indices of `ROWS`; an empty range if no kernel is fast enough to justify a packed copy.
     """
     runs = [range(i, j) for i in range(len(ROWS)) for j in range(i + 1, len(ROWS) + 1)]
-    found = [(1.0, 0, 0, range(0))]  # what it gains in all, the kind, minus the rows, the rows
+    found = [(1.0, 0, 0, range(0))]  # total speedup, kernel, minus the number of `ROWS`, range
     for kind, of_kind in enumerate(gains):
         for run in runs:
             inside = [of_kind[i] for i in run]
@@ -593,13 +602,13 @@ def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
 
 
 def rows_between(at: range) -> tuple[float, float]:
-    """The numbers of rows that are nearer to those measured than to others.
+    """Return the range of input rows that are closer to the given entries of `ROWS` than to the other entries.
 
     Args:
-        at: Indices of `ROWS` that follow one another.
+        at: Consecutive indices of `ROWS`.
 
     Returns:
-        The least and the most, inclusive.
+        Minimum and maximum number of rows, inclusive.
     """
     least = math.sqrt(ROWS[at[0] - 1] * ROWS[at[0]]) if at[0] else 0
     most = math.sqrt(ROWS[at[-1]] * ROWS[at[-1] + 1]) if at[-1] + 1 < len(ROWS) else math.inf
@@ -612,11 +621,12 @@ def _call_all(functions: Sequence[Callable[[Tensor], Tensor]], states: Tensor) -
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory that tensors give back, for the next ones.
+    """Make the C library keep the memory of freed tensors for new tensors.
 
-    glibc returns large blocks to the system, and new ones begin with a page fault every 4 KiB. Once a block of nearly
-    32 MiB, the most it looks at, has been freed, it keeps what is smaller, and up to 64 MiB in all, as long as the
-    process lives. This one is not written to, so that it costs no memory; other libraries do as they do.
+    glibc returns large blocks to the system, and new blocks cause a page fault every 4 KiB. After a block of nearly
+    32 MiB, the largest size that raises its threshold, has been freed, glibc keeps smaller blocks, up to 64 MiB in
+    total, until the process ends. The block is never written to and therefore costs no memory. Other C libraries are
+    not affected.
     """
     torch.empty(NEARLY_32_MIB, dtype=torch.uint8, device="cpu")
 
@@ -625,26 +635,25 @@ class InferenceMixin:
     """Adds [`optimize_for_inference`] to a model."""
 
     def optimize_for_inference(self, *, int8: bool = False) -> list[str]:
-        """Choose what is fastest on the model's device, once, before inference.
+        """Optimize the model for inference on its device; call this method once before inference.
 
-        On a CPU, oneDNN for the linear layers in float32 of those shapes, and for those numbers of rows, that are
-        measured to be faster so, here and now: exact. On a GPU that has it, bfloat16 for all weights. The model goes to
-        evaluation mode. On a CPU its weights stay as they are, so it can still be saved; each linear layer that is
-        chosen keeps one more copy.
+        On a CPU, float32 linear layers are computed by oneDNN for those shapes and numbers of rows for which oneDNN is
+        measured to be faster; the results are exact. On a GPU with bfloat16 support, all weights are converted to
+        bfloat16. The model is set to evaluation mode. On a CPU the weights do not change, so that the model can still
+        be saved; each optimized linear layer keeps a packed copy of its weight.
 
         Args:
-            int8: On a CPU, compute the linear layers that gain by it with integers of 8 bits, by oneDNN or FBGEMM,
-                whichever is faster for layers of the shape: fastest, not exact.
-                Weights are rounded by rows, inputs by the range of a whole batch, and a layer may gain in large batches
-                only, so that a text may depend a little on its neighbours and on the size of the batch; and a layer
-                whose gain is small may be chosen in one process and not in another.
+            int8: On a CPU, compute linear layers with 8-bit integers if that is faster, by oneDNN or FBGEMM, whichever
+                is faster for the shape. This is the fastest option, but not exact: weights are quantized per row and
+                inputs by the range of the whole batch, so that a generated text can depend slightly on the other texts
+                and the size of the batch. Layers with a small gain may be chosen in one process and not in another.
 
         Returns:
-            What was chosen, a line each; empty if everything is best as it is.
+            A description of the optimizations, one per line; empty if nothing was changed.
 
         Raises:
-            ValueError: If `int8` is asked for on another device than a CPU; the message names the device.
-            RuntimeError: If `int8` is asked for and this PyTorch has no oneDNN.
+            ValueError: If `int8` is True and the model is not on a CPU; the message names the device.
+            RuntimeError: If `int8` is True and the installed PyTorch has no oneDNN.
         """
         model: Any = self
         model.eval()

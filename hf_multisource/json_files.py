@@ -1,4 +1,4 @@
-"""Parse JSON and read JSON files, within bounds and with errors of one line."""
+"""Parsing of JSON and reading of JSON files of bounded size, with one-line error messages."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from .messages import shown
 from .regular_files import read_regular
 
-JsonObject = dict[str, Any]  # what a JSON file holds that begins with a brace
-MAX_JSON = 2**28  # bytes of a JSON file; the largest known tokenizers have 2**25
+JsonObject = dict[str, Any]  # content of a JSON file with an object at the top level
+MAX_JSON = 2**28  # maximum size of a JSON file in bytes; the largest known tokenizer files have 2**25
 
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
     Args:
-        text: The JSON.
+        text: The JSON text.
 
     Returns:
-        What it holds.
+        The parsed value.
 
     Raises:
-        ValueError: If it is not JSON, is nested too deeply for Python, or holds a whole number of more digits than
-            Python reads; the message says so in one line.
+        ValueError: If the text is not valid JSON, is nested too deeply for Python, or contains an integer with more
+            digits than Python parses; the message has one line.
     """
     try:
         return json.loads(text)
@@ -42,12 +42,12 @@ def load_json(path: str | Path) -> Any:
         path: The file.
 
     Returns:
-        What it holds.
+        The parsed value.
 
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
-        ValueError: If the file holds something else, for instance because it is cut off, or has more than `MAX_JSON`
-            bytes; the message gives the file.
+        ValueError: If the file does not contain valid JSON, for instance because it is truncated, or has more than
+            `MAX_JSON` bytes; the message names the file.
     """
     content = read_regular(path, MAX_JSON)
     try:
@@ -57,7 +57,7 @@ def load_json(path: str | Path) -> Any:
 
 
 def read_json(path: str | Path) -> JsonObject:
-    """Read a JSON file that holds an object.
+    """Read a JSON file that contains an object.
 
     Args:
         path: The file.
@@ -67,7 +67,7 @@ def read_json(path: str | Path) -> JsonObject:
 
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
-        ValueError: If the file holds something else; the message gives the file.
+        ValueError: If the file does not contain a JSON object; the message names the file.
     """
     content = load_json(path)
     if not isinstance(content, dict):

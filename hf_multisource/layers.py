@@ -1,4 +1,4 @@
-"""What encoders and decoder are both made of: token and position embeddings, feed-forward layers, biases."""
+"""Layers of both encoders and decoder: token and position embeddings, feed-forward layers, biases."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from transformers.activations import ACT2FN
 from .configuration_multisource import MultiSourceConfig
 from .dropout import dropout
 
-ROWS_AT_FIRST = 64  # positions that are computed at once, at least
+ROWS_AT_FIRST = 64  # smallest number of sinusoidal positions computed at once, so that short texts need one computation
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed position embeddings, [sin | cos] in halves, for texts of any length.
+    """Fixed sinusoidal position embeddings, [sin | cos] in halves, for texts of any length.
 
-    They are computed once, for as many positions as were asked for so far, and are no part of a checkpoint.
+    The embeddings are computed on demand, cached, and not saved in checkpoints.
 
     Frequency k is 10000^(-k / (D/2 - 1)) as in Tensor2Tensor, the 2018 paper's code and M2M100; with `marian` it is
     10000^(-k / (D/2)).
 
     Args:
-        width: D, even.
-        offset: Number of the first position.
+        width: Width D of the embeddings, an even number.
+        offset: Index of the first position.
         marian: Whether to use Marian's frequencies.
     """
 
@@ -36,7 +36,7 @@ class SinusoidalPositions(nn.Module):
         self.offset = offset
         self.step = math.log(10000.0) / (width / 2 if marian else max(width / 2 - 1, 1))
 
-    #: Embeddings of the positions from 0 on, (rows, D); a plain attribute, which is neither saved nor moved.
+    #: Cached embeddings (rows, D) of the first positions; not a buffer, so that they are neither saved nor moved.
     _computed: Tensor | None = None
 
     def forward(self, start: int | Tensor, length: int, device: torch.device) -> Tensor:
@@ -44,19 +44,19 @@ class SinusoidalPositions(nn.Module):
 
         Args:
             start: First position, counted from 0.
-            length: How many.
-            device: Where to compute.
+            length: Number of positions.
+            device: Device of the embeddings.
 
         Returns:
-            (length, D) in float32: in bfloat16 neighbouring positions would coincide.
+            Embeddings (length, D) in float32; in bfloat16 neighboring positions would be equal.
         """
-        if isinstance(start, Tensor) or torch.compiler.is_compiling():  # neither tensors nor symbols choose the rows
+        if isinstance(start, Tensor) or torch.compiler.is_compiling():  # the cache cannot be indexed by traced values
             return self._compute(start, length, device)
         end, computed = start + length, self._computed
         if computed is None or computed.device != device or len(computed) < end:
             with torch.inference_mode(False):  # autograd refuses tensors made in inference mode
                 computed = self._compute(0, max(ROWS_AT_FIRST, 2 ** (end - 1).bit_length()), device)
-            if type(computed) is Tensor:  # not one of a mode that only traces shapes
+            if type(computed) is Tensor:  # not a fake tensor
                 self._computed = computed
         return computed[start:end]
 
@@ -66,17 +66,17 @@ class SinusoidalPositions(nn.Module):
         angles = positions[:, None] * torch.exp(-self.step * k)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
-    def __getstate__(self) -> dict[str, Any]:  # copies and pickles compute their own
+    def __getstate__(self) -> dict[str, Any]:  # copies and pickles do not include the cache
         return {key: value for key, value in self.__dict__.items() if key != "_computed"}
 
 
 class LearnedPositions(nn.Embedding):
-    """Trained position embeddings, with a longest length.
+    """Learned position embeddings for texts up to a maximum length.
 
     Args:
-        rows: Longest length, in tokens.
-        width: D.
-        offset: Row of the first position; the table has as many rows more.
+        rows: Maximum length, in tokens.
+        width: Width D of the embeddings.
+        offset: Row of the first position; the table has `rows + offset` rows.
     """
 
     def __init__(self, rows: int, width: int, offset: int = 0) -> None:
@@ -90,14 +90,14 @@ class LearnedPositions(nn.Embedding):
 
         Args:
             start: First position, counted from 0.
-            length: How many.
-            device: Where the indices are made.
+            length: Number of positions.
+            device: Device of the position indices.
 
         Returns:
-            (length, D).
+            Embeddings (length, D).
 
         Raises:
-            ValueError: If a position lies beyond the table; the message gives both lengths.
+            ValueError: If a position is outside the table; the message gives both lengths.
         """
         longest = self.num_embeddings - self.offset
         if isinstance(start, int) and start + length > longest:
@@ -126,15 +126,15 @@ def build_positions(
 
 
 class TextEmbeddings(nn.Module):
-    """Token embeddings plus positions, then layer norm (if configured) and dropout.
+    """Sum of token and position embeddings, followed by layer norm (if configured) and dropout.
 
     Args:
         config: Reads `d_model`, `scale_embedding`, `embedding_norm`, `position_offset`, `layer_norm_eps`.
         vocab_size: Rows of the token table.
-        pad_token_id: Row that stays zero.
+        pad_token_id: Row of the padding token, which is zero and not trained.
         position_embedding: "sinusoidal", "sinusoidal_marian", "learned" or "none".
         max_position_embeddings: Rows of a learned position table.
-        dropout: Probability of zeroing.
+        dropout: Dropout probability.
 
     Shape:
         input_ids (B, S) or inputs_embeds (B, S, D) to (B, S, D).
@@ -163,11 +163,11 @@ class TextEmbeddings(nn.Module):
 
         Args:
             input_ids: Token ids.
-            inputs_embeds: Rows of the token table instead; they are scaled here, as the tokens' own would be.
+            inputs_embeds: Token embeddings instead of ids; they are scaled here like the embeddings of ids.
             start: Position of the first token.
 
         Returns:
-            (B, S, D).
+            Embeddings (B, S, D).
 
         Raises:
             ValueError: If both or neither of the two inputs is given.
@@ -187,14 +187,14 @@ class FeedForward(nn.Module):
 
     Args:
         config: Reads `d_model`, `activation_function`, `activation_dropout`, `norm_position`, `layer_norm_eps`.
-        width: Of the hidden layer.
-        dropout: Probability of zeroing before the residual.
+        width: Width of the hidden layer.
+        dropout: Dropout probability before the residual connection.
 
     Shape:
         (B, T, D) to (B, T, D).
 
     Raises:
-        ValueError: If Transformers has no such activation; the message lists the names.
+        ValueError: If Transformers does not have the activation function; the message lists the names.
     """
 
     def __init__(self, config: MultiSourceConfig, width: int, dropout: float) -> None:
@@ -211,13 +211,13 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(width, config.d_model)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Transform every position on its own.
+        """Compute the sub-layer for every position.
 
         Args:
-            hidden_states: The stream.
+            hidden_states: The hidden states.
 
         Returns:
-            The new stream.
+            The new hidden states.
         """
         states = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
         states = dropout(self.activation(self.fc1(states)), p=self.activation_dropout, training=self.training)
@@ -226,14 +226,14 @@ class FeedForward(nn.Module):
 
 
 def modules_of_sources(names: Iterable[str], make: Callable[[], nn.Module]) -> nn.ModuleDict:
-    """Make one module for each source.
+    """Create one module per source.
 
     Args:
-        names: The sources, in order.
-        make: Makes one.
+        names: Names of the sources, in order.
+        make: Function that creates a module.
 
     Returns:
-        The modules by source.
+        The modules by name of the source.
 
     Raises:
         ValueError: If a source has the name of an attribute.
@@ -247,15 +247,15 @@ def modules_of_sources(names: Iterable[str], make: Callable[[], nn.Module]) -> n
 
 
 class AbsentVector(nn.Module):
-    """The learned vector that stands for a source where an example lacks it (`absent_vectors`).
+    """Learned vector that represents an absent source (`absent_vectors`).
 
-    Not an embedding: a table of one row cannot be divided among processes.
+    The module is not an `nn.Embedding`, because a table with one row cannot be sharded among processes.
 
     Args:
-        width: D.
+        width: Width D of the vector.
 
     Shape:
-        Calling it: nothing to (D,).
+        Returns (D,).
     """
 
     def __init__(self, width: int) -> None:
@@ -272,16 +272,16 @@ class AbsentVector(nn.Module):
 
 
 class Bias(nn.Module):
-    """Learnt numbers that begin at 0.
+    """Learned bias vector, initialized to 0.
 
-    A module, not a bare parameter: so whatever moves, wraps or adapts modules (offloading, PEFT's `modules_to_save`)
-    reaches it, and so do the initial values.
+    The parameter is wrapped in a module, so that it is handled by everything that moves, wraps, adapts or initializes
+    modules (offloading, PEFT's `modules_to_save`, `_init_weights`).
 
     Args:
-        size: How many.
+        size: Number of elements.
 
     Shape:
-        Calling it: nothing to (size,).
+        Returns (size,).
     """
 
     def __init__(self, size: int) -> None:
@@ -289,7 +289,7 @@ class Bias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self) -> Tensor:
-        """Give the numbers.
+        """Return the bias.
 
         Returns:
             The parameter.

@@ -1,4 +1,4 @@
-"""The values that numeric settings of a configuration may have, and upper bounds of sizes."""
+"""Allowed ranges of the numeric settings of configurations, and upper bounds of sizes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from .messages import shown, shown_key
 
-#: Upper bounds of sizes, far above those of real models: a larger size means a damaged or hostile file. Both families
-#: and wrapped encoders share the bounds. A program may raise one (`MultiSourceConfig.limits["window"] = 2**22`); a file
-#: cannot, since a hostile file would.
+#: Upper bounds of sizes, far above the sizes of real models: a larger size indicates a damaged or hostile file. Both
+#: model families and wrapped encoders share the bounds. A program can raise a bound
+#: (`MultiSourceConfig.limits["window"] = 2**22`); a checkpoint cannot.
 LIMITS: dict[str, int] = {
     "sources": 256,
     "layers": 1_000,
@@ -25,13 +25,13 @@ LIMITS: dict[str, int] = {
     "max_position_embeddings": 2**20,
     "position_offset": 2**20,
     "window": 2**20,
-    "encoder": 2**24,  # integers of a wrapped encoder's configuration that none of the others bounds
+    "encoder": 2**24,  # all other integers in the configuration of a wrapped encoder
 }
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a numeric setting may have.
+    """Range of allowed values of a numeric setting.
 
     Args:
         low: The lowest value.
@@ -61,7 +61,7 @@ def size_range(limit: str, low: int = 1) -> Range:
     return Range(low, limit=limit)
 
 
-PROBABILITY = Range(0, 1, open_high=True)
+PROBABILITY = Range(0, 1, open_high=True)  # dropout and label smoothing; 1 is excluded, because nothing would be left
 
 #: Ranges of all numeric settings of configurations and sources, except token ids, which the vocabulary bounds.
 RANGES: dict[str, Range] = {
@@ -105,21 +105,21 @@ NAMES_OF_SIZES = (
     (re.compile(r"positions?$|position_embeddings$|max_seq_len"), "max_position_embeddings"),
     (re.compile(r"sizes?$|dims?$|width$|channels$|filters$|d_model|d_ff|d_kv|n_embd|n_inner"), "ffn_dim"),
 )
-# Integers that nothing is built from: the base of rotary positions, samples of sound that are read at a time.
+# Names of integers that are not sizes of tensors: base of rotary positions, seeds, chunk sizes of audio.
 UNBOUNDED = re.compile(r"theta|seed|chunk_size")
 
 
 def check_range(rule: str, value: Any, place: str) -> None:
-    """Refuse a number that is not within the range of a setting.
+    """Check that a number is within the range of its setting.
 
     Args:
         rule: Key of `RANGES`.
         value: The number; None is allowed.
-        place: What to call the setting in the message.
+        place: Name of the setting in the message.
 
     Raises:
-        ValueError: If it is not within the range, or no finite number; the message names the setting, the value and
-            what is allowed.
+        ValueError: If the value is not a finite number within the range; the message gives the setting, the value and
+            the range.
     """
     if value is None:
         return
@@ -141,15 +141,16 @@ def check_range(rule: str, value: Any, place: str) -> None:
 
 
 def check_limit(limit: str, value: float, place: str) -> None:
-    """Refuse a size above its upper bound.
+    """Check that a size does not exceed its upper bound.
 
     Args:
         limit: Key of `LIMITS`.
         value: The size.
-        place: What to call the setting in the message.
+        place: Name of the setting in the message.
 
     Raises:
-        ValueError: If the size is larger; the message names the setting, both numbers, and how to raise the bound.
+        ValueError: If the size exceeds the bound; the message gives the setting, both numbers, and how to raise the
+            bound.
     """
     if value > LIMITS[limit]:
         raise ValueError(
@@ -159,17 +160,17 @@ def check_limit(limit: str, value: float, place: str) -> None:
 
 
 def check_encoder_settings(settings: Mapping[str, Any], place: str) -> None:
-    """Refuse absurd sizes in the configuration of a wrapped encoder, before anything is built from it.
+    """Check the sizes in the configuration of a wrapped encoder before a model is built.
 
     Args:
         settings: The configuration, as in `config.json`: plain values, lists and further mappings.
-        place: What to call it in the message.
+        place: Name of the configuration in the message.
 
     Raises:
-        ValueError: If an integer is larger than its bound; the message says where it stands.
+        ValueError: If an integer exceeds its bound; the message gives its path.
     """
     waiting: list[tuple[str, str, Any]] = [("", place, settings)]
-    while waiting:  # no recursion: how deep a hostile file is nested is not limited
+    while waiting:  # no recursion, because hostile files can be nested arbitrarily deeply
         name, path, value = waiting.pop()
         if isinstance(value, Mapping):
             waiting += [(str(key), f"{path}.{shown_key(key)}", item) for key, item in value.items()]

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of a linear output layer, without ever holding the logits of a whole batch."""
+"""Label-smoothed cross-entropy of a linear output layer that never materializes the logits of a whole batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Least number of rows of a block on CPUs: every block reads and writes the gradient of the whole table.
+# Minimum number of rows of a block on CPUs, because every block reads and writes the gradient of the whole weight.
 CPU_ROWS = 128
-# Number of logits of a block, if the rows above are no more: on CPUs 4 MiB in float32, which stay in the processor's
-# caches; elsewhere as many as keep the device busy.
+# Number of logits of a block: on CPUs 4 MiB in float32, which fit in the processor's caches (but at least `CPU_ROWS`
+# rows); on other devices enough to use all cores.
 CPU_BLOCK = 2**20
 BLOCK = 2**25
 
@@ -18,18 +18,18 @@ BLOCK = 2**25
 def linear_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Sum of the cross-entropies, in nats, between smoothed labels and what a linear layer predicts.
+    """Compute the summed cross-entropy, in nats, between smoothed labels and the predictions of a linear layer.
 
-    Equal to `cross_entropy(linear(states, weight, bias).float(), labels, label_smoothing=smoothing, reduction="sum",
-    ignore_index=-100)` of torch, which holds several copies of all logits. Here they are made block by block, and
-    with them the gradient, as Liger Kernel does (Hsu et al. 2024, sec. 3.2). Under autocast the products are computed
-    in its type, the rest in float32 at least.
+    The result is equal to `cross_entropy(linear(states, weight, bias).float(), labels, label_smoothing=smoothing,
+    reduction="sum", ignore_index=-100)` of torch, which stores several copies of all logits. This function computes
+    logits and gradients block by block, as Liger Kernel does (Hsu et al. 2024, sec. 3.2). Under autocast, matrix
+    products are computed in autocast's data type, everything else at least in float32.
 
     Args:
-        states: Last states of the decoder.
-        weight: Of the output layer.
-        bias: Added to the logits, if there is one; gets no gradient.
-        labels: Token ids; rows of -100 count for nothing.
+        states: Last hidden states of the decoder.
+        weight: Weight of the output layer.
+        bias: Bias added to the logits, which gets no gradient; None: no bias.
+        labels: Token ids; rows with the label -100 are ignored.
         smoothing: Probability mass spread evenly over the vocabulary (Szegedy et al. 2016).
 
     Shape:
@@ -51,11 +51,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
         wide = torch.promote_types(dtype, torch.float32)
-        # In half precision the smoothed mass of one token, 1e-6 or so, would be lost.
+        # In float16 the smoothed probability of one token, about 1e-6, would underflow.
         narrow = wide if dtype == torch.float16 else dtype
         train = any(ctx.needs_input_grad)
         with torch.autocast(device, enabled=False):
-            # A masked row is zero here, and so is its gradient below: finite whatever its states are.
+            # Masked rows are set to zero here and their gradients below, so that both are finite for any states.
             masked = (labels == -100)[:, None]
             inputs, table = states.to(dtype).masked_fill(masked, 0.0), weight.to(dtype)
             grad_states = torch.empty_like(states) if train else None
@@ -72,12 +72,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if smoothing:
                     loss += smoothing * scores.mean(dim=1, keepdim=True)
                 gradient = scores.softmax(dim=1)
-                # The log of the sum of the exponentials, of what `softmax` has computed already.
+                # Logarithm of the sum of exponentials, derived from the result of `softmax`.
                 log_norm = scores.amax(dim=1, keepdim=True) - gradient.amax(dim=1, keepdim=True).log()
                 total += (log_norm - loss).masked_fill(masked[rows], 0.0).sum()
                 if grad_states is None or grad_weight is None:
                     continue
-                # by the logits: softmax - (1 - smoothing) at the label - smoothing / V everywhere
+                # Gradient of the logits: softmax - (1 - smoothing) at the label - smoothing / V everywhere
                 if smoothing:
                     gradient.sub_(smoothing / len(weight))
                 gradient.scatter_(1, at, gradient.gather(1, at) - (1.0 - smoothing))

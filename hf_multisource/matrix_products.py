@@ -1,4 +1,4 @@
-"""How matrix products are computed in training on CPUs."""
+"""Faster matrix products for training on CPUs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from transformers import PreTrainedModel
 
 
 def uses_plain_attention(model: torch.nn.Module) -> bool:
-    """Return whether all parts of a model attend by `eager`.
+    """Return whether all parts of a model use the `eager` attention implementation.
 
-    PyTorch's `sdpa` on CPUs makes many small products, for each of which oneDNN would prepare anew.
+    PyTorch's `sdpa` on CPUs consists of many small products, for which oneDNN has a high overhead per call.
 
     Args:
-        model: The model, wrapped as it may be.
+        model: The model, which can be wrapped.
 
     Returns:
-        Whether they do.
+        Whether all parts use `eager`.
     """
     configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     return all(config._attn_implementation == "eager" for config in configs)
@@ -27,16 +27,16 @@ def uses_plain_attention(model: torch.nn.Module) -> bool:
 
 @contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
-    """Let oneDNN compute float32 matrix products on a CPU, unless the user has chosen how they are computed.
+    """Compute float32 matrix products on a CPU by oneDNN, unless the user has set a precision.
 
-    PyTorch leaves them to its BLAS library, which is MKL in most builds; on CPUs that are not Intel's, oneDNN is about
-    twice as fast. PyTorch chooses oneDNN only where bfloat16 products are allowed
-    (`torch.set_float32_matmul_precision("medium")`). oneDNN rounds to bfloat16 on CPUs with matrix units for it (AMX),
-    as GPUs round to TF32, and sums in float32; elsewhere it computes in float32. A precision set by the user stays:
-    `torch.set_float32_matmul_precision("highest")` switches this off.
+    By default PyTorch calls its BLAS library, which is MKL in most builds; on CPUs that are not Intel's, oneDNN is
+    about twice as fast. PyTorch uses oneDNN only if bfloat16 products are allowed
+    (`torch.set_float32_matmul_precision("medium")`). On CPUs with bfloat16 matrix units (AMX), oneDNN rounds inputs to
+    bfloat16, as GPUs round to TF32, and accumulates in float32; on other CPUs it computes in float32. A precision set
+    by the user is not changed: `torch.set_float32_matmul_precision("highest")` disables this function.
 
     Args:
-        device: Where the products are computed; elsewhere than on a CPU nothing changes.
+        device: Device of the products; the function has no effect on devices other than CPUs.
 
     Yields:
         Nothing.

@@ -1,4 +1,4 @@
-"""Model cards that are made from a model alone; cards of runs, with data and scores, are made from their files."""
+"""Model cards created from a model alone, without information on training data and scores."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from transformers.utils import PushToHubMixin
 from .source_kinds import FORMS, SourceKind
 
 CARD = "README.md"
-UNDESCRIBED = "## Model description\n\nMore information needed\n"  # in the cards of Transformers' trainers
-GENERATED = (  # the description in the card that Transformers writes before an upload
+UNDESCRIBED = "## Model description\n\nMore information needed\n"  # placeholder in the cards of Transformers' trainers
+GENERATED = (  # description in the empty card that Transformers writes before an upload
     "This is the model card of a 🤗 transformers model that has been pushed on the Hub. "
     "This model card has been automatically generated."
 )
+# Settings of a model that the card lists.
 SIZES = (
     *("d_model", "num_layers", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "vocab_size"),
 )
-OWN_SIZES = ("layers", "attention_heads", "ffn_dim", "vocab_size", "feature_size")
+OWN_SIZES = ("layers", "attention_heads", "ffn_dim", "vocab_size", "feature_size")  # settings of a source in the card
 
 
 class ModelCardMixin(PushToHubMixin):
-    """Gives a model `create_card`, which `push_to_hub` uses where there is no card yet."""
+    """Adds `create_card` to a model, which `push_to_hub` calls if the repository has no card."""
 
     def create_card(
         self,
@@ -37,24 +38,24 @@ class ModelCardMixin(PushToHubMixin):
         license: str = "unknown",
         tags: Sequence[str] = (),
     ) -> ModelCard:
-        """Make a model card from the model alone: what is known without its training.
+        """Create a model card from the model alone.
 
-        The card states the sources, their kinds, how they are combined and the sizes, and shows how to load and use the
-        model with all sources and with some. It claims nothing about data, scores or terms. Save it with
-        `card.save("README.md")`, or publish it with `card.push_to_hub(address)`. `push_to_hub` and
-        `save_pretrained(..., push_to_hub=True)` of the model write such a card where there is none.
+        The card lists the sources, their kinds, the combiner and the sizes, and shows how to load and use the model
+        with all or some of its sources. The card makes no statements about training data, scores or license terms. Save
+        the card with `card.save("README.md")`, or publish it with `card.push_to_hub(address)`. The model's
+        `push_to_hub` and `save_pretrained(..., push_to_hub=True)` create this card if the repository has no card.
 
         Args:
-            address: What `from_pretrained` takes: the Hub id that the model has or will have.
+            address: Argument of `from_pretrained` in the examples: the Hub id of the model.
             language: Codes of the languages of sources and target, such as "en".
-            license: Identifier of the license, as the Hub lists them.
-            tags: Further tags.
+            license: License identifier of the Hub.
+            tags: Additional tags.
 
         Returns:
             The card.
 
         Raises:
-            ValueError: If the model has no output layer, and so generates no text.
+            ValueError: If the model has no output layer.
 
         Example:
             >>> from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
@@ -80,9 +81,9 @@ class ModelCardMixin(PushToHubMixin):
         return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model; a card in the folder stays as it is, also if the folder is published or the upload fails.
+        """Save the model without changing an existing card in the folder, even if the folder is uploaded.
 
-        The empty card of Transformers does not count as a card: publishing replaces it.
+        The empty card that Transformers writes does not count as an existing card; it is replaced before an upload.
 
         Args:
             save_directory: The folder.
@@ -90,13 +91,13 @@ class ModelCardMixin(PushToHubMixin):
             **kwargs: As [`PreTrainedModel.save_pretrained`].
         """
         card = Path(save_directory) / CARD
-        # Transformers writes the card of the repository, or an empty one, over it just before the upload.
+        # Transformers overwrites this card by the card of the repository, or by an empty one, just before the upload.
         own = card.read_bytes() if card.is_file() and not _is_empty_card(card) else None
         vars(self)["_card_of_folder"] = own
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         except BaseException:
-            # The next call would take what Transformers has written for the user's card.
+            # Otherwise the next call would mistake the card written by Transformers for the user's card.
             if own is not None:
                 card.write_bytes(own)
             elif card.is_file():
@@ -115,12 +116,12 @@ class ModelCardMixin(PushToHubMixin):
         own = vars(self).get("_card_of_folder")
         if own is not None:
             (Path(working_dir) / CARD).write_bytes(own)
-            files_timestamps = {**files_timestamps, CARD: math.inf if published else 0.0}  # what is older is left out
+            files_timestamps = {**files_timestamps, CARD: math.inf if published else 0.0}  # old files are skipped
         return super()._upload_modified_files(working_dir, repo_id, files_timestamps, *args, **kwargs)
 
 
 def _is_empty_card(path: Path) -> bool:
-    """Return whether a card is the one that Transformers writes for any model, with nothing filled in."""
+    """Return whether a card is the empty card that Transformers writes for any model."""
     text = path.read_text("utf-8", errors="replace")
     if GENERATED not in text:
         return False
@@ -134,16 +135,17 @@ def replace_empty_card(folder: Any, repo_id: str, model: Any, token: Any = None)
     Args:
         folder: The folder that is about to be uploaded.
         repo_id: Hub id of the repository.
-        model: The model whose card is written; None: no card is written, so that an upload of the model can do it.
+        model: The model whose card is written; None: the empty card is deleted, so that a later upload of the model
+            writes the card.
         token: The token of the upload.
 
     Returns:
-        Whether the repository has a card; then nothing is replaced.
+        Whether the repository has a card, in which case nothing is replaced.
     """
     if file_exists(repo_id, CARD, token=token):
         return True
     card = Path(folder) / CARD
-    tags = ModelCard.load(card).data.tags or []  # of the call; Transformers has put them there
+    tags = ModelCard.load(card).data.tags or []  # tags passed by the caller
     if model is None:
         card.unlink()
     else:
@@ -152,12 +154,12 @@ def replace_empty_card(folder: Any, repo_id: str, model: Any, token: Any = None)
 
 
 def _kind(config: Any, name: str) -> SourceKind:
-    """What a source is given as: of a wrapped encoder, what that reads."""
+    """Return the kind of a source's values; for a wrapped encoder, the kind that the wrapped model reads."""
     kind: SourceKind = config.source_kind(name)
     if not kind.wraps:
         return kind
     model_class: Any = MODEL_MAPPING[type(config.encoder_owner(name).encoder)]
-    model_class = model_class[0] if isinstance(model_class, tuple) else model_class  # Funnel has two
+    model_class = model_class[0] if isinstance(model_class, tuple) else model_class  # Funnel has two classes
     for wrapped in kind.wraps:
         if model_class.main_input_name in wrapped.inputs:
             return wrapped
@@ -167,7 +169,7 @@ def _kind(config: Any, name: str) -> SourceKind:
 
 
 def _encoder(config: Any, source: Any) -> str:
-    """What reads a source, in a few words."""
+    """Describe the encoder of a source in a few words."""
     if source.share_encoder_with is not None:
         return f"that of `{source.share_encoder_with}`"
     words = [f"`{source.encoder.model_type}` of Transformers"] if source.encoder is not None else []
@@ -177,7 +179,7 @@ def _encoder(config: Any, source: Any) -> str:
 
 
 def _body(config: Any, address: str, kinds: dict[str, SourceKind], parameters: int) -> str:
-    """The card without its metadata."""
+    """Return the text of the card without its metadata."""
     table = "\n".join(
         f"| {i} | `{source.name}` | {source.kind} | {kinds[source.name].name} | {_encoder(config, source)} |"
         for i, source in enumerate(config.sources, start=1)
@@ -251,12 +253,12 @@ data may be used. Whoever publishes the model should write that here.
 
 
 def describe_in_card(path: Path, model: Any, address: str) -> None:
-    """Complete the card of a `Trainer` with what the model's own card says of sources and use.
+    """Add the sections on sources and usage from the model's own card to the card of a `Trainer`.
 
     Args:
-        path: The card, just written by the `Trainer`.
+        path: The card written by the `Trainer`.
         model: The model.
-        address: What `from_pretrained` takes.
+        address: Argument of `from_pretrained` in the examples: the Hub id of the model.
     """
     card: Any = ModelCard(path.read_text("utf-8"))
     own = model.create_card(address)

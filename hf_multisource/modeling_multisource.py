@@ -1,4 +1,4 @@
-"""The Transformer family: several encoders, one decoder whose cross-attention is a combiner."""
+"""Transformer models with several encoders and one decoder, whose cross-attention is a combiner."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .modeling_sources import (
 from .packing import examples_with, packing_pays
 from .pretrained_model import MultiSourceTransformerPreTrainedModel
 
-SOURCE_VECTORS = "source_vectors"  # argument of encoders of text
+SOURCE_VECTORS = "source_vectors"  # name of the argument of text encoders for the source embeddings
 
 
 class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
-    """Encodes every source with its own encoder and joins the states on the time axis.
+    """Encodes the sources with their encoders and joins the states on the time axis.
 
     Args:
         config: The model's configuration.
@@ -52,22 +52,22 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         self.source_embeddings: nn.ModuleDict | None = None
         if config.source_embeddings:
             names = [name for name in self.source_names if isinstance(self.encoder_of(name), TextEncoder)]
-            # No table: its rows could not be divided among more processes than there are sources.
+            # Separate vectors, because the rows of a table cannot be sharded among more processes than sources.
             self.source_embeddings = modules_of_sources(names, lambda: Bias(config.d_model))
         self.post_init()
 
     def _vectors_of(self, names: Sequence[str], rows: int) -> Tensor:
-        """The vectors of sources (len(names) * rows, D), each as often as it has rows."""
+        """Return the source embeddings (len(names) * rows, D), each repeated for `rows` rows."""
         vectors: Any = self.source_embeddings
         return torch.stack([vectors[name]() for name in names]).repeat_interleave(rows, dim=0)
 
     def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
-        """Encode every source; those that share an encoder in one call, where their inputs can have one shape."""
+        """Encode all sources; sources with a shared encoder in one call, if their inputs can be padded to one shape."""
         silent = {**options, "output_attentions": False, "output_hidden_states": False}
         wants = options.get("output_attentions") or options.get("output_hidden_states")
         groups: list[list[str]] = []
         for name in inputs:
-            # Hidden states and attentions are source 0's own: only then are they the very tensors of the computation.
+            # Requested hidden states and attentions must be those of source 0 alone, so sources are encoded separately.
             group = next((group for group in groups if not wants and self._go_together(group[0], name, inputs)), None)
             if group is None:
                 groups.append([name])
@@ -104,7 +104,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         return encoded
 
     def _go_together(self, one: str, other: str, inputs: dict[str, dict[str, Tensor]]) -> bool:
-        """Whether two sources have one encoder, and inputs that differ in length only, which it lets be padded."""
+        """Return whether two sources share an encoder and their inputs can be padded to the same shape."""
         if self.owners[one] != self.owners[other] or inputs[one].keys() != inputs[other].keys():
             return False
         encoder = self.encoder_of(one)
@@ -119,7 +119,7 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
         return all(value.shape[first:] == inputs[other][key].shape[first:] for key, value in inputs[one].items())
 
     def _encode_together(self, inputs: dict[str, dict[str, Tensor]], **options: object) -> dict[str, EncodedSource]:
-        """Encode sources that share an encoder as one batch; where lengths differ, the shorter ones are padded."""
+        """Encode sources with a shared encoder as one batch, in which shorter sources are padded."""
         lengths = [tensors["attention_mask"].shape[1] for tensors in inputs.values()]
         longest, differ = max(lengths), len(set(lengths)) > 1
 
@@ -147,16 +147,16 @@ class MultiSourceEncoder(MultiSourceTransformerPreTrainedModel, SourcesEncoder):
 
 
 def _spread(some: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Put rows at their places among `count` rows, of which the others are zero or False."""
+    """Scatter rows to their indices among `count` rows; all other rows are zero or False."""
     return some.new_zeros(count, *some.shape[1:]).index_copy_(0, rows, some)
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then the combiner, then feed-forward.
+    """Transformer decoder layer: self-attention, combiner and feed-forward layer.
 
     Args:
         config: The model's configuration.
-        layer_idx: Counted from 0; also the cache slot.
+        layer_idx: Index of the layer, from 0, also in the key/value cache.
 
     Shape:
         (B, T, D) to (B, T, D).
@@ -180,14 +180,15 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: object,
     ) -> Tensor:
-        """Decode one layer further.
+        """Compute the layer.
 
         Args:
             hidden_states: States of the layer below.
-            encoder_hidden_states: Those of the memory; checkpointing follows tensors only where they are arguments.
-            mask: Causal, in the form of the attention implementation.
+            encoder_hidden_states: The states of the memory, because gradient checkpointing only tracks tensors that are
+                arguments.
+            mask: Causal mask in the format of the attention implementation.
             memory: The encoded sources.
-            past_key_values: The cache.
+            past_key_values: The key/value cache.
             **kwargs: Passed on to the attention implementation.
 
         Returns:
@@ -205,7 +206,7 @@ class DecoderLayer(GradientCheckpointingLayer):
 
 def _recorder_of_layers() -> OutputRecorder:
     recorder: Any = OutputRecorder(DecoderLayer)
-    recorder.num_hidden_layers_key = "decoder_layers"  # an argument in newer releases only; older ones don't read it
+    recorder.num_hidden_layers_key = "decoder_layers"  # set here because older releases lack the argument
     return recorder
 
 
@@ -259,24 +260,25 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         memory: SourceMemory,
         **kwargs: object,
     ) -> MultiSourceDecoderOutput:
-        """Decode the target's tokens, all of them or the new ones only.
+        """Decode the tokens of the target, or with a cache only the new tokens.
 
         Args:
             input_ids: Token ids.
-            attention_mask: 1 at real tokens, cached ones included; None: all are.
-            past_key_values: Keys and values of earlier calls.
+            attention_mask: 1 at real tokens, 0 at padding, including cached tokens; None: all tokens are real.
+            past_key_values: Key/value cache of earlier calls.
             inputs_embeds: Embedded tokens instead of ids.
-            use_cache: Whether to return keys and values.
-            encoder_hidden_states: The states of the memory: hooks move tensors to another device, but no memories.
-            memory: The encoded sources; K rows of the decoder, which follow one another, share those of an example.
-            **kwargs: `output_attentions`, `output_hidden_states`, `output_source_weights`, and what the attention
-                implementation reads.
+            use_cache: Whether to return the key/value cache.
+            encoder_hidden_states: The states of the memory, because hooks move tensors between devices, but not
+                memories.
+            memory: The encoded sources; K consecutive rows of the decoder share the sources of one example.
+            **kwargs: `output_attentions`, `output_hidden_states`, `output_source_weights`, and arguments of the
+                attention implementation.
 
         Shape:
             input_ids (B * K, T); encoder_hidden_states (B, S, D).
 
         Returns:
-            States (B * K, T, D) and what was asked for.
+            States (B * K, T, D) and the requested outputs.
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -305,19 +307,19 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
     def run_step(
         self, input_ids: Tensor, past_key_values: EncoderDecoderCache, cache: BeamCache, memory: SourceMemory
     ) -> Tensor:
-        """Decode one new token of each beam, as `forward` does where `is_bound`, without what surrounds the layers.
+        """Decode one new token of each beam; a fast path of `forward` for a cache for which `is_bound` is true.
 
         Args:
-            input_ids: The tokens.
+            input_ids: The new tokens.
             past_key_values: The whole cache.
-            cache: The part of it that holds the decoder's own.
+            cache: The self-attention part of the cache.
             memory: The encoded sources.
 
         Shape:
             input_ids (B * K, 1). Returns (B * K, 1, D).
 
         Returns:
-            States.
+            The states of the new positions.
         """
         states = self.embeddings(input_ids, None, cache.get_seq_length())
         done: Any = run_layers(self, states, cache.mask(states), memory, past_key_values, cache)
@@ -325,7 +327,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
 
 
 class MultiSourceModel(MultiSourceTransformerPreTrainedModel, SourcesModel):
-    """The encoders and the decoder, without a head.
+    """Multi-source Transformer without an output layer: encoders and decoder.
 
     Args:
         config: The model's configuration.
@@ -338,7 +340,7 @@ class MultiSourceModel(MultiSourceTransformerPreTrainedModel, SourcesModel):
 class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base has its own type of `config`
     MultiSourceTransformerPreTrainedModel, SourcesForConditionalGeneration, MultiSourceGenerationMixin, FromSourcesMixin
 ):
-    """The model with its output layer: trains on `labels`, and generates.
+    """Multi-source Transformer with an output layer, for training on `labels` and for generation.
 
     Args:
         config: The model's configuration.
@@ -353,7 +355,7 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
     body_type = MultiSourceModel
 
     def _run_beam_step(self, tokens: Tensor, model_kwargs: Mapping[str, Any]) -> MultiSourceLMOutput | None:
-        # The methods between `forward` and the layers take as long as one layer where one sentence is decoded.
+        # For a single sentence, the method calls between `forward` and the layers take as long as one layer.
         body, encoded = cast(Any, self.model), cast(Any, model_kwargs.get("encoder_outputs"))
         cache = model_kwargs.get("past_key_values")
         own = getattr(cache, "self_attention_cache", None)
@@ -391,9 +393,9 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
             and not generation_config.is_assistant
             and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
             and (beams := model_kwargs[EXPANSION]) > 1
-            and self.config._attn_implementation in ("eager", "sdpa")  # others take no mask of this kind
+            and self.config._attn_implementation in ("eager", "sdpa")  # others do not support this mask
             and not generation_config.output_attentions
-            and not self.training  # checkpointing takes caches away
+            and not self.training  # gradient checkpointing disables caches
         ):
             own = BeamCache(beams, self.config.decoder_layers, max_cache_length)
             model_kwargs["past_key_values"] = EncoderDecoderCache(own, DynamicCache())
@@ -403,7 +405,7 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         )
 
 
-#: What calling the model, its body and its decoder runs, if no class has been derived from them and nothing replaced.
+#: The `forward` functions of model, body and decoder; the fast path requires that they are not overridden or replaced.
 FORWARDS = (MultiSourceForConditionalGeneration.forward, MultiSourceModel.forward, MultiSourceDecoder.forward)
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

@@ -1,4 +1,4 @@
-"""Several LSTM encoders, one LSTM decoder with input feeding (Zoph & Knight 2016): the second family of models."""
+"""LSTM models with several encoders and one decoder with input feeding (Zoph & Knight 2016)."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from .pretrained_model import MultiSourcePreTrainedModel
 from .rnn_attention import RNNAttention, Score
 from .rnn_cache import MultiSourceRNNCache
 
-CACHES = (None, "dynamic", "static")  # what `generate` may be told of a cache whose size never changes
+CACHES = (None, "dynamic", "static")  # allowed values of `cache_implementation`; LSTM states have a constant size
 
 
 @dataclass
 class EncodedRNNSource(EncodedSource):
-    """What an LSTM encoder makes of its source.
+    """Output of an LSTM encoder.
 
     Args:
-        final_hidden: (B, L, D), hidden states after the last token read, zero where the example lacks the source.
-        final_cell: (B, L, D), cells, likewise.
+        final_hidden: (B, L, D), hidden states after the last token, zero where the example lacks the source.
+        final_cell: (B, L, D), cell states after the last token, zero where the example lacks the source.
     """
 
     final_hidden: Tensor | None = None
@@ -52,10 +52,10 @@ class EncodedRNNSource(EncodedSource):
 
 @dataclass
 class MultiSourceRNNEncoderOutput(MultiSourceEncoderOutput):
-    """All encoded sources, joined on the time axis, and where the decoder begins.
+    """Encoded sources, joined on the time axis, and the initial state of the decoder.
 
     Args:
-        initial_state: (B, 2 L, D), the combined hidden states of all layers, then their cells.
+        initial_state: (B, 2 L, D), the combined hidden states of all layers, followed by their cell states.
     """
 
     initial_state: Tensor | None = None
@@ -77,21 +77,21 @@ class MultiSourceRNNPreTrainedModel(MultiSourcePreTrainedModel):
 
 
 class SteppingLSTM(nn.LSTM):
-    """`torch.nn.LSTM`, batch first, whose single steps are fast in training on CPUs, too.
+    """`torch.nn.LSTM`, batch first, with faster single steps in training on CPUs.
 
-    There torch leaves all steps of a call to a library, which prepares the weights anew in every call. Input feeding
-    makes every step a call of its own: it is better off with plain products, above all in bfloat16.
+    On CPUs torch passes all steps of a call to a library that packs the weights in every call. With input feeding every
+    step is a separate call, for which plain matrix products are faster, especially in bfloat16.
     """
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Read one token or more.
+        """Process one or more tokens.
 
         Args:
             input: (B, T, F), or a packed sequence.
-            hx: Hidden states and cells, (L, B, D) each; None: zeros.
+            hx: Hidden and cell states, (L, B, D) each; None: zeros.
 
         Returns:
-            What the last layer says, and the new hidden states and cells, as `torch.nn.LSTM` does.
+            The output of the last layer, and the new hidden and cell states, as in `torch.nn.LSTM`.
         """
         single = isinstance(input, Tensor) and input.shape[1] == 1 and input.device.type == "cpu"
         if not (single and self.training and hx is not None):
@@ -107,25 +107,25 @@ class SteppingLSTM(nn.LSTM):
 
 
 def make_lstm(config: MultiSourceRNNConfig, input_size: int, probability: float) -> nn.LSTM:
-    """Make the layers of an encoder or of the decoder.
+    """Create the LSTM layers of an encoder or of the decoder.
 
     Args:
         config: Reads `d_model` and `num_layers`.
-        input_size: Width of what the first layer reads.
-        probability: Of zeroing what a layer passes to the next.
+        input_size: Width of the input of the first layer.
+        probability: Dropout probability between layers.
 
     Returns:
-        The layers, as one module: libraries compute them in one call.
+        The layers as one module, which libraries compute in one call.
     """
     layers = config.num_layers
-    between = probability if layers > 1 else 0.0  # torch warns where there is nothing between
+    between = probability if layers > 1 else 0.0  # torch warns about dropout with a single layer
     return SteppingLSTM(input_size, config.d_model, layers, batch_first=True, dropout=between)
 
 
 def keep_in_one_piece(lstm: nn.LSTM) -> None:
-    """See to it that the weights lie one after the other on a CUDA device, where cuDNN would copy them in every call.
+    """Make the weights contiguous in memory on a CUDA device; otherwise cuDNN copies them in every call.
 
-    Torch does so when a module is moved; but loading places weights one by one.
+    Torch does this when a module is moved to a device, but loading a checkpoint allocates weights separately.
 
     Args:
         lstm: The layers.
@@ -138,8 +138,8 @@ def keep_in_one_piece(lstm: nn.LSTM) -> None:
 class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
     """LSTM encoder of one text source.
 
-    Only real tokens of examples that have the source are read, from the last to the first with `reverse_sources`;
-    states are returned in the order of the text.
+    Only the real tokens of examples that have the source are processed; with `reverse_sources` from the last to the
+    first. The states are returned in the order of the text.
 
     Args:
         config: The model's configuration.
@@ -175,13 +175,13 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
 
         Args:
             input_ids: Token ids.
-            attention_mask: True at real tokens; None: all are.
+            attention_mask: True at real tokens; None: all tokens are real.
             inputs_embeds: Embedded tokens instead of ids.
             **kwargs: `output_hidden_states` and `output_attentions`.
 
         Returns:
-            The states, zero at padding. All layers are computed in one call, which returns the states of the last layer
-            alone: hidden states and attentions are empty tuples if asked for, as those of the decoder are.
+            The states, zero at padding. Requested hidden states and attentions are empty tuples, as in the decoder,
+            because all layers are computed in one call that returns only the states of the last layer.
 
         Raises:
             NotImplementedError: If the encoder is exported.
@@ -209,7 +209,7 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
             keep_in_one_piece(self.lstm)
             output, ends = self.lstm(packed)
             found, _ = pad_packed_sequence(output, batch_first=True, total_length=longest)
-            found = torch.zeros_like(found).scatter(1, order, found)  # padding comes to padding, as zeros
+            found = torch.zeros_like(found).scatter(1, order, found)  # states of padding are zero
             states = states.to(found.dtype).index_copy(0, present, found)
             ends = torch.stack(ends).transpose(1, 2)  # (2, B, L, D)
             final = final.to(ends.dtype).index_copy(1, present, ends)
@@ -223,20 +223,20 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
         )
 
     def absent(self, attention_mask: Tensor) -> EncodedRNNSource:
-        """As [`SourceEncoderBase.absent`], with final states of zero.
+        """Return the output for a batch without the source, as [`SourceEncoderBase.absent`], with final states of zero.
 
         Args:
-            attention_mask: All False.
+            attention_mask: A mask that is all False.
 
         Returns:
-            The states, their mask, False, and the final states.
+            The states, their mask of False, and the final states.
         """
         encoded = super().absent(attention_mask)
         final = encoded.last_hidden_state.expand(-1, self.config.num_layers, -1)
         return EncodedRNNSource(**encoded, final_hidden=final, final_cell=final)
 
     def _reading_order(self, mask: Tensor, lengths: Tensor) -> Tensor:
-        """Which token is read at which time (B, S): all real ones, then the padding."""
+        """Return the order (B, S) in which tokens are processed: first all real tokens, then padding."""
         rank = mask.cumsum(dim=1) - 1
         if self.config.reverse_sources:
             rank = lengths[:, None] - 1 - rank
@@ -245,7 +245,7 @@ class LSTMEncoder(MultiSourceRNNPreTrainedModel, TextSourceEncoder):
 
 
 class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
-    """Encodes every source with its own LSTM, joins the states on the time axis and combines the final ones.
+    """Encodes every source with its LSTM, joins the states on the time axis and combines the final states.
 
     Args:
         config: The model's configuration.
@@ -262,10 +262,10 @@ class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
         """Join encoded sources on the time axis, and combine their final states layer by layer.
 
         Args:
-            encoded: What the encoders returned, by the names of those sources that were given, in order.
+            encoded: Outputs of the encoders by the names of the given sources, in order.
 
         Returns:
-            The joined states, their mask, the lengths of the sources, and the decoder's first state.
+            The joined states, their mask, the lengths of the sources, and the decoder's initial state.
         """
         combined = [
             combination({name: (one.final_hidden[:, i], one.final_cell[:, i]) for name, one in encoded.items()})
@@ -281,8 +281,8 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
     Zoph & Knight 2016, sections 2 and 4, with E(y) the embedding of a token, D() dropout (Zaremba et al. 2014):
         h_t = LSTM([D(E(y_{t-1})); v_{t-1}], h_{t-1});  v_t = tanh(W [D(h_t); c_1; ...; c_n] + b)
 
-    where v_t predicts token t, and v_0 is zero. Without input feeding the LSTM reads embeddings alone; without
-    attention v_t = D(h_t).
+    where v_t predicts token t, and v_0 is zero. Without input feeding the input of the LSTM is the embedding only;
+    without attention v_t = D(h_t).
 
     Args:
         config: The model's configuration.
@@ -322,28 +322,30 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         initial_state: Tensor,
         **kwargs: object,
     ) -> MultiSourceDecoderOutput:
-        """Decode the target's tokens, all of them or the new ones only.
+        """Decode the tokens of the target, or with a cache only the new tokens.
 
         Args:
             input_ids: Token ids.
-            attention_mask: 1 at real tokens, earlier ones included; others leave the states as they are. None: all are.
-            past_key_values: The states after earlier calls.
+            attention_mask: 1 at real tokens, 0 at padding, including tokens of earlier calls; padding does not change
+                the states. None: all tokens are real.
+            past_key_values: Cache with the states after earlier calls.
             inputs_embeds: Embedded tokens instead of ids.
-            use_cache: Whether to return the states.
-            encoder_hidden_states: The states of the memory: hooks move tensors to another device, but no memories.
-            memory: The encoded sources; K rows of the decoder, which follow one another, share those of an example.
-            initial_state: Where to begin.
+            use_cache: Whether to return the cache.
+            encoder_hidden_states: The states of the memory, because hooks move tensors between devices, but not
+                memories.
+            memory: The encoded sources; K consecutive rows of the decoder share the sources of one example.
+            initial_state: Initial state of the decoder.
             **kwargs: `output_attentions`, `output_hidden_states`.
 
         Shape:
             input_ids (R, T), R = B * K; encoder_hidden_states (B, S, D); initial_state (B, 2 L, D).
 
         Returns:
-            Vectors (R, T, D), and what was asked for: as cross-attention one (R, 1, T, S), if there is attention; as
-            self-attention and hidden states of layers, which there are not, empty tuples.
+            Attentional vectors (R, T, D), and the requested outputs: as cross-attentions one tensor (R, 1, T, S) if the
+            model has attention; self-attentions and hidden states are empty tuples, because they are not available.
 
         Raises:
-            TypeError: If `past_key_values` is a cache of another kind.
+            TypeError: If `past_key_values` is not a [`MultiSourceRNNCache`].
         """
         if past_key_values is not None and not isinstance(past_key_values, MultiSourceRNNCache):
             raise TypeError(f"past_key_values must be a MultiSourceRNNCache; got a {type(past_key_values).__name__}.")
@@ -355,7 +357,7 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         if state is None:
             state = initial_state.repeat_interleave(memory.expansion, dim=0).transpose(0, 1)
             state = torch.cat([state, torch.zeros_like(state[:1])])
-        # Parts of their own: the gradient of a slice is as large as what it is cut from, and there are many steps.
+        # `split` once instead of slicing in every step: the gradient of a slice has the size of the whole tensor.
         layers = self.config.num_layers
         hidden, cell, fed = state.split([layers, layers, 1])
         real = None if attention_mask is None else attention_mask[:, -length:].bool()
@@ -383,7 +385,7 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         wants_states = kwargs.get("output_hidden_states", self.config.output_hidden_states)
         joined = () if self.attention is None else (torch.cat(all_weights, dim=1)[:, None],)
-        # Assisted decoding goes through the layers of all that is asked for: an empty tuple has none.
+        # Assisted decoding iterates over the layers of all requested outputs; an empty tuple has no layers.
         return MultiSourceDecoderOutput(
             last_hidden_state=torch.cat(all_vectors, dim=1),
             past_key_values=past_key_values,
@@ -394,7 +396,7 @@ class MultiSourceRNNDecoder(MultiSourceRNNPreTrainedModel):
 
 
 class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, SourcesModel):
-    """The encoders and the decoder, without a head.
+    """Multi-source LSTM model without an output layer: encoders and decoder.
 
     Args:
         config: The model's configuration.
@@ -409,17 +411,17 @@ class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, SourcesModel):
     def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
     ) -> MultiSourceRNNEncoderOutput:
-        """Accept what our own encoder returned.
+        """Check and copy the output of the encoder.
 
         Args:
-            encoder_outputs: What the encoder returned.
-            attention_mask: Not read: the output has its own.
+            encoder_outputs: Output of the encoder.
+            attention_mask: Ignored; the output contains its mask.
 
         Returns:
             A new output.
 
         Raises:
-            ValueError: If it does not say where the decoder begins.
+            ValueError: If the output has no initial state for the decoder.
         """
         fields = dict(encoder_outputs) if isinstance(encoder_outputs, ModelOutput) else {}
         if fields.get("initial_state") is None:
@@ -430,7 +432,7 @@ class MultiSourceRNNModel(MultiSourceRNNPreTrainedModel, SourcesModel):
 class MultiSourceRNNForConditionalGeneration(  # type: ignore[misc]  # each base has its own type of `config`
     MultiSourceRNNPreTrainedModel, SourcesForConditionalGeneration, MultiSourceGenerationMixin
 ):
-    """The model with its output layer: trains on `labels`, and generates.
+    """Multi-source LSTM model with an output layer, for training on `labels` and for generation.
 
     Args:
         config: The model's configuration.

@@ -1,6 +1,6 @@
-"""The parts that both families of models share: encoders of the sources, a decoder, and an output layer."""
+"""Base classes of the models of both families: encoder of all sources, body, and model with an output layer."""
 
-# Annotations are evaluated: Transformers' shared tests read `**kwargs: Unpack[TransformersKwargs]`.
+# No `from __future__ import annotations`: Transformers' shared tests evaluate `**kwargs: Unpack[TransformersKwargs]`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -32,41 +32,42 @@ logger = logging.get_logger(__name__)
 
 
 def _version(mask: Tensor) -> int | None:
-    """The number of changes in place that a tensor has seen; tensors of inference mode do not count them."""
+    """Return the version counter of a tensor's in-place changes; None for inference tensors, which have no counter."""
     return None if mask.is_inference() else mask._version
 
 
 def check_batch_sizes(masks: Mapping[str, Tensor]) -> None:
-    """Check that all sources are of one batch.
+    """Check that all sources have the same batch size.
 
     Args:
-        masks: The mask of each source.
+        masks: The attention mask of each source.
 
     Shape:
         (B, S_i).
 
     Raises:
-        ValueError: If they have batches of different sizes; the message gives all names and sizes.
+        ValueError: If the batch sizes differ; the message gives all names and sizes.
     """
     sizes = {name: mask.shape[0] for name, mask in masks.items()}
-    if any(size != next(iter(sizes.values())) for size in sizes.values()):  # no set: in export they are symbols
+    # The sizes are compared instead of collected in a set, because they are symbolic integers during export.
+    if any(size != next(iter(sizes.values())) for size in sizes.values()):
         got = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         raise ValueError(f"all sources must have the same batch size; got {got}.")
 
 
 @dataclass
 class MultiSourceEncoderOutput(ModelOutput):
-    """All encoded sources, joined on the time axis: to a decoder it looks as if there were one source.
+    """Encoded sources of a batch, joined on the time axis.
 
     Args:
-        last_hidden_state: (B, S, D), source 0 first.
-        hidden_states: Of source 0's encoder, if asked for.
-        attentions: Of source 0's encoder, if asked for.
+        last_hidden_state: (B, S, D), states of all sources, source 0 first.
+        hidden_states: Hidden states of source 0's encoder, if requested.
+        attentions: Attentions of source 0's encoder, if requested.
         attention_mask: (B, S) bool, True = real token, or the vector of an absent source (`absent_vectors`).
-        source_lengths: Padded length of each source; 0 if the whole batch lacks it and no vector stands for it.
+        source_lengths: Padded length of each source; 0 if no example has the source and no vector represents it.
     """
 
-    # Outputs of Transformers have defaults of None; encoders always give those that do not allow it.
+    # Outputs of Transformers have defaults of None; the encoder always sets the fields whose type is not optional.
     last_hidden_state: Tensor = None  # type: ignore[assignment]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
@@ -75,19 +76,20 @@ class MultiSourceEncoderOutput(ModelOutput):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: What the decoder reads, made by `SourcesModel.prepare_sources`, and the version of the mask then. These are
-        #: no fields: an output that is moved to another device or exported lacks them, and has them made anew.
+        #: The memory that the decoder reads, created by `SourcesModel.prepare_sources`, and the version of the mask at
+        #: that time. They are not fields: an output that has been moved to another device or exported does not have
+        #: them, and they are created again.
         self.memory: SourceMemory | None = None
         self.mask_version: int | None = None
 
 
 @dataclass
 class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """What the decoder returns.
+    """Output of the decoder.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
+            the model has several sources.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -95,12 +97,15 @@ class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
 
 @dataclass
 class MultiSourceModelOutput(Seq2SeqModelOutput):
-    """What [`MultiSourceModel`] returns. `cross_attentions` has one (B, H, T, S) per layer, over all sources joined.
+    """Output of [`MultiSourceModel`].
+
+    `cross_attentions` contains one tensor (B, H, T, S) per layer, over the joined states of all sources.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
-        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
+            the model has several sources.
+        source_lengths: Number of states of each source, which sum to S, if attentions are requested and the model has
+            several sources.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -109,13 +114,14 @@ class MultiSourceModelOutput(Seq2SeqModelOutput):
 
 @dataclass
 class MultiSourceLMOutput(Seq2SeqLMOutput):
-    """What [`MultiSourceForConditionalGeneration`] returns; see [`MultiSourceModelOutput`].
+    """Output of [`MultiSourceForConditionalGeneration`]; see [`MultiSourceModelOutput`].
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are asked for and
-            there are several sources.
-        source_lengths: How S divides into sources, if attentions are asked for and there are several sources.
-        best_token_ids: (B, C), if the C best tokens are asked for.
+        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
+            the model has several sources.
+        source_lengths: Number of states of each source, which sum to S, if attentions are requested and the model has
+            several sources.
+        best_token_ids: (B, C), ids of the C most probable tokens, if `num_best_tokens` is C.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -124,7 +130,7 @@ class MultiSourceLMOutput(Seq2SeqLMOutput):
 
 
 class SourcesEncoder(MultiSourcePreTrainedModel):
-    """Encodes every source with its own encoder and joins the states on the time axis.
+    """Encodes the sources with their encoders and joins the states on the time axis.
 
     Args:
         config: The model's configuration.
@@ -155,7 +161,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return self.encoder_of(self.config.source_names[0])
 
     def encoder_of(self, name: str) -> SourceEncoderBase:
-        """Look up the encoder that encodes a source; sources may share one.
+        """Return the encoder of a source, which several sources can share.
 
         Args:
             name: The source's name.
@@ -179,14 +185,14 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         inputs_embeds: Tensor | None = None,
         **kwargs: object,
     ) -> MultiSourceEncoderOutput:
-        """Encode the sources that are given.
+        """Encode the given sources.
 
         Args:
-            input_ids: Token ids of source 0; of source `de`: `de_input_ids`.
-            attention_mask: 1 at real tokens of source 0, 0 at padding; of source `de`: `de_attention_mask`. A row of
-                zeros: the example lacks the source. Left out: made from the padding id.
-            inputs_embeds: Embedded tokens of source 0 instead of ids; of source `de`: `de_inputs_embeds`.
-            **kwargs: The other sources, by name; `output_attentions` and `output_hidden_states`.
+            input_ids: Token ids of source 0; for another source `de`: `de_input_ids`.
+            attention_mask: 1 at real tokens of source 0, 0 at padding; for another source `de`: `de_attention_mask`.
+                The row of an example that lacks the source is zero. None: created from the padding id.
+            inputs_embeds: Embedded tokens of source 0 instead of ids; for another source `de`: `de_inputs_embeds`.
+            **kwargs: Inputs of the other sources; `output_attentions` and `output_hidden_states`.
 
         Shape:
             input_ids, attention_mask (B, S_i); inputs_embeds (B, S_i, D).
@@ -195,8 +201,8 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
 
         Raises:
-            ValueError: If no source is given, one that the model does not have, batches of different size, or only
-                sources without columns; the message gives the names.
+            ValueError: If no source is given, a source is unknown, batch sizes differ, or all given sources have no
+                columns; the message gives the names.
         """
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.inputs_by_source(kwargs)
@@ -208,7 +214,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             masks = self._drop_sources(masks)
         inputs = {name: {**given[name], "attention_mask": mask} for name, mask in masks.items()}
         encoded = self._encode_all(inputs, options)
-        if self.training:  # parameters of a source that no example has still get gradients, which DDP needs
+        if self.training:  # DDP also needs gradients of the encoders of absent sources
             for name in (name for name in given if name not in masks):
                 size = next(iter(masks.values())).shape[0]
                 encoded[name] = self._absent(name, next(iter(masks.values())).new_zeros(size, 0))
@@ -216,11 +222,11 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return self.join(encoded)
 
     def _absent(self, name: str, attention_mask: Tensor) -> EncodedSource:
-        """The states of a source that no example has, with gradients of zero for all its parameters."""
+        """Return the output for a source that no example has, with gradients of zero for the encoder's parameters."""
         return self.encoder_of(name).absent(attention_mask)
 
     def _drop_sources(self, masks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take sources away from examples, as `source_subsets` or `source_dropout` says."""
+        """Remove sources from examples at random, according to `source_subsets` or `source_dropout`."""
         places = [self.config.source_names.index(name) for name in masks]
         if table := self.config.source_subset_table:
             subsets = [[stays[i] for i in places] for stays in table]
@@ -235,7 +241,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         """Join encoded sources on the time axis.
 
         Args:
-            encoded: What the encoders returned, by the names of those sources that were given, in order.
+            encoded: Outputs of the encoders by the names of the given sources, in order.
 
         Returns:
             The joined states, their mask and the lengths of the sources.
@@ -255,7 +261,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         )
 
     def _with_absent_vectors(self, encoded: Mapping[str, EncodedSource]) -> dict[str, EncodedSource]:
-        """Put the vector of a source into its first state where an example lacks it, but has another source."""
+        """Set the first state of an absent source to the source's vector, in examples that have another source."""
         one = next(iter(encoded.values()))
         nothing = EncodedSource(
             last_hidden_state=one.last_hidden_state.new_zeros(len(one.last_hidden_state), 1, self.config.d_model),
@@ -272,11 +278,11 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return found
 
     def _encode_all(self, inputs: dict[str, dict[str, Tensor]], options: dict[str, object]) -> dict[str, EncodedSource]:
-        """Encode every source in a call of its own."""
+        """Encode the sources in separate calls."""
         return {name: self._encode(name, tensors, **options) for name, tensors in inputs.items()}
 
     def check_config(self) -> None:
-        """As [`MultiSourcePreTrainedModel.check_config`]."""
+        """Check that the sources of the configuration are those of the model."""
         if self.config.source_names != self.source_names:
             raise ValueError(
                 f"config.sources of this model has been changed from {', '.join(self.source_names)} to "
@@ -285,17 +291,17 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             )
 
     def inputs_by_source(self, keywords: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:
-        """Sort a call's keywords by source, as `MultiSourceConfig.source_inputs`, and check that they are tensors.
+        """Group the keywords of a call by source, as `MultiSourceConfig.source_inputs`, and check the types.
 
         Args:
             keywords: All keywords of the call.
 
         Returns:
-            The inputs of each source that is given.
+            The inputs of each given source.
 
         Raises:
             ValueError: As `MultiSourceConfig.source_inputs`; also if the configuration's sources have been changed.
-            TypeError: If an input is no tensor; the message names it.
+            TypeError: If an input is not a tensor; the message names the input.
         """
         self.check_config()
         given: dict[str, dict[str, Tensor]] = self.config.source_inputs(keywords)
@@ -309,34 +315,34 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return given
 
     def input_masks(self, given: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Make the masks of all inputs, and make sure that they are of one batch.
+        """Compute the attention masks of all inputs and check that their batch sizes are equal.
 
         Args:
-            given: The inputs of each source that is given.
+            given: The inputs of each given source.
 
         Returns:
             Bool masks (B, S_i) by source, True = real.
 
         Raises:
-            ValueError: If sources have batches of different sizes; the message gives all names and sizes.
+            ValueError: If the batch sizes of sources differ; the message gives all names and sizes.
         """
         masks = {name: self._mask(name, **inputs) for name, inputs in given.items()}
         check_batch_sizes(masks)
         return masks
 
     def encode_source(self, name: str, **kwargs: object) -> EncodedSource:
-        """Encode one source alone, for instance for the hidden states and attentions of another source than the first.
+        """Encode a single source, for instance to get the hidden states and attentions of a source other than source 0.
 
         Args:
             name: The source's name.
-            **kwargs: A batch as for `forward`, of which the source's own inputs are read; `output_attentions` and
-                `output_hidden_states`.
+            **kwargs: A batch as for `forward`, of which only the inputs of this source are read; `output_attentions`
+                and `output_hidden_states`.
 
         Returns:
-            What the source's encoder returns: states (B, S_i, D), their mask, and what was asked for.
+            Output of the source's encoder: states (B, S_i, D), their mask, and the requested outputs.
 
         Raises:
-            ValueError: If the model has no such source or the batch lacks it; the message gives the name.
+            ValueError: If the model or the batch does not have the source; the message gives the name.
         """
         self.config.get_source(name)
         given = self.inputs_by_source(kwargs)
@@ -353,7 +359,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
 
 
 class SourcesModel(MultiSourcePreTrainedModel):
-    """The encoders and the decoder, without a head.
+    """Base class of the models without an output layer: encoders and decoder.
 
     Args:
         config: The model's configuration.
@@ -363,7 +369,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
     decoder_type: ClassVar[type[MultiSourcePreTrainedModel]]
 
     def __init__(self, config: SourcesConfig) -> None:
-        config.validate()  # its fields may have been changed since it was made
+        config.validate()  # fields may have been changed since the last validation
         super().__init__(config)
         self.encoder = self.encoder_type(config)
         self.decoder = self.decoder_type(config)
@@ -376,7 +382,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
         self.post_init()
 
     def _embedding_table(self, name: str) -> str | None:
-        """The parameter that a source's token table is a copy of, if it has none of its own."""
+        """Return the name of the parameter that a source's token embeddings share; None if the source has its own."""
         source = self.config.get_source(name)
         if source.share_embeddings_with is not None:
             owner = self.encoder.owners[source.share_embeddings_with]
@@ -398,7 +404,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Change the size of the target's vocabulary, everywhere that it is used.
+        """Resize the target's vocabulary in all modules that use it.
 
         Args:
             new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
@@ -413,10 +419,10 @@ class SourcesModel(MultiSourcePreTrainedModel):
         return embeddings
 
     def resize_untied_embeddings(self, size: int, mean_resizing: bool = True) -> None:
-        """Change the size of those sources' tables that have the target's vocabulary, but are not its table.
+        """Resize the token embeddings of sources that use the target's vocabulary without sharing its embeddings.
 
         Args:
-            size: The number of tokens.
+            size: New number of tokens.
             mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
         """
         for name in self.encoder.sources:
@@ -440,29 +446,29 @@ class SourcesModel(MultiSourcePreTrainedModel):
         decoder_expansion: int = 1,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultiSourceModelOutput:
-        """Encode the sources (unless `encoder_outputs` holds them already) and decode the target.
+        """Encode the sources, unless `encoder_outputs` is given, and decode the target.
 
         Args:
             input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
-            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
+            attention_mask: 1 at real tokens of source 0, 0 at padding; all 0 if the example lacks the source.
             decoder_input_ids: Token ids of the target, shifted right.
             decoder_attention_mask: 1 at real target tokens.
-            encoder_outputs: What the encoder returned, to use it again.
-            past_key_values: Keys and values of earlier calls.
+            encoder_outputs: Output of the encoder, to avoid encoding the sources again.
+            past_key_values: Key/value cache of earlier calls.
             inputs_embeds: Embedded tokens of source 0 instead of ids.
             decoder_inputs_embeds: Embedded target tokens instead of ids.
-            use_cache: Whether to return keys and values.
-            decoder_expansion: Rows of `decoder_input_ids` per example, K; those of an example follow one another and
-                share its sources, which are encoded and projected once. `generate` folds beams so.
-            **kwargs: The other sources; `output_attentions`, `output_hidden_states`, and what the attention
-                implementation reads.
+            use_cache: Whether to return the key/value cache.
+            decoder_expansion: Rows of `decoder_input_ids` per example, K. K consecutive rows share the sources of one
+                example, which are encoded and projected once; `generate` passes beams in this form.
+            **kwargs: Inputs of the other sources; `output_attentions`, `output_hidden_states`, and arguments of the
+                attention implementation.
 
         Returns:
-            States (B * K, T, D) of the decoder and what was asked for.
+            States (B * K, T, D) of the decoder and the requested outputs.
 
         Raises:
-            ValueError: If no source is given or one that the model does not have, or if there are not K rows for each
-                example.
+            ValueError: If no source is given, a source is unknown, or the number of decoder rows is not K times the
+                number of examples.
         """
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         if encoder_outputs is None:
@@ -470,7 +476,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 inputs_embeds=inputs_embeds,
-                return_dict=True,  # whatever the configuration says: tuples are for users
+                return_dict=True,  # regardless of the configuration
                 **kwargs,
             )
         encoded = self.prepare_sources(encoder_outputs, attention_mask, decoder_expansion)
@@ -487,7 +493,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
                 f"the decoder is given {target.shape[0]} rows for {examples} examples and "
                 f"decoder_expansion={decoder_expansion}; it needs so many rows for each example."
             )
-        # With one source it is an ordinary model, which returns nothing more than those do.
+        # With one source, the output has the fields of an ordinary encoder-decoder only.
         by_source = options.get("output_attentions", self.config.output_attentions) and len(self.config.sources) > 1
         decoded = self.decoder(
             input_ids=decoder_input_ids,
@@ -516,25 +522,25 @@ class SourcesModel(MultiSourcePreTrainedModel):
         )
 
     def _decoder_extras(self, encoded: MultiSourceEncoderOutput) -> dict[str, Tensor]:
-        """What else the decoder of the family reads of the encoded sources."""
+        """Return further arguments of the decoder that depend on the model family."""
         return {}
 
     def prepare_sources(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None, expansion: int
     ) -> MultiSourceEncoderOutput:
-        """Make the memory that the decoder reads. `generate` does so once, and gives the result to every step.
+        """Create the memory that the decoder reads; `generate` does this once and passes the result to every step.
 
         Args:
-            encoder_outputs: What an encoder or this method returned.
+            encoder_outputs: Output of an encoder or of this method.
             attention_mask: As for `complete_encoder_outputs`.
-            expansion: Rows of the decoder per example.
+            expansion: Decoder rows per example.
 
         Returns:
-            A new output with its memory; the given one if its memory is of these very tensors, unchanged, and of this
-            expansion.
+            A new output with its memory; the given output if its memory was created from the same, unchanged tensors
+            with the same expansion.
         """
         memory: SourceMemory | None = getattr(encoder_outputs, "memory", None)
-        # A compiled graph has to make its own: what CUDA graphs write is overwritten by the next call.
+        # Compiled graphs must create a new memory, because outputs of CUDA graphs are overwritten by the next call.
         if memory is not None and not torch.compiler.is_compiling():
             given: Any = encoder_outputs
             states, mask, lengths = given.last_hidden_state, given.attention_mask, given.source_lengths
@@ -548,11 +554,11 @@ class SourcesModel(MultiSourcePreTrainedModel):
         return made
 
     def select_examples(self, encoder_outputs: MultiSourceEncoderOutput, kept: Tensor) -> MultiSourceEncoderOutput:
-        """Choose examples of what `prepare_sources` made.
+        """Select examples from the output of `prepare_sources`.
 
         Args:
-            encoder_outputs: Its output.
-            kept: Numbers of the examples.
+            encoder_outputs: Output of `prepare_sources`.
+            kept: Indices of the examples.
 
         Shape:
             kept (B',).
@@ -575,11 +581,11 @@ class SourcesModel(MultiSourcePreTrainedModel):
     def complete_encoder_outputs(
         self, encoder_outputs: ModelOutput | tuple[Tensor, ...], attention_mask: Tensor | None
     ) -> MultiSourceEncoderOutput:
-        """Accept what other encoders return, too, where there is only one source.
+        """Add missing fields to the output of an encoder; models with one source accept outputs of other encoders.
 
         Args:
-            encoder_outputs: What an encoder returned.
-            attention_mask: Of the one source, for an output that holds none; None: all its states are real.
+            encoder_outputs: Output of an encoder.
+            attention_mask: Mask of the only source, for an output without a mask; None: all states are real.
 
         Shape:
             attention_mask (B, S).
@@ -588,7 +594,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
             A new output, with mask and lengths.
 
         Raises:
-            ValueError: If there are several sources and the output does not say how its states divide into them.
+            ValueError: If the model has several sources and the output does not contain their lengths.
         """
         if isinstance(encoder_outputs, ModelOutput):
             fields = dict(encoder_outputs)
@@ -609,7 +615,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
 
 
 class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin):
-    """The model with its output layer, in both families; each adds generation to it.
+    """Base class of the models with an output layer; each model family adds generation.
 
     Args:
         config: The model's configuration.
@@ -636,7 +642,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Change the size of the target's vocabulary, everywhere that it is used.
+        """Resize the target's vocabulary in all modules that use it.
 
         Args:
             new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
@@ -651,7 +657,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         if self.config.final_logits_bias:
             bias = self.get_buffer("final_logits_bias")
             more = embeddings.num_embeddings - bias.shape[1]
-            self.final_logits_bias = nn.functional.pad(bias, (0, more))  # a negative number cuts
+            self.final_logits_bias = nn.functional.pad(bias, (0, more))  # negative padding truncates
         return embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -664,10 +670,10 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             (B, T) to (B, T).
 
         Returns:
-            What the decoder is fed to predict them.
+            Input ids of the decoder for predicting the labels.
 
         Raises:
-            ValueError: If the configuration names no id to begin with.
+            ValueError: If the configuration has no `decoder_start_token_id`.
         """
         first = self.config.decoder_start_token_id
         if first is None:
@@ -700,30 +706,32 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
 
         Args:
             input_ids: Token ids of source 0. Other sources: `<name>_input_ids`, `<name>_attention_mask`, ...
-            attention_mask: 1 at real tokens of source 0, 0 at padding; a row of zeros: the source is absent.
+            attention_mask: 1 at real tokens of source 0, 0 at padding; all 0 if the example lacks the source.
             decoder_input_ids: Token ids of the target, shifted right; None: made from `labels`.
             decoder_attention_mask: 1 at real target tokens.
-            encoder_outputs: What the encoder returned, to use it again.
-            past_key_values: Keys and values of earlier calls.
+            encoder_outputs: Output of the encoder, to avoid encoding the sources again.
+            past_key_values: Key/value cache of earlier calls.
             inputs_embeds: Embedded tokens of source 0 instead of ids.
             decoder_inputs_embeds: Embedded target tokens instead of ids.
-            labels: Token ids to predict, -100 where there is nothing to predict.
-            use_cache: Whether to return keys and values.
-            num_items_in_batch: Number of labels over all batches of an update; the loss is the sum divided by it.
-            skip_logits: Return the loss of `labels` without logits: less memory, faster. [`MultiSourceTrainer`] does.
-            num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C likeliest tokens
-                at the last position and of all others together, without gradients, and `best_token_ids` says which.
-                Beam search reads no more.
-            decoder_shortlist: Which tokens can be predicted, if not all; `generate` makes it of `shortlist`.
-            **kwargs: The other sources; `decoder_expansion` as [`MultiSourceModel`]; `output_attentions`,
-                `output_hidden_states`, and what the attention implementation reads.
+            labels: Token ids to predict, -100 at positions that the loss ignores.
+            use_cache: Whether to return the key/value cache.
+            num_items_in_batch: Number of labels in all batches of an update, by which the summed loss is divided.
+            skip_logits: Whether to compute the loss of `labels` without returning logits, which is faster and needs
+                less memory; used by [`MultiSourceTrainer`].
+            num_best_tokens: If above 0, C: `logits` are (B, 1, C + 1), the log-probabilities of the C most probable
+                tokens at the last position and of all other tokens together, without gradients, and `best_token_ids`
+                are the ids of the C tokens. Used by beam search, which needs no other tokens.
+            decoder_shortlist: Output layer for the tokens that can be predicted; `generate` makes it from `shortlist`.
+                None: all tokens.
+            **kwargs: Inputs of the other sources; `decoder_expansion` as in [`MultiSourceModel`]; `output_attentions`,
+                `output_hidden_states`, and arguments of the attention implementation.
 
         Shape:
             labels (B, T). Returns logits (B, T, V).
 
         Returns:
             Loss (mean over labels that are not -100: cross-entropy in nats, label-smoothed in training only), logits
-            and what was asked for.
+            and the requested outputs.
         """
         if labels is not None:
             use_cache = False
@@ -752,7 +760,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         smoothing = self.config.label_smoothing if self.training else 0.0
         logits = loss = best_ids = None
         plain = not num_best_tokens and decoder_shortlist is None
-        if plain and skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not one PEFT has wrapped
+        if plain and skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not wrapped by PEFT
             states = output.last_hidden_state.flatten(0, 1)
             row = None if bias is None else bias[0]
             loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)

@@ -1,7 +1,7 @@
-"""Padding that is not computed: what acts on every position by itself sees the real positions of a batch only.
+"""Packing of padded batches, so that position-wise layers compute the real positions only.
 
-The libraries behind matrix products prepare code for each shape that they meet, which takes longer than a small
-product. The number of positions, and that of examples, is therefore rounded up: some padding is computed, too.
+The libraries for matrix products generate code for each new shape, which takes longer than a small product. The numbers
+of positions and examples are therefore rounded up, so that some padding is computed.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-POSITIONS = 64  # packed positions are a multiple of it, if there are as many
-EXAMPLES = 8  # the same for examples
-PADDING = 0.25  # share of padding from which on packing pays: packing and unpacking take time, too
+POSITIONS = 64  # the number of packed positions is rounded up to a multiple of this, to limit the number of shapes
+EXAMPLES = 8  # the number of selected examples is rounded up to a multiple of this, to limit the number of shapes
+PADDING = 0.25  # smallest share of padding for which packing is faster, given the time of packing and unpacking
 
 
 def indices_of(wanted: Tensor, multiple: int) -> Tensor:
-    """Find what is wanted, and as many others as make the number a multiple.
+    """Return the indices of True elements, followed by indices of other elements up to a multiple of a number.
 
     Args:
-        wanted: True = wanted.
-        multiple: The number, at most that of all, that the result's length is a multiple of.
+        wanted: True at wanted elements.
+        multiple: The number of indices is rounded up to a multiple of this number, but is at most N.
 
     Shape:
         (N,) bool to (M,).
 
     Returns:
-        The indices: first of the wanted ones, in order, then of others.
+        The indices: first those of the wanted elements, in order, then those of other elements.
     """
     found = wanted.nonzero().squeeze(1)
     missing = -len(found) % multiple
@@ -33,29 +33,29 @@ def indices_of(wanted: Tensor, multiple: int) -> Tensor:
 
 
 def examples_with(present: Tensor) -> Tensor | None:
-    """Find the examples that have something, rounded up.
+    """Return the indices of the examples that have a source, with further examples up to a multiple of `EXAMPLES`.
 
     Args:
-        present: True = has it.
+        present: Whether each example has the source.
 
     Shape:
         (B,) bool to (M,).
 
     Returns:
-        Their indices; None if all examples are to be computed, or none has it.
+        The indices; None if the result would contain all examples or no example has the source.
     """
     examples = indices_of(present, EXAMPLES)
     return examples if 0 < len(examples) < len(present) else None
 
 
 class Packing:
-    """The real positions of a padded batch, one after the other, and some of the others.
+    """Index of the real positions of a padded batch, which packs and unpacks states.
 
     Args:
-        mask: True = real.
+        mask: True at real positions.
 
     Shape:
-        mask (B, S) bool, of which N are True, rounded up to a multiple of `POSITIONS`.
+        mask (B, S) bool. N is the number of True elements, rounded up to a multiple of `POSITIONS`.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -63,55 +63,56 @@ class Packing:
         self.index = indices_of(mask.flatten(), POSITIONS)
 
     def pack(self, states: Tensor) -> Tensor:
-        """Take the real positions out of a batch.
+        """Select the states of the real positions of a batch.
 
         Args:
-            states: Of all positions.
+            states: States of all positions.
 
         Shape:
             (B, S, D) to (N, D).
 
         Returns:
-            Those of the real ones.
+            States of the real positions.
         """
         return states.flatten(0, 1).index_select(0, self.index)
 
     def unpack(self, states: Tensor) -> Tensor:
-        """Put the real positions back into the batch.
+        """Scatter the states of the real positions to a padded batch.
 
         Args:
-            states: Of the real positions.
+            states: States of the real positions.
 
         Shape:
             (N, D) to (B, S, D).
 
         Returns:
-            States of all positions; those of padding mean nothing.
+            States of all positions; arbitrary at padding.
         """
         whole = states.new_zeros(self.shape.numel(), states.shape[-1])
         return whole.index_copy_(0, self.index, states).unflatten(0, self.shape)
 
 
 def packing_pays(states: Tensor, training: bool) -> bool:
-    """Return whether padding should be taken out: in training on a CPU, where time goes with the number of positions.
+    """Return whether removing padding is faster: in training on a CPU, where time is proportional to positions.
 
-    Elsewhere the number of real positions would have to be waited for (CUDA), or must not matter (compiling, export).
+    On CUDA devices, reading the number of real positions requires a synchronization; in compiled and exported graphs,
+    shapes must not depend on values.
 
     Args:
-        states: What is computed on.
-        training: Whether the model trains.
+        states: The states that will be computed.
+        training: Whether the model is in training mode.
 
     Returns:
-        Whether to.
+        Whether padding should be removed.
     """
     return training and states.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def pack_if_padded(mask: Tensor) -> Packing | None:
-    """Pack a batch that has enough padding for packing to pay.
+    """Create the packing of a batch if its share of padding is at least `PADDING`.
 
     Args:
-        mask: True = real.
+        mask: True at real positions.
 
     Shape:
         (B, S) bool.

@@ -1,4 +1,4 @@
-"""Pictures, however they are given, as RGB pictures of Pillow."""
+"""Conversion of pictures in any supported form to RGB images of Pillow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 
 from .regular_files import read_regular
 
-# Formats that files and bytes may have, told by their content and not by their name. Pillow knows many others; of
-# them, EPS starts another program (Ghostscript).
+# Allowed formats of files and bytes, detected by content and not by file name. Other formats of Pillow are not allowed,
+# because EPS, for instance, starts an external program (Ghostscript).
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-# The largest picture, in pixels. 64-megapixel photographs of telephones (9248 x 6944) and full-frame photographs of
-# 61 megapixels fit. Decoding one of this size takes up to 0.8 GB. Assign another number to change it.
+# Maximum size of a picture, in pixels. 64-megapixel photographs of telephones (9248 x 6944) and full-frame photographs
+# of 61 megapixels fit. Decoding a picture of this size takes up to 0.8 GB. The limit can be changed by assignment.
 MAX_PIXELS = 2**26
-COSTLY = {"WEBP": 2}  # formats whose decoder takes more memory: MAX_PIXELS is divided by this number
-MAX_BYTES_PER_PIXEL = 4  # the largest file has this many bytes for each of MAX_PIXELS: colour without compression
-GREY_STEP = 257  # 65535 / 255: from 16 bits to 8
-CHANNELS = (1, 3, 4)
-TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF; libtiff allocates the memory of a whole tile
+COSTLY = {"WEBP": 2}  # formats whose decoder needs more memory, with the divisor of MAX_PIXELS
+MAX_BYTES_PER_PIXEL = 4  # maximum file size in bytes per pixel of MAX_PIXELS: uncompressed color with alpha channel
+GREY_STEP = 257  # 65535 / 255: divisor from 16-bit to 8-bit gray values
+CHANNELS = (1, 3, 4)  # allowed numbers of channels of an array
+TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags of the tile size; libtiff allocates the memory of a whole tile
 
 
 class UnreadablePictureError(ValueError):
@@ -32,28 +32,28 @@ class UnreadablePictureError(ValueError):
 
 
 def read_picture(value: Any) -> Any:
-    """Read a picture, turn it the way up that its EXIF data say, and make it RGB.
+    """Read a picture, rotate it according to its EXIF data, and convert it to RGB.
 
-    Grey values of 16 bits are scaled to 8, where Pillow would cut them off at 255. Of several frames the first is
-    taken; where a picture is transparent, the colour underneath shows. Float pixels are refused, in pictures as in
-    arrays: nothing says whether they go from 0 to 1 or from 0 to 255.
+    16-bit gray values are scaled to 8 bits; Pillow would clip them at 255. The first of several frames is read. The
+    color of transparent pixels is kept. Pictures and arrays with float pixels are rejected, because their range (0 to 1
+    or 0 to 255) is not known.
 
-    Files must be regular files. Files and bytes must hold one of `FORMATS`. The size is checked before anything is
-    decoded; `hf_multisource.pictures.MAX_PIXELS` is the largest, and may be assigned.
+    Files must be regular files. Files and bytes must have one of the `FORMATS`. The size is checked before decoding;
+    the maximum `hf_multisource.pictures.MAX_PIXELS` can be changed by assignment.
 
     Args:
-        value: A picture of Pillow; the path of a file, or the bytes of one; a dict with `bytes` or `path`, as an
-            `Image` column of `datasets` holds it undecoded; or an array of dtype uint8.
+        value: A Pillow image; the path or the bytes of a file; a dict with `bytes` or `path`, as in an undecoded
+            `Image` column of `datasets`; or an array of dtype uint8.
 
     Shape:
         Arrays (H, W), or (H, W, C) with 1, 3 or 4 channels.
 
     Returns:
-        A `PIL.Image.Image` of mode RGB; never the very one that was given.
+        A new `PIL.Image.Image` of mode RGB.
 
     Raises:
-        UnreadablePictureError: If there is no readable picture; the message names the file, if it is one.
-        ValueError: If the value is none of these; the message says what it is.
+        UnreadablePictureError: If the picture cannot be read; the message names the file, if a path is given.
+        ValueError: If the value is of another type or shape; the message describes the value.
         ImportError: If Pillow is not installed.
 
     Example:
@@ -78,7 +78,7 @@ def read_picture(value: Any) -> Any:
             _check_decodable(picture)
             ImageOps.exif_transpose(picture, in_place=True)  # a copy would double the memory
             return _rgb(picture, Image.fromarray)
-    except Exception as error:  # Pillow lets out whatever broken data run into, SyntaxError and struct.error included
+    except Exception as error:  # damaged data cause any error in Pillow, even SyntaxError
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, UnreadablePictureError):
             reason = str(error)
@@ -88,7 +88,7 @@ def read_picture(value: Any) -> Any:
 
 
 def _content(value: Any) -> tuple[str, Any]:
-    """What to call the picture in messages, and what holds it: a path, bytes, or a picture of Pillow."""
+    """Return a description of the picture for messages, and its content: a path, bytes, or a Pillow image."""
     if isinstance(value, Mapping):
         data, path = value.get("bytes"), value.get("path")
         if data is None and path is None:
@@ -124,12 +124,12 @@ def _checked(array: np.ndarray) -> np.ndarray:
 
 
 def _check_decodable(picture: Any) -> None:
-    """Refuse an opened picture that would fill the memory, start a program or lose its values when it is decoded."""
+    """Raise UnreadablePictureError if decoding an open picture needs too much memory or Ghostscript, or is lossy."""
     width, height = picture.size
     _check_pixels(width, height, COSTLY.get(picture.format, 1))
     tags = getattr(picture, "tag_v2", {})
     _check_pixels(tags.get(TILE_WIDTH, 1), tags.get(TILE_LENGTH, 1))
-    if picture.format == "EPS" and picture.tile:  # opened by the caller, and not loaded yet
+    if picture.format == "EPS" and picture.tile:  # opened by the caller and not yet decoded
         raise UnreadablePictureError("EPS is not decoded: it needs Ghostscript")
     if picture.mode == "F":
         raise UnreadablePictureError("float pixels have no agreed range; convert the picture to 8 bits")
@@ -148,7 +148,7 @@ def _rgb(picture: Any, from_array: Any) -> Any:
         grey = np.asarray(picture).clip(0, GREY_STEP * 255) // GREY_STEP
         return from_array(grey.astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
-        picture = picture.convert("RGBA")  # straight to RGB, Pillow warns of palettes with transparency
+        picture = picture.convert("RGBA")  # Pillow warns about direct conversion of transparent palettes to RGB
     return picture.convert("RGB")
 
 

@@ -1,4 +1,4 @@
-"""The model as a Transformers pipeline: from sources by name to the text that the model makes of them."""
+"""Transformers pipeline for multi-source models, which generates texts from sources given by name."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .model_card import replace_empty_card
 from .source_kinds import FIRST_EXAMPLE, is_absent
 
 TASK = "multisource-to-text"
-LONGEST = 256  # new tokens where nothing else is said, as in Transformers' own text pipelines
-LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")
-#: In a tokenizer's `init_kwargs`: the syntax of the placeholders that were masked in training.
+LONGEST = 256  # default of `max_new_tokens`, as in Transformers' text pipelines
+LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")  # options that override `LONGEST`
+#: Key of a tokenizer's `init_kwargs` for the syntax of the placeholders that were masked in training.
 SYNTAX_KEY = "mask_syntax"
-MASK_TOKEN = re.compile(r"<(?:ph|open|close|tag|link|key|char)\d+>")
-# What placeholders, markup, links and escape sequences have, and plain text seldom has.
+MASK_TOKEN = re.compile(r"<(?:ph|open|close|tag|link|key|char)\d+>")  # tokens that replace masked placeholders
+# Pattern of placeholders, markup, links and escape sequences, which rarely matches plain text.
 PLACEHOLDER_SIGN = re.compile(r"%\w|[{}\\\n]|<[A-Za-z/!]|&[#\w]|://|www\.|\w@\w")
 logger = logging.getLogger(__name__)
 
 
 class Numbered:
-    """An example with its number in what the pipeline was given, for messages.
+    """An example and its index in the pipeline's input, for error messages.
 
     Args:
-        number: The number, from 0.
+        number: Index of the example, from 0.
         example: The example.
     """
 
@@ -42,11 +42,11 @@ class Numbered:
 
 
 class Rows(Dataset[Numbered]):
-    """Rows of any data set, or one column of it, as numbered examples in a data set of torch.
+    """PyTorch dataset of numbered examples, from the rows or one column of another dataset.
 
     Args:
-        rows: The rows, or the values of the column, by number.
-        name: The column's source; None: each row is an example.
+        rows: The rows, or the values of the column, accessed by index.
+        name: Source of the column; None: each row is an example.
     """
 
     def __init__(self, rows: Any, name: str | None = None) -> None:
@@ -61,11 +61,11 @@ class Rows(Dataset[Numbered]):
 
 
 class Stream(IterableDataset[Numbered]):
-    """Numbered examples, read one after the other as they are needed.
+    """Iterable PyTorch dataset of numbered examples.
 
     Args:
-        rows: The examples.
-        names: Keys of the rows that are read; None: all.
+        rows: The examples, which are read lazily.
+        names: Keys of the rows that are read; None: all keys.
     """
 
     def __init__(self, rows: Any, names: Sequence[str] | None = None) -> None:
@@ -79,10 +79,10 @@ class Stream(IterableDataset[Numbered]):
 
 
 class MultiSourcePipeline(Pipeline):
-    """Generates a text from the sources of an example.
+    """Pipeline that generates a text from the sources of an example.
 
-    Made by Transformers' `pipeline`, from a model and its [`MultiSourceProcessor`]. The options of a call, but no
-    sources, may be given there, too, for all calls.
+    Transformers' `pipeline` creates the pipeline from a model and its [`MultiSourceProcessor`]. Options of a call, but
+    not sources, can also be passed to `pipeline` as defaults for all calls.
 
     Example:
         >>> import hf_multisource
@@ -99,35 +99,36 @@ class MultiSourcePipeline(Pipeline):
     _load_image_processor: Any = False
     _load_video_processor: Any = False
     _load_feature_extractor: Any = False
-    _has_warned = False  # of placeholders that are not masked
+    _has_warned = False  # whether the warning about unmasked placeholders has been logged
 
     def __call__(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Generate.
+        """Generate texts for one or more examples.
 
         Args:
-            inputs: An example, source name -> text (or picture, speech, features: whatever the processor takes as one
-                value; arrays also as nested lists of numbers); or a list, a tuple, an iterator, a torch dataset, or a
-                `Dataset` or `IterableDataset` of `datasets`, of examples. A source that is left out, None or empty is
-                absent. With a `batch_size`, those of a list are batched by length, the longest first. Columns of
-                `datasets` that are no sources are left out with a warning, but a dict with a key that is no source is
-                refused, also one from such a data set; `KeyDataset(dataset, name)` reads one source alone.
-            *args: Nothing: they would be left out with a warning.
-            **kwargs: In place of `inputs`, sources by name: single values, or lists of values. `batch_size` and
-                `num_workers` as in every pipeline; `truncation=True` to cut text sources to what their tokenizers say,
-                or `max_source_length`, in tokens, for all or a mapping by source; `unreadable="absent"` to go on where
-                a picture cannot be read; `return_scores=True` for a `score` with each text (from beam search: sum of
-                log probabilities / length**length_penalty); `return_tensors=True` for `generated_token_ids` in place of
-                texts; `clean_up_tokenization_spaces`; all others go to `generate`.
+            inputs: An example, as a dict from source names to texts (or pictures, speech, features: any single value
+                that the processor accepts; arrays also as nested lists of numbers); or a list, a tuple, an iterator, a
+                torch dataset, or a `Dataset` or `IterableDataset` of `datasets`, of examples. A source that is missing,
+                None or empty is absent. With a `batch_size`, the examples of a list are batched by length, the longest
+                first. Columns of `datasets` that are not sources are ignored with a warning, but a dict with an unknown
+                key raises ValueError, even if it is such a row. `KeyDataset(dataset, name)` reads a single source.
+            *args: Ignored with a warning.
+            **kwargs: Sources by name instead of `inputs`: single values, or lists of values. `batch_size` and
+                `num_workers` as in every pipeline; `truncation=True` to truncate text sources to the maximum length of
+                their tokenizers, or `max_source_length`, in tokens, for all sources or as a mapping by source;
+                `unreadable="absent"` to treat unreadable pictures as absent; `return_scores=True` for a `score` with
+                each text (from beam search: sum of log probabilities / length**length_penalty); `return_tensors=True`
+                for `generated_token_ids` instead of texts; `clean_up_tokenization_spaces`; all other options are passed
+                to `generate`.
 
         Returns:
-            For an example: a list of `{"generated_text": ...}`, best first, `num_return_sequences` of them. For a list
-            or a tuple: a list of these, in its order. For all else: an iterator over these, made as it is consumed.
+            For an example: a list of `num_return_sequences` dicts `{"generated_text": ...}`, best first. For a list or
+            a tuple: a list of such lists, in the same order. For all other inputs: a lazy iterator over such lists.
 
         Raises:
-            ValueError: If an example is no mapping, names an unknown source, has a source that is not what it should
-                be, or has no source at all; the message names the source and the number of the example. Also if sources
-                are given beside `inputs`, lists have different lengths, no column of a data set is a source, or
-                `inputs` are a DataFrame or several splits.
+            ValueError: If an example is not a mapping, has an unknown source, has a source with an invalid value, or
+                has no source; the message gives the source and the index of the example. Also if both sources and
+                `inputs` are given, lists have different lengths, no column of a dataset is a source, or `inputs` is a
+                DataFrame or a dict of splits.
         """
         processor: Any = self.processor
         named = {name: kwargs.pop(name) for name in processor.source_names if name in kwargs}
@@ -141,29 +142,29 @@ class MultiSourcePipeline(Pipeline):
             return super().__call__(inputs, *args, **kwargs)
         order = list(range(len(inputs)))
         if (kwargs.get("batch_size") or self._batch_size or 1) > 1:
-            # The longest first: batches have little padding, and one that memory cannot hold shows at once.
+            # Sorted to reduce padding; the longest batch first, so that running out of memory shows immediately.
             order.sort(key=self._lengths(inputs).__getitem__, reverse=True)
         results = super().__call__([Numbered(i, inputs[i]) for i in order], *args, **kwargs) if inputs else []
         return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
 
     def _unknown(self, keywords: Iterable[str]) -> list[str]:
-        """Those keywords that are options of neither a pipeline nor `generate`."""
+        """Return the keywords that are options of neither a pipeline nor `generate`."""
         model: Any = self.model
         calls = (super().__call__, self._sanitize_parameters, model.generate)
         known = {name for call in calls for name in inspect.signature(call).parameters}
         return [key for key in keywords if key not in known and not hasattr(model.generation_config, key)]
 
     def _from_columns(self, columns: dict[str, Any]) -> Any:
-        """The example, or the list of examples, that is given as one value or list of values for each source."""
+        """Convert sources given by name to an example, or lists of values by source to a list of examples."""
         processor: Any = self.processor
         given = {name: value for name, value in columns.items() if value is not None}
         if all(processor.is_single(name, value) or not hasattr(value, "__len__") for name, value in given.items()):
             return columns
-        processor._batch_size(given)  # refuses lists of different lengths
+        processor._batch_size(given)  # raises ValueError for lists of different lengths
         return [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
 
     def _from_rows(self, inputs: Any) -> Any:
-        """One example, a list of examples, or numbered examples in a data set of torch."""
+        """Convert the inputs to one example, a list of examples, or a torch dataset of numbered examples."""
         processor: Any = self.processor
         names = processor.source_names
         sort = type(inputs).__name__
@@ -176,9 +177,9 @@ class MultiSourcePipeline(Pipeline):
             raise ValueError(f"a {sort} is no list of examples: give one split of {', '.join(map(str, inputs))}.")
         if isinstance(inputs, KeyDataset) and inputs.key in names:
             return Rows(inputs, inputs.key)
-        if hasattr(inputs, "select_columns"):  # of the library `datasets`
+        if hasattr(inputs, "select_columns"):  # a dataset of the library `datasets`
             columns = inputs.column_names
-            if columns is None:  # not known before the first row
+            if columns is None:  # unknown before the first row is read
                 return Stream(inputs, names)
             others = [column for column in columns if column not in names]
             if len(others) == len(columns):
@@ -195,7 +196,7 @@ class MultiSourcePipeline(Pipeline):
         return Rows(inputs) if hasattr(inputs, "__len__") and hasattr(inputs, "__getitem__") else Stream(inputs)
 
     def _lengths(self, examples: list[Any]) -> list[int]:
-        """Characters of the longest text of each; what is no example has none, and `preprocess` will say so."""
+        """Return the length in characters of each example's longest text; 0 for invalid examples."""
         processor: Any = self.processor
         texts = [name for name in processor.source_names if processor.kind_of(name).has_vocabulary]
         values = [[x.get(name) for name in texts] if isinstance(x, Mapping) else [] for x in examples]
@@ -230,13 +231,14 @@ class MultiSourcePipeline(Pipeline):
         """Encode one example.
 
         Args:
-            inputs: The example, numbered or not.
-            truncation: Whether longer text sources are cut; None: if there is a `max_source_length`.
-            max_source_length: Length to cut text sources to, in tokens, or lengths by source; None: the tokenizers'.
-            unreadable: Whether a picture that cannot be read is an "error" or "absent".
+            inputs: The example, or a `Numbered` example.
+            truncation: Whether text sources are truncated; None: only if `max_source_length` is given.
+            max_source_length: Maximum length of text sources, in tokens, or lengths by source; None: the maximum
+                lengths of the tokenizers.
+            unreadable: Whether an unreadable picture is an "error" or "absent".
 
         Returns:
-            The ids, or arrays, and the masks of its sources, not padded.
+            The unpadded ids, or arrays, and the masks of the sources.
         """
         processor: Any = self.processor
         numbered = isinstance(inputs, Numbered)
@@ -262,11 +264,11 @@ class MultiSourcePipeline(Pipeline):
             encoded = processor(**batch, truncation=truncation, max_length=max_source_length, unreadable=unreadable)
         finally:
             FIRST_EXAMPLE.reset(token)
-        # Under one key and as lists: the base class would pad tensors one by one, and on the tokenizer's side.
+        # Lists under a single key, because the base class would pad tensors separately and on the tokenizer's side.
         return {"example": {key: rows[0] for key, rows in encoded.items()}}
 
     def _warn_of_placeholders(self, values: Iterable[Any]) -> None:
-        """Warn once if a model that was trained with masked placeholders gets a text in which they are not masked."""
+        """Warn once if a model trained with masked placeholders gets a text with unmasked placeholders."""
         processor: Any = self.processor
         syntax = getattr(getattr(processor, "tokenizer", None), "init_kwargs", {}).get(SYNTAX_KEY)
         if syntax is None or self._has_warned:
@@ -292,10 +294,10 @@ class MultiSourcePipeline(Pipeline):
         settings = model.generation_config
         if not (generate_kwargs.keys() & set(LENGTH_SETTINGS) or settings.max_new_tokens or settings.max_length):
             generate_kwargs["max_new_tokens"] = LONGEST
-        # Transformers' own loop gives no scores of texts without those of all steps.
+        # Transformers' beam search returns scores of texts only together with the scores of all steps.
         stock = not generate_kwargs.get("fold_beams", getattr(settings, "fold_beams", True))
         generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores and stock)
-        inputs = {  # a model in half precision takes pixels and features in that
+        inputs = {  # pixels and features must have the model's data type
             key: tensor.to(self.device, model.dtype if tensor.is_floating_point() else None)
             for key, tensor in batch.items()
         }
@@ -314,19 +316,18 @@ class MultiSourcePipeline(Pipeline):
         return_tensors: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """Turn the ids of one example into texts.
+        """Decode the generated ids of one example to texts.
 
         Args:
-            model_outputs: `sequences`, and `scores` if they were asked for.
-            return_tensors: Whether the ids themselves are returned in place of texts.
-            clean_up_tokenization_spaces: Whether spaces in front of punctuation are removed; None: as the tokenizer
-                is set.
+            model_outputs: `sequences`, and `scores` if they were requested.
+            return_tensors: Whether ids are returned instead of texts.
+            clean_up_tokenization_spaces: Whether spaces before punctuation are removed; None: the tokenizer's setting.
 
         Shape:
             sequences (1, K, T); scores (1, K).
 
         Returns:
-            K dicts.
+            K dicts with text or ids, and the score if requested.
         """
         processor: Any = self.processor
         sequences = model_outputs["sequences"][0]

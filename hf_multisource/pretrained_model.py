@@ -1,4 +1,4 @@
-"""Base classes of all models: loading without pickles, saving with the code, initial values of the weights."""
+"""Base classes of all models: loading without pickles, saving with code, and initialization of the weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .weight_checks import (
 
 
 class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
-    """Base class of every model of both families: loading, saving, and what all initial values have in common."""
+    """Base class of all models of both families: loading, saving, and common initialization of the weights."""
 
     config: SourcesConfig
     config_class = SourcesConfig
@@ -44,32 +44,34 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
         use_safetensors: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a model; never from a pickle, and never one that silently lacks weights.
+        """Load a model from a checkpoint; pickles are never loaded, and missing weights raise an error.
 
-        A model with a head may be loaded from a checkpoint that was saved without one: a warning says that the head is
-        new. With None as place and a `state_dict`, weights may be missing, too.
+        A model with an output layer can be loaded from a checkpoint without one; a warning states that the output layer
+        is newly initialized. Weights may also be missing if the first argument is None and a `state_dict` is given.
 
         Args:
             pretrained_model_name_or_path: Folder or Hub id; or None, with a `config` and a `state_dict`.
             *model_args: As [`PreTrainedModel.from_pretrained`].
-            output_loading_info: Whether to return what was missing and unexpected, too.
-            ignore_mismatched_sizes: Take the weights that fit the configuration and draw the others anew: those that
-                are missing, those of other shapes, and those of whole sources that were added to it or removed.
-            use_safetensors: None and True mean the same.
+            output_loading_info: Whether to also return missing and unexpected keys.
+            ignore_mismatched_sizes: Whether to load the weights that match the configuration and to initialize all
+                others: missing weights, weights with other shapes, and weights of sources that were added to the
+                configuration. Weights of removed sources are ignored.
+            use_safetensors: None and True are equivalent.
             **kwargs: As [`PreTrainedModel.from_pretrained`].
 
         Returns:
-            The model, in evaluation mode; a pair with the loading info if that was asked for.
+            The model, in evaluation mode; a pair of model and loading info with `output_loading_info`.
 
         Raises:
-            ValueError: If weights and configuration differ in their sources, weights are missing, have other shapes, or
-                are NaN or infinite, `use_safetensors` is False, or a file of the checkpoint names weights outside it.
+            ValueError: If weights and configuration have different sources, weights are missing, have other shapes, or
+                are NaN or infinite, `use_safetensors` is False, or a file of the checkpoint refers to weights outside
+                the checkpoint.
             OSError: If the weights are missing, damaged, or in a pickle only; the message names the file.
         """
         place = pretrained_model_name_or_path
         if use_safetensors is False:
             raise ValueError("use_safetensors must not be False: weights are never loaded from a pickle.")
-        # Transformers would raise an error that names no weight; `check_weights` names them.
+        # The error of Transformers does not name the weights, unlike the error of `check_weights`.
         kwargs["ignore_mismatched_sizes"] = True
         kwargs["trust_remote_code"] = kwargs.get("trust_remote_code") is True
         if place is not None:
@@ -93,24 +95,24 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
         return loaded if output_loading_info else model
 
     def freeze(self) -> None:
-        """Let nothing train what the configuration freezes; loading makes parameters anew, so it is called after it."""
+        """Disable gradients of frozen modules; called after loading, which replaces parameters."""
 
     def load_adapter(self, peft_model_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Add a PEFT adapter; never from a pickle.
+        """Load a PEFT adapter; pickles are never loaded.
 
         Args:
-            peft_model_id: Folder or Hub id of the adapter; None: the load configuration names it, or it is given by
+            peft_model_id: Folder or Hub id of the adapter; None: the adapter is given by the load configuration or by
                 `adapter_state_dict`.
             *args: As [`PreTrainedModel.load_adapter`].
-            **kwargs: As [`PreTrainedModel.load_adapter`]. What says where to look (`cache_dir`, `revision`,
-                `subfolder`, `token`, `local_files_only`, `force_download`, `proxies`) may also be given plainly.
+            **kwargs: As [`PreTrainedModel.load_adapter`]. Download options (`cache_dir`, `revision`, `subfolder`,
+                `token`, `local_files_only`, `force_download`, `proxies`) can also be passed directly.
 
         Returns:
-            What `PreTrainedModel.load_adapter` returns.
+            The same as `PreTrainedModel.load_adapter`.
 
         Raises:
             ValueError: If `use_safetensors` is False, or the adapter names further adapters to load.
-            OSError: If there is no adapter_model.safetensors.
+            OSError: If the adapter has no adapter_model.safetensors.
         """
         load_config = kwargs.get("load_config")
         settings = {**(vars(load_config) if load_config else {}), **kwargs}
@@ -123,11 +125,11 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
         if place is not None:
             check_adapter(place, **where)
         if place is not None and settings.get("adapter_state_dict") is None:
-            cached_file(place, "adapter_model.safetensors", **where)  # raises where it is missing
+            cached_file(place, "adapter_model.safetensors", **where)  # raises OSError if the file is missing
         return super().load_adapter(peft_model_id, *args, **{**kwargs, "download_kwargs": where})
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save weights, configuration and the code that both need where the package is not installed.
+        """Save weights, configuration and the code that is needed to load them without this package.
 
         Args:
             save_directory: The folder.
@@ -135,21 +137,21 @@ class MultiSourcePreTrainedModel(ModelCardMixin, PreTrainedModel):
             **kwargs: As [`PreTrainedModel.save_pretrained`].
 
         Raises:
-            ValueError: If the configuration's sources are not those that the model was built with.
+            ValueError: If the sources of the configuration have been changed since the model was built.
         """
         for module in self.modules():
             if isinstance(module, MultiSourcePreTrainedModel):
                 module.check_config()
         add_code_references(self)
         if (settings := getattr(self, "generation_config", None)) is not None:
-            settings._from_model_config = None  # it makes loading drop what stock code lacks: length_normalization
+            settings._from_model_config = None  # otherwise loading drops length_normalization
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def check_config(self) -> None:
         """Check that the configuration still describes the model.
 
         Raises:
-            ValueError: If the configuration's sources are not those that the model was built with.
+            ValueError: If the sources of the configuration have been changed since the model was built.
         """
 
     @torch.no_grad()
@@ -189,7 +191,7 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
             init.xavier_uniform_(module.weight)
         if isinstance(module, Bias):
             init.zeros_(module.bias)
-        if isinstance(module, AbsentVector):  # as an embedding, of one row
+        if isinstance(module, AbsentVector):  # the distribution of an embedding table with one row
             if self.config.initializer == "normal":
                 init.normal_(module.vector, std=self.config.init_std)
             else:

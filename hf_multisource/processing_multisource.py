@@ -1,4 +1,4 @@
-"""From sources of any kind, by name, to the tensors the model takes, and from ids back to text."""
+"""Processor that encodes sources of any kind to the model's inputs and decodes ids to texts."""
 
 from __future__ import annotations
 
@@ -33,35 +33,34 @@ from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, read_text, sou
 from .text_encoding import TextOptions, encode_texts
 
 UNREADABLE = ("error", "absent")
-TARGET = "text_target"  # what the target is called beside the names of sources
-COUNT_LOCK = threading.Lock()  # held while `unreadable` is counted; an attribute could be neither copied nor pickled
+TARGET = "text_target"  # name of the target in mappings by source name
+COUNT_LOCK = threading.Lock()  # held while updating `unreadable`; as an attribute it could not be copied or pickled
 logger = logging.getLogger(__name__)
 
 
 class MultiSourceProcessor(ProcessorMixin):
-    """Makes the inputs of every source, and the labels of the target.
+    """Processor that encodes the sources of a model to its inputs, and the target to labels.
 
-    A source is text, unless `source_processors`, `feature_sources` or `source_kinds` name it.
+    A source is text, unless `source_processors`, `feature_sources` or `source_kinds` contain its name.
 
     Args:
-        tokenizer: The target's tokenizer, and that of every text source without its own.
+        tokenizer: The tokenizer of the target, and of every text source without its own tokenizer.
         source_names: The model's sources, in order.
         source_tokenizers: Tokenizers of sources that have their own vocabulary, by name.
-        source_processors: Image processors of sources that are pictures, and feature extractors of those that are
-            speech, by name.
+        source_processors: Image processors of picture sources and feature extractors of speech sources, by name.
         feature_sources: Names of sources given as arrays of features.
-        null_token: If set, an absent text source is read as a text of this one token, which every text source's
-            vocabulary must have: it is then present, as in Nishimura et al. 2018,
-            https://doi.org/10.18653/v1/W18-2711. Like any text, it gets what its tokenizer puts around texts.
-        source_kinds: Names of kinds that `register_source_kind` has added, by source.
+        null_token: If set, an absent text source is replaced by a text of this token and is therefore present, as in
+            Nishimura et al. 2018, https://doi.org/10.18653/v1/W18-2711. The token must be in the vocabulary of every
+            text source. The tokenizer adds its special tokens as to any other text.
+        source_kinds: Names of kinds added by `register_source_kind`, by source.
 
     Attributes:
-        unreadable: How many pictures and recordings of each source could not be read so far, where they were taken for
-            absent. Each worker of a DataLoader counts its own.
+        unreadable: Number of unreadable pictures and recordings of each source that were treated as absent. Each worker
+            of a DataLoader counts separately.
 
     Raises:
-        ValueError: If `source_names` is empty or holds what cannot be the name of a source, a part belongs to no source
-            or a source has two, a part is of an unknown sort, or a tokenizer does not know `null_token` as one token.
+        ValueError: If `source_names` is empty or contains an invalid name, a part belongs to no source, a source has
+            two parts, a part is of an unsupported type, or a tokenizer does not encode `null_token` as one token.
 
     Example:
         >>> from hf_multisource import MultiSourceProcessor
@@ -98,27 +97,26 @@ class MultiSourceProcessor(ProcessorMixin):
 
     @classmethod
     def from_pretrained_sources(cls, sources: Mapping[str, Any], decoder: str, **kwargs: Any) -> MultiSourceProcessor:
-        """Make the processor of a model that `MultiSourceForConditionalGeneration.from_pretrained_sources` makes.
+        """Create the processor for a model of `MultiSourceForConditionalGeneration.from_pretrained_sources`.
 
-        The target's tokenizer is that of the checkpoint that `decoder` names. Every source has the tokenizer, image
-        processor or feature extractor of its checkpoint, whichever makes the main input of the checkpoint's model.
+        The target's tokenizer comes from the checkpoint that `decoder` names. Every source has the tokenizer, image
+        processor or feature extractor of its checkpoint, depending on the main input of the checkpoint's model.
 
         Args:
-            sources: By the name of the source, in the order of the model: folder or Hub id of a checkpoint; or, ready
-                made, a tokenizer (for instance one with a `src_lang`), an image processor, a feature extractor, or the
-                processor of a model of this package, which gives what it has for the source of the same name, or for
-                its only source.
-            decoder: Name of the source whose checkpoint gives the decoder.
-            **kwargs: Where the checkpoints are loaded from, as in `from_pretrained`: `revision`, `subfolder` and
-                `token`, each for all sources or as a dict by the name of the source; `cache_dir`, `force_download`,
+            sources: By the name of the source, in the order of the model: folder or Hub id of a checkpoint; or a
+                tokenizer (for instance with a `src_lang`), an image processor, a feature extractor, or the processor of
+                a model of this package, whose part for the source of the same name, or for its only source, is used.
+            decoder: Name of the source whose checkpoint provides the decoder.
+            **kwargs: Options of `from_pretrained` for loading the checkpoints: `revision`, `subfolder` and `token`,
+                each for all sources or as a dict by the name of the source; `cache_dir`, `force_download`,
                 `local_files_only`, `proxies`.
 
         Returns:
             The processor.
 
         Raises:
-            ValueError: If `decoder` is no source, its checkpoint has no tokenizer, a processor of several sources lacks
-                one, or a part is of an unknown sort; the message names the source.
+            ValueError: If `decoder` is not a source, its checkpoint has no tokenizer, a processor with several sources
+                lacks the source, or a part is of an unsupported type; the message names the source.
 
         Example:
             >>> from hf_multisource import MultiSourceProcessor
@@ -170,16 +168,16 @@ class MultiSourceProcessor(ProcessorMixin):
 
     @classmethod
     def get_attributes(cls) -> list[str]:
-        """The parts that [`ProcessorMixin`] loads and saves itself.
+        """Return the names of the parts that [`ProcessorMixin`] loads and saves.
 
         Returns:
-            Their names.
+            The names; all other parts are loaded and saved by this class.
         """
         return ["tokenizer"]
 
     @property
     def model_input_names(self) -> list[str]:
-        """Keywords of all sources' tensors."""
+        """Names of the model inputs of all sources, with their masks."""
         return [
             source_key(i, name, key)
             for i, name in enumerate(self.source_names)
@@ -187,13 +185,13 @@ class MultiSourceProcessor(ProcessorMixin):
         ]
 
     def kind_of(self, name: str) -> SourceKind:
-        """Return the kind of a source: of one that a wrapped model reads, text, picture or sound.
+        """Return the kind of a source; for a source with a wrapped model: text, picture or sound.
 
         Args:
             name: The source's name.
 
         Returns:
-            What differs between kinds.
+            The kind.
         """
         if name in self.source_processors:
             sort = auto_class(self.source_processors[name])
@@ -201,58 +199,59 @@ class MultiSourceProcessor(ProcessorMixin):
         return FORMS["features" if name in self.feature_sources else self.source_kinds.get(name, "text")]
 
     def part_of(self, name: str) -> Any:
-        """Return the part that makes the inputs of a source.
+        """Return the part of the processor that encodes a source.
 
         Args:
             name: The source's name.
 
         Returns:
-            Its tokenizer, image processor or feature extractor; None if its kind needs none.
+            The tokenizer, image processor or feature extractor; None if the kind of the source needs no part.
         """
         return self.get_tokenizer(name) if self.kind_of(name).has_vocabulary else self.source_processors.get(name)
 
     def main_input(self, name: str) -> str:
-        """What a source is given to the model as.
+        """Return the keyword of the model for the main input of a source, without the source's name.
 
         Args:
             name: The source's name.
 
         Returns:
-            "input_ids" of text, "input_features" of features; of pictures and speech what their processor makes.
+            "input_ids" for text, "input_features" for features; for pictures and speech the main output of their
+            processor.
         """
         return self.kind_of(name).main_input(self.part_of(name))
 
     def get_tokenizer(self, name: str) -> PreTrainedTokenizerBase:
-        """The tokenizer of a text source.
+        """Return the tokenizer of a text source.
 
         Args:
             name: The source's name.
 
         Returns:
-            Its own, or else the target's.
+            The source's own tokenizer, otherwise the target's tokenizer.
 
         Raises:
-            ValueError: If the source is no text.
+            ValueError: If the source is not text.
         """
         if not self.kind_of(name).has_vocabulary:
             raise ValueError(f"source {name!r} has no tokenizer: it is given as {self.main_input(name)}, not as text.")
         return self.source_tokenizers.get(name, self.tokenizer)
 
     def is_single(self, name: str, value: Any) -> bool:
-        """Whether a value is one text, picture or array, not a batch of them.
+        """Return whether a value is a single text, picture or array, not a batch.
 
         Args:
             name: The source's name.
-            value: What was given for it. Texts may come in any container, all else in a sequence.
+            value: The value. A batch of texts can be any container, other batches must be sequences.
 
         Returns:
-            The answer.
+            Whether the value is a single value.
         """
         return self.kind_of(name).is_single(value)
 
     @property
     def pad_token_id(self) -> int:
-        """The id that pads the target; Trainer asks for it."""
+        """Padding id of the target, which Trainer reads."""
         return self.tokenizer.pad_token_id
 
     def __call__(
@@ -268,43 +267,44 @@ class MultiSourceProcessor(ProcessorMixin):
         unreadable: str = "error",
         **sources: Any,
     ) -> BatchFeature:
-        """Encode one example or a batch. The options do to each text what they do in a call of its tokenizer.
+        """Encode one example or a batch; text options have the same meaning as in a call of a tokenizer.
 
         Args:
-            *unnamed: Refused: every source is passed by its name.
-            text_target: The target text or texts; gives `labels`. Given without sources, it gives `labels` only. (A
-                tokenizer calls them `input_ids` then; here, these are the ids of source 0.)
+            *unnamed: Not allowed; every source is passed by its name.
+            text_target: The target text or texts, which are encoded to `labels`. Without sources, only `labels` are
+                returned. (A tokenizer would return `input_ids`, which are here the ids of source 0.)
             add_special_tokens: Whether each text gets the special tokens of its tokenizer, such as the end of sentence.
-            padding: True or "longest": each source to its longest row; "max_length": texts to `max_length`, all else to
-                its longest row; None: pad if tensors are asked for. Labels are padded with -100.
-            truncation: Whether longer texts are cut to `max_length`: True, "longest_first" and "only_first" mean yes,
+            padding: True or "longest": each source is padded to its longest row; "max_length": texts are padded to
+                `max_length`, other sources to their longest row; None: pad if tensors are requested. Labels are padded
+                with -100.
+            truncation: Whether texts are truncated to `max_length`: True, "longest_first" and "only_first" mean yes,
                 False and "do_not_truncate" no; None: yes if `max_length` is given and `padding` is None or False.
-            max_length: In tokens, of each text source and of the target, special tokens included; or a mapping from
-                names of text sources, and "text_target", to such lengths. Where none is given, the tokenizer's
+            max_length: Maximum length, in tokens, of each text source and of the target, including special tokens; or a
+                mapping from names of text sources, and "text_target", to maximum lengths. None: the tokenizer's
                 `model_max_length`.
-            pad_to_multiple_of: Pad to lengths that are multiples of this, as the collator does: ids, features, their
-                masks and the labels, but not pictures and speech. Needs padding.
+            pad_to_multiple_of: The lengths of ids, features, their masks and labels are rounded up to a multiple of
+                this number, as in the collator; pictures and speech are not affected. Requires padding.
             return_tensors: "pt" for tensors, "np" for arrays, None for lists.
-            unreadable: Whether a picture or recording that cannot be read is an "error" or, with a warning, "absent".
-            **sources: By source name, one value or a list of values. Pictures: whatever [`read_picture`] takes. Speech:
-                an array of samples, a dict of `array` and `sampling_rate`, or a file, as its path, its bytes, or a dict
-                of `bytes` and `path`. Features: an array; a map is read row by row. None, NaN, an empty or white text
-                (or path), an array of no rows, or a name left out: absent. A list is always a batch: a single array
-                must not be one.
+            unreadable: Whether an unreadable picture or recording is an "error" or, with a warning, "absent".
+            **sources: By source name, one value or a list of values. Pictures: any value that [`read_picture`] accepts.
+                Speech: an array of samples, a dict of `array` and `sampling_rate`, or a file, as its path, its bytes,
+                or a dict of `bytes` and `path`. Features: an array; a map is read row by row. A source is absent if its
+                value is None, NaN, an empty or blank text (or path) or an array without rows, or if its name is left
+                out. A list is always a batch, so a single array must not be a list.
 
         Shape:
             Speech (samples,); features (S, F), maps (F, H, W), which become (H * W, F).
 
         Returns:
-            Of every source (bare for source 0, prefixed for the others): `input_ids`, `pixel_values`, `input_values` or
-            `input_features`; and `attention_mask`, of one entry for a picture. Absent ones have masks of zeros; where
-            nothing is padded, None in place of row and mask. And `labels`.
+            For every source (without prefix for source 0, with the name as prefix for the others): `input_ids`,
+            `pixel_values`, `input_values` or `input_features`; and `attention_mask`, with one entry for a picture. The
+            masks of absent sources are zero; without padding, their rows and masks are None. Also `labels`.
 
         Raises:
             TypeError: If a value is passed without the name of its source.
-            ValueError: If a name is neither a source's nor an option's, lists have different lengths, a value is not
-                what its source takes or cannot be read, speech has another sampling rate than its feature extractor, an
-                example has no source at all, or an option has a value that is not allowed or does not fit the others.
+            ValueError: If a keyword is neither a source nor an option, lists have different lengths, a value is invalid
+                or unreadable, the sampling rate of speech differs from that of its feature extractor, an example has no
+                source, or an option has a value that is not allowed or incompatible with other options.
         """
         if unnamed:
             example = ", ".join(f"{name}=…" for name in self.source_names)
@@ -349,7 +349,7 @@ class MultiSourceProcessor(ProcessorMixin):
         for i, (name, (rows, masks)) in enumerate(encoded.items()):
             kind, part = self.kind_of(name), self.part_of(name)
             if kind.has_vocabulary and self.null_token is not None:
-                # "Split" is for sentences that quote a special token; this one is meant.
+                # `split_special_tokens` is for texts that quote a special token; the null token must not be split.
                 how = {"split_special_tokens": False, "add_special_tokens": add_special_tokens}
                 [null] = encode_texts(part, [self.null_token], exclusive=part.split_special_tokens, **how)
                 rows = [null if row is None else row for row in rows]
@@ -374,17 +374,17 @@ class MultiSourceProcessor(ProcessorMixin):
         return BatchFeature(data, tensor_type=return_tensors)
 
     def _text_options(self, name: str, options: TextOptions) -> dict[str, Any]:
-        """Arguments of `encode_texts` for a text source, or the target."""
+        """Return the arguments of `encode_texts` for a text source, or the target."""
         return {
             "truncation": options.truncates,
             "max_length": options.length(name),
             "add_special_tokens": options.add_special_tokens,
-            # The null token is encoded with another `split_special_tokens` than texts.
+            # Texts and the null token are encoded with different values of `split_special_tokens`.
             "exclusive": self.null_token is not None and options.tokenizers[name].split_special_tokens,
         }
 
     def _skip(self, name: str, unreadable: str, place: str, error: Exception) -> None:
-        """Count a file that cannot be read, and warn of it; or raise its error."""
+        """Count an unreadable file and log a warning, or raise its error."""
         if unreadable == "error":
             raise ValueError(f"{place}: {error}.") from error
         logger.warning(f"{place}: {error}; it counts as absent.")
@@ -454,16 +454,16 @@ class MultiSourceProcessor(ProcessorMixin):
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """What `processor_config.json` holds; tokenizers and sources' processors have files of their own.
+        """Return the content of `processor_config.json`; tokenizers and the sources' processors have separate files.
 
         Returns:
             A dict of JSON values.
         """
         output: dict[str, Any] = super().to_dict()
         output["source_tokenizers"] = list(self.source_tokenizers)
-        if not self.source_kinds:  # processors of earlier versions do not know it
+        if not self.source_kinds:  # earlier versions do not support this key
             del output["source_kinds"]
-        # An image processor gives other pixels with another backend, and would be loaded with whatever is installed.
+        # The output of an image processor depends on its backend, and the default backend on the installed packages.
         output["source_processors"] = {
             name: {"auto_class": auto_class(part), "backend": getattr(part, "backend", None)}
             for name, part in self.source_processors.items()
@@ -471,29 +471,29 @@ class MultiSourceProcessor(ProcessorMixin):
         return output
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """Save everything; the target's tokenizer at the top, sources' own in `<name>_tokenizer`, `<name>_processor`.
+        """Save the processor; the parts of single sources are saved in `<name>_tokenizer` and `<name>_processor`.
 
         Args:
             save_directory: The folder.
-            push_to_hub: Whether to upload it too.
-            **kwargs: As [`ProcessorMixin.push_to_hub`]; `repo_id` is the folder's name if left out.
+            push_to_hub: Whether to also upload the folder.
+            **kwargs: As [`ProcessorMixin.push_to_hub`]; the default of `repo_id` is the folder's name.
 
         Returns:
             As [`ProcessorMixin.save_pretrained`].
         """
-        check_names(self.source_names)  # parts are saved in folders of these names
+        check_names(self.source_names)  # the names become names of folders
         self._check_parts()
         saved = super().save_pretrained(save_directory)
         for name, tokenizer in self.source_tokenizers.items():
             tokenizer.save_pretrained(f"{save_directory}/{name}_tokenizer")
         for name, part in self.source_processors.items():
             part.save_pretrained(f"{save_directory}/{name}_processor")
-        if push_to_hub:  # only now is everything there
+        if push_to_hub:  # after all parts have been saved
             self.push_to_hub(kwargs.pop("repo_id", None) or Path(save_directory).name, **kwargs)
         return saved
 
     def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
-        replace_empty_card(working_dir, repo_id, None, kwargs.get("token"))  # the model's says more
+        replace_empty_card(working_dir, repo_id, None, kwargs.get("token"))  # the model's card is more complete
         return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     @classmethod
@@ -518,7 +518,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
     @classmethod
     def get_processor_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
-        """Read the `processor_config.json`, as [`ProcessorMixin.get_processor_dict`] does, and check it first.
+        """Check and read the `processor_config.json`, as [`ProcessorMixin.get_processor_dict`] does.
 
         Args:
             pretrained_model_name_or_path: Folder, file or Hub id.
@@ -528,7 +528,7 @@ class MultiSourceProcessor(ProcessorMixin):
             As [`ProcessorMixin.get_processor_dict`].
 
         Raises:
-            ValueError: If a file says what is not allowed; the message names file and key.
+            ValueError: If a file has a key or value that is not allowed; the message names file and key.
         """
         where = {key: kwargs[key] for key in DOWNLOAD_OPTIONS if key in kwargs}
         arguments = inspect.signature(cls.__init__).parameters
@@ -537,7 +537,7 @@ class MultiSourceProcessor(ProcessorMixin):
 
 
 def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
-    """Load a source's own tokenizer or processor; an error names a folder that is missing or damaged."""
+    """Load the tokenizer or processor of one source; errors name the missing or damaged folder."""
     try:
         return load_auto(loader, path, subfolder=folder, **kwargs)
     except ValueError as error:
@@ -547,19 +547,19 @@ def _load_own(loader: str, path: Any, folder: str, **kwargs: Any) -> Any:
 def load_main_processor(
     processor_class: type[MultiSourceProcessor], name: str, place: str | Path, options: Mapping[str, Any]
 ) -> Any:
-    """Load what makes the main input of a checkpoint's model.
+    """Load the processor, tokenizer or feature extractor for the main input of a checkpoint's model.
 
     Args:
-        processor_class: Class of our processors, with which those of this package are loaded.
-        name: The source.
+        processor_class: Class with which processors of this package are loaded.
+        name: Name of the source.
         place: Folder or Hub id of the checkpoint.
         options: Some of `foreign.DOWNLOAD_OPTIONS`.
 
     Returns:
-        One of our processors, an image processor, a feature extractor or a tokenizer.
+        A processor of this package, an image processor, a feature extractor or a tokenizer.
 
     Raises:
-        ValueError: If `AutoModel` loads no such checkpoint, or it lacks what is to be loaded.
+        ValueError: If `AutoModel` does not support the checkpoint, or the checkpoint lacks the required files.
     """
     if PreTrainedConfig.get_config_dict(place, **options)[0].get("model_type") == MultiSourceConfig.model_type:
         return processor_class.from_pretrained(place, **options)
@@ -580,20 +580,20 @@ def load_main_processor(
 
 
 def auto_class(part: Any) -> str | None:
-    """The class of Transformers that loads an image processor or a feature extractor.
+    """Return the name of the Auto class that loads an image processor or a feature extractor.
 
     Args:
         part: The image processor or feature extractor.
 
     Returns:
-        Its name; None if the part is neither.
+        The name; None if the part is neither an image processor nor a feature extractor.
     """
     if isinstance(part, ImageProcessingMixin):
         return "AutoImageProcessor"
     return "AutoFeatureExtractor" if isinstance(part, FeatureExtractionMixin) else None
 
 
-# Keywords of a call that are no sources.
+# Keywords of a processor call that are options, not sources.
 OPTIONS = [
     p.name for p in inspect.signature(MultiSourceProcessor.__call__).parameters.values() if p.kind is p.KEYWORD_ONLY
 ]

@@ -1,4 +1,4 @@
-"""Check the files of a processor before anything is loaded by what they say."""
+"""Validation of the files of a processor before its parts are loaded."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .messages import shown
 from .source_kinds import FORMS
 
 PROCESSOR_FILE = "processor_config.json"
-# An `audio_tokenizer` is a model in a place that the file names; processors of this package have none.
+# File with the repository of an `audio_tokenizer`, which is a model; processors of this package have no such model.
 AUDIO_TOKENIZER_FILE = "audio_tokenizer_config.json"
-BACKENDS = (None, "torchvision", "pil")
-# What Transformers writes beside the arguments of a processor.
+BACKENDS = (None, "torchvision", "pil")  # allowed backends of image processors
+# Keys that Transformers writes in addition to the arguments of a processor.
 KEYS_OF_TRANSFORMERS = ("auto_map", "chat_template", "processor_class", "transformers_version")
 LISTS_OF_NAMES = ("source_names", "source_tokenizers", "feature_sources")
 
 
 def check_names(names: Any, place: str = "source_names") -> None:
-    """Check that sources have names that a model's sources may have; such names are also safe names of folders.
+    """Check that names are valid names of sources, which are also safe names of folders.
 
     Args:
         names: The names.
-        place: What the message calls them.
+        place: Description of the names in the message.
 
     Raises:
-        ValueError: If these are no names of sources, or there is none; the message names the place.
+        ValueError: If `names` is empty or contains an invalid name; the message begins with `place`.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{place} must be a list of names; got {shown(names)}.")
@@ -40,14 +40,14 @@ def check_names(names: Any, place: str = "source_names") -> None:
 
 
 def check_kinds(kinds: Any, place: str = "source_kinds") -> None:
-    """Check the kinds that a processor has for sources, beside those that follow from its parts.
+    """Check the kinds that a processor lists for sources without a part.
 
     Args:
         kinds: Names of kinds by source.
-        place: What the message calls them.
+        place: Description of the kinds in the message.
 
     Raises:
-        ValueError: If there is no such kind, or a source of it needs a part; the message names the source.
+        ValueError: If a kind is unknown or needs a part; the message names the source.
     """
     if not isinstance(kinds, Mapping):
         raise ValueError(f"{place} must be an object; got {shown(kinds)}.")
@@ -61,11 +61,11 @@ def check_kinds(kinds: Any, place: str = "source_kinds") -> None:
 
 
 def check_processor(settings: Mapping[str, Any], file: str, arguments: Iterable[str]) -> None:
-    """Check what a `processor_config.json` holds.
+    """Check the content of a `processor_config.json`.
 
     Args:
-        settings: What it holds.
-        file: Its name, for the message.
+        settings: Content of the file.
+        file: Name of the file, for the message.
         arguments: Names of the arguments of the processor's class.
 
     Raises:
@@ -113,12 +113,12 @@ def check_processor_files(place: Any, arguments: Iterable[str], **where: Any) ->
     """Check the files of a processor of this package.
 
     Args:
-        place: Folder or Hub id; or the `processor_config.json` itself.
+        place: Folder or Hub id; or the path of the `processor_config.json`.
         arguments: Names of the arguments of the processor's class.
         **where: Some of `DOWNLOAD_OPTIONS`.
 
     Raises:
-        ValueError: If a file says what is not allowed; the message names file and key.
+        ValueError: If a file has a key or value that is not allowed; the message names file and key.
     """
     settings = read_settings(place, PROCESSOR_FILE, **where)
     if settings is not None:

@@ -1,4 +1,4 @@
-"""Open and read regular files of bounded size; devices, which may never end, and named pipes are refused."""
+"""Safe opening and reading of regular files of bounded size; devices and named pipes, which can block, are rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading. Folders, devices, sockets and named pipes are refused, and none is waited for.
+    """Open a regular file for reading; reject folders, devices, sockets and named pipes without blocking.
 
     Args:
         path: The file.
@@ -19,9 +19,9 @@ def open_regular(path: str | Path) -> BinaryIO:
 
     Raises:
         OSError: If the file cannot be opened, or is not a regular file; the message names it.
-        ValueError: If no file can have such a name.
+        ValueError: If the path is not a valid file name.
     """
-    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    # Without O_NONBLOCK, opening a named pipe blocks until there is a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
@@ -34,17 +34,17 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def open_regular_or_pipe(path: str | Path) -> BinaryIO:
-    """Open a regular file or a pipe for reading; of a named pipe, a writer is waited for.
+    """Open a regular file or a pipe for reading; opening a named pipe blocks until there is a writer.
 
     Args:
-        path: The file, such as `/dev/fd/63`, which shells write for `<(command)`.
+        path: The file, such as `/dev/fd/63`, which shells pass for `<(command)`.
 
     Returns:
         The open file.
 
     Raises:
-        OSError: If the file cannot be opened, or is neither; the message names it.
-        ValueError: If no file can have such a name.
+        OSError: If the file cannot be opened, or is neither a regular file nor a pipe; the message names the file.
+        ValueError: If the path is not a valid file name.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):
         return open_regular(path)
@@ -56,18 +56,18 @@ def read_regular(path: str | Path, limit: int) -> bytes:
 
     Args:
         path: The file.
-        limit: The largest size, in bytes; of a larger file, nothing is read.
+        limit: Maximum size, in bytes; a larger file is not read.
 
     Returns:
-        Its content.
+        Content of the file.
 
     Raises:
-        OSError: If the file cannot be read, or is not a regular file; the message names it.
-        ValueError: If the file is larger, or no file can have such a name; the message names it.
+        OSError: If the file cannot be read, or is not a regular file; the message names the file.
+        ValueError: If the file is larger than `limit`, or the path is not a valid file name; the message names it.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(limit + 1) if size <= limit else b""  # a file may grow, and those of /proc have size 0
+        content = file.read(limit + 1) if size <= limit else b""  # files can grow, and files of /proc have size 0
     if size > limit or len(content) > limit:
         raise ValueError(f"{path} has {max(size, len(content)):,} bytes; at most {limit:,} are read")
     return content

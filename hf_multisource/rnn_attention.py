@@ -11,12 +11,12 @@ from .layers import modules_of_sources
 
 
 class Score(nn.Module):
-    """One number for each vector, v . x.
+    """Dot product of each vector with a learned vector, v . x.
 
-    Not a linear layer: its matrix would have a single row, which cannot be divided among processes.
+    The module is not an `nn.Linear`, because a weight with a single row cannot be sharded among processes.
 
     Args:
-        width: D.
+        width: Width D of the vectors.
 
     Shape:
         (..., D) to (...).
@@ -27,13 +27,13 @@ class Score(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width))
 
     def forward(self, states: Tensor) -> Tensor:
-        """Score the vectors.
+        """Compute the scores of vectors.
 
         Args:
             states: The vectors.
 
         Returns:
-            The numbers.
+            One score per vector.
         """
         return states @ self.weight
 
@@ -41,15 +41,15 @@ class Score(nn.Module):
 class RNNSourceAttention(nn.Module):
     """Attend to one source (Luong, Pham & Manning 2015, https://doi.org/10.18653/v1/D15-1166, section 3).
 
-    With h the decoder's state, e_s the encoder's at the token of number s, counted from 0 in the order of the text, and
-    S the number of tokens:
+    With h the decoder's state, e_s the encoder's state at token s, counted from 0 in the order of the text, and S the
+    number of tokens:
         dot       a = softmax over s of h . e_s
         general   a = softmax over s of h . W e_s
         local_p   p = S sigmoid(v . tanh(W_p h));
                   a_s = softmax over s in [trunc(p) - window, trunc(p) + window] of h . W e_s,
                   times exp(-(s - p)^2 / (2 (window / 2)^2))
 
-    As in the code of Zoph & Knight 2016, the weights of local_p are not made to sum to 1 again.
+    As in the code of Zoph & Knight 2016, the weights of local_p are not renormalized.
 
     `query_proj` is the transpose of W.
 
@@ -68,28 +68,28 @@ class RNNSourceAttention(nn.Module):
         if self.window is not None:
             self.position_proj = nn.Linear(width, width, bias=False)
             self.position_score = Score(width)
-        self.projection = nn.Linear(width, width, bias=False)  # what becomes of the context; see `RNNAttention`
+        self.projection = nn.Linear(width, width, bias=False)  # applied to the context by `RNNAttention`
 
     def forward(self, query: Tensor, source: SourceView) -> Tensor:
-        """Weigh the states of the source.
+        """Compute the attention weights over the states of the source.
 
         Args:
             query: States of the decoder.
             source: The source.
 
         Returns:
-            The weights, zero where the source is absent.
+            The attention weights, zero where the source is absent.
         """
         keys = source.states.transpose(1, 2)
         scores = (query if self.query_proj is None else self.query_proj(query)) @ keys
         seen = source.mask[:, None]
         if self.window is not None:
             logits = self.position_score(torch.tanh(self.position_proj(query)))
-            # In half precision the positions of a long text would coincide.
+            # In half precision neighboring positions of a long text would be equal.
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             centre = (source.lengths[:, None] * logits.sigmoid())[..., None]  # (B, Q, 1)
             seen = seen & ((source.positions[:, None] - centre.trunc()).abs() <= self.window)
-        # The lowest finite number, not -inf: a row without anything to see must stay finite.
+        # The lowest finite number, not -inf: fully masked rows must stay finite.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1) * seen
         if self.window is not None:
             distance = (source.positions[:, None] - centre) / (self.window / 2)
@@ -98,19 +98,20 @@ class RNNSourceAttention(nn.Module):
 
 
 class RNNAttention(nn.Module):
-    """Attend to every source, and map the context vectors and the decoder's state to one vector through a tanh.
+    """Attend to all sources, and map the context vectors and the decoder's state to one vector through a tanh.
 
     Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, Eq. 14, with the b of the authors' code:
-        tanh(W [h; c_1; ...; c_n] + b);  c_i = sum_s a_s e_s, by an attention of source i's own
+        tanh(W [h; c_1; ...; c_n] + b);  c_i = sum_s a_s e_s, with a separate attention for each source i
 
-    W is kept as one matrix per source and one for h. Of an absent source c_i is zero, which contributes nothing.
+    W is stored as one matrix per source and one matrix for h. The c_i of an absent source is zero and contributes
+    nothing.
 
     Args:
-        config: Reads `sources` and what [`RNNSourceAttention`] reads.
+        config: Reads `sources` and the settings of [`RNNSourceAttention`].
 
     Shape:
-        hidden_states (R, T, D), where R is B times the beams of each example, which lie side by side; states of the
-        sources (B, S_i, D). Returns vectors (R, T, D) and weights (R, T, S).
+        hidden_states (R, T, D), where R is B times the number of beams, and the beams of an example are consecutive
+        rows; states of the sources (B, S_i, D). Returns vectors (R, T, D) and weights (R, T, S).
     """
 
     def __init__(self, config: MultiSourceRNNConfig) -> None:
@@ -119,21 +120,21 @@ class RNNAttention(nn.Module):
         self.projection = nn.Linear(config.d_model, config.d_model)
 
     def forward(self, hidden_states: Tensor, sources: list[SourceView]) -> tuple[Tensor, Tensor]:
-        """Let the decoder's states look at the sources.
+        """Attend from the decoder's states to all sources.
 
         Args:
             hidden_states: States of the decoder's last layer.
-            sources: [`SourceMemory.views`].
+            sources: The sources, from [`SourceMemory.views`].
 
         Returns:
-            The attentional vectors, and the weights over the states of all sources, joined.
+            The attentional vectors, and the attention weights over the joined states of all sources.
         """
         batch = sources[0].states.shape[0]
         query = hidden_states.reshape(batch, -1, hidden_states.shape[-1])  # beams share their sources
         total, all_weights = self.projection(query), []
         attention: RNNSourceAttention
         for attention, source in zip(self.sources.values(), sources, strict=True):  # type: ignore[assignment]
-            if source.states.shape[1] == 0:  # the whole batch lacks it
+            if source.states.shape[1] == 0:  # no example has the source
                 all_weights.append(query.new_zeros(*query.shape[:2], 0))
                 continue
             weights = attention(query, source)

@@ -1,4 +1,4 @@
-"""Batches of examples of about the same length, and the one small Trainer subclass that uses them."""
+"""Batch samplers that group examples of similar length, and a subclass of Seq2SeqTrainer that uses them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from .model_card import CARD, describe_in_card
 from .sharding import shard
 from .source_kinds import example_length
 
-POOL_BATCHES = 50
+POOL_BATCHES = 50  # batches within which examples are sorted: little padding, but the batches still vary between epochs
 
 
 def length_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
     """Return the sort keys for length grouping: the longest source, then source 0.
 
     Args:
-        dataset: Encoded examples. One that reads pictures or sound whenever it is asked for an example should have an
-            attribute `text_lengths`, the lengths of every example's text sources: then nothing is read, and only these
-            count.
+        dataset: Encoded examples. A dataset that reads pictures or sound lazily should have an attribute
+            `text_lengths`, the lengths of every example's text sources; then no example is read, and only the lengths
+            of texts are used.
         source_names: The model's sources, in order.
 
     Returns:
-        (N, 2) lengths of the N examples, in tokens, vectors or samples; pictures, all of one size, have length 0.
+        Keys (N, 2) of the N examples, in tokens, vectors or samples; pictures have length 0, because their size is
+        constant.
     """
     known = getattr(dataset, "text_lengths", None)
     if known is None:
@@ -52,16 +53,16 @@ def length_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
 
 
 def token_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
-    """Return the sort keys for batches by tokens: the longest sequence, then the keys of `length_keys`.
+    """Return the sort keys for batches limited by tokens: the longest sequence, then the keys of `length_keys`.
 
     Args:
-        dataset: As in `length_keys`. One with `text_lengths` should have `label_lengths`, too, the lengths of every
-            example's labels, or it is read.
+        dataset: As in `length_keys`. A dataset with `text_lengths` should also have `label_lengths`, the lengths of
+            every example's labels; otherwise all examples are read.
         source_names: The model's sources, in order.
 
     Returns:
-        (N, 3): of each example, the lengths of its longest sequence, sources and labels, of its longest source, and of
-        source 0.
+        Keys (N, 3): for each example, the length of its longest sequence among sources and labels, of its longest
+        source, and of source 0.
     """
     labels = getattr(dataset, "label_lengths", None)
     if labels is None:
@@ -71,35 +72,35 @@ def token_keys(dataset: Any, source_names: Sequence[str]) -> np.ndarray:
 
 
 def _as_keys(lengths: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
-    """Sort keys as an array (N, K), also of no example at all."""
+    """Convert sort keys to an array (N, K), also for N = 0."""
     return np.asarray(lengths) if len(lengths) else np.zeros((0, 1), np.int32)
 
 
 def sort_by_length(indices: np.ndarray, lengths: np.ndarray, *, longest_first: bool = False) -> np.ndarray:
-    """Sort examples by their keys; those with equal keys stay in their order.
+    """Sort examples by their keys; the sort is stable.
 
     Args:
-        indices: Numbers of examples.
-        lengths: (N, K) keys of all examples, the most important first.
-        longest_first: Whether the longest comes first.
+        indices: Indices of the examples.
+        lengths: Keys (N, K) of all examples, the most important key first.
+        longest_first: Whether to sort in descending order.
 
     Returns:
-        The numbers, sorted.
+        The sorted indices.
     """
     keys = lengths[indices] * (-1 if longest_first else 1)
     return indices[np.lexsort(keys.T[::-1])]
 
 
 class LengthBucketSampler(Sampler[int]):
-    """Gives indices in an order in which consecutive batches hold examples of similar length.
+    """Sampler that orders examples so that each batch contains examples of similar length.
 
-    Shuffles all examples, sorts within pools of 50 batches, then shuffles the batches. The order depends on seed and
-    epoch alone, so that a resumed run sees the same batches. The last batch is the one that may be smaller.
+    The sampler shuffles all examples, sorts them within pools of 50 batches, and shuffles the batches. The order
+    depends only on seed and epoch, so that a resumed run gets the same batches. Only the last batch can be smaller.
 
     Args:
-        lengths: Sort key of every example.
-        batch_size: Examples in a batch, over all processes that take batches in turn.
-        seed: Of the shuffling.
+        lengths: Sort keys of every example.
+        batch_size: Examples per batch, summed over all processes.
+        seed: Seed of the shuffling.
     """
 
     def __init__(self, lengths: Sequence[Sequence[int]] | np.ndarray, batch_size: int, seed: int = 0) -> None:
@@ -109,10 +110,10 @@ class LengthBucketSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next.
+        """Set the epoch, which determines the order of the next iteration.
 
         Args:
-            epoch: Counted from 0.
+            epoch: Index of the epoch, from 0.
         """
         self.epoch = epoch
 
@@ -136,25 +137,26 @@ class LengthBucketSampler(Sampler[int]):
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """Gives batches, as lists of indices, that a number of tokens limits: many short examples, or few long ones.
+    """Batch sampler that limits the number of tokens per batch: many short examples, or few long examples.
 
     The size of a batch is its number of examples times the longest of all their sequences, as with fairseq's
-    `--max-tokens` (Ott et al. 2019, https://doi.org/10.18653/v1/N19-4009). All examples are sorted by length, those of
-    equal length in random order, and cut into batches, which come in random order. The order depends on seed and epoch
-    alone, so that a resumed run sees the same batches, and their number is the same in every epoch.
+    `--max-tokens` (Ott et al. 2019, https://doi.org/10.18653/v1/N19-4009). All examples are sorted by length, with
+    random order of equal lengths, and split into batches, which are shuffled. The order depends only on seed and epoch,
+    so that a resumed run gets the same batches; the number of batches is the same in every epoch.
 
-    Processes take batches in turn. What they take together are neighbours in length, with equal numbers of examples
-    give or take one, and there are batches for all of them: none is left out, and no process waits. Only where every
-    example is a batch of its own may some processes lack one in the end; Accelerate then repeats some.
+    Consecutive batches are distributed to the processes. The batches of one step have similar lengths, their numbers of
+    examples differ by at most one, and every process gets a batch, so that no example is dropped and no process waits.
+    Only if every batch has a single example, some processes may have no batch in the last step; Accelerate then repeats
+    batches.
 
     Args:
-        lengths: Sort key of every example; its first number is the one that counts, the longest sequence.
-        max_tokens: Largest size of a batch, on one process.
-        processes: How many take batches in turn.
-        seed: Of the shuffling.
+        lengths: Sort keys of every example; the first key, the longest sequence, determines the size of batches.
+        max_tokens: Maximum size of a batch, per process.
+        processes: Number of processes.
+        seed: Seed of the shuffling.
 
     Raises:
-        ValueError: If an example alone is larger than `max_tokens`.
+        ValueError: If a single example is larger than `max_tokens`.
     """
 
     def __init__(
@@ -171,20 +173,20 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"max_tokens_per_batch is {max_tokens}, but example {longest} has a sequence of {first[longest]}."
             )
         counted = np.sort(np.maximum(first, 1))[::-1]
-        self.together: list[int] = []  # examples that the processes take together, from the longest to the shortest
+        self.together: list[int] = []  # examples per step, over all processes, longest first
         start = 0
         while start < len(counted):
             self.together.append(min(processes * (max_tokens // int(counted[start])), len(counted) - start))
             start += self.together[-1]
-        if len(self.together) > 1 and self.together[-1] < self.together[-2]:  # the rest, maybe too few for all
+        if len(self.together) > 1 and self.together[-1] < self.together[-2]:  # the last step may have too few examples
             both = sum(self.together[-2:])
             self.together[-2:] = [both - both // 2, both // 2]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come next.
+        """Set the epoch, which determines the batches of the next iteration.
 
         Args:
-            epoch: Counted from 0.
+            epoch: Index of the epoch, from 0.
         """
         self.epoch = epoch
 
@@ -204,11 +206,11 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def own_parameters(model: Any, name: str) -> list[torch.nn.Parameter]:
-    """Return the trainable parameters that belong to one source's encoder only.
+    """Return the trainable parameters of a source's encoder that no other module shares.
 
     Args:
-        model: The multi-source model, wrapped as it may be.
-        name: The source's.
+        model: The multi-source model, which can be wrapped.
+        name: The source's name.
 
     Returns:
         The parameters, in order.
@@ -220,11 +222,11 @@ def own_parameters(model: Any, name: str) -> list[torch.nn.Parameter]:
 
 
 def give_rate(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], rate: float) -> None:
-    """Move parameters to groups of their own with another learning rate; nothing else about them changes.
+    """Move parameters to new parameter groups with another learning rate; other settings of the groups are copied.
 
     Args:
-        optimizer: The optimizer, new.
-        parameters: Some of its own.
+        optimizer: The optimizer, before its first step.
+        parameters: Some of the optimizer's parameters.
         rate: The learning rate.
     """
     moved = {id(parameter) for parameter in parameters}
@@ -236,26 +238,26 @@ def give_rate(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Pa
 
 
 class MultiSourceTrainer(Seq2SeqTrainer):
-    """[`Seq2SeqTrainer`] for multi-source models; its options are those of [`MultiSourceTrainingArguments`].
+    """[`Seq2SeqTrainer`] for multi-source models, with the options of [`MultiSourceTrainingArguments`].
 
-    It groups examples by their longest source, where stock code sees one source only, and keeps the columns of all
-    sources, where stock code drops those of all but the first (the stock trainer needs `remove_unused_columns=False`).
-    With stock [`Seq2SeqTrainingArguments`] all options are off. Where no `data_collator` is given and
-    `processing_class` is a processor of this package, [`DataCollatorForMultiSource`] makes the batches. With
-    `label_smoothing_factor` that collator is given the model, which it needs then.
+    The trainer groups examples by their longest source and keeps the columns of all sources; [`Seq2SeqTrainer`] reads
+    source 0 only, and needs `remove_unused_columns=False` to keep the columns of the other sources. With
+    [`Seq2SeqTrainingArguments`] all additional options are disabled. If no `data_collator` is given and
+    `processing_class` is a processor of this package, the collator is [`DataCollatorForMultiSource`]. With
+    `label_smoothing_factor` the trainer sets the collator's `model`.
 
     Args:
         *args: As [`Seq2SeqTrainer`].
         **kwargs: As [`Seq2SeqTrainer`].
 
     Raises:
-        ValueError: If there is a dataset, but neither a `data_collator` nor a processor of this package as
-            `processing_class`; if label smoothing is set in the configuration and in the arguments: only one would
-            apply it; if `source_learning_rates` names no source of the model, or one with nothing of its own to train,
-            or gives a rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
+        ValueError: If a dataset is given, but neither a `data_collator` nor a processor of this package as
+            `processing_class`; if label smoothing is set both in the configuration and in the arguments; if
+            `source_learning_rates` contains an unknown source, a source without trainable parameters of its own, or a
+            rate below 0; if `max_tokens_per_batch` is given for a dataset without a length.
     """
 
-    # The options; stock training arguments have none of them.
+    # Defaults of the options, which `Seq2SeqTrainingArguments` does not have.
     halve_after_epoch: int | None = None
     loss_per_sentence: bool = False
     max_tokens_per_batch: int | None = None
@@ -283,9 +285,9 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             self._take_options(self.args)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write the card of Transformers' trainer, with the sources of the model and how it is used.
+        """Write the card of Transformers' trainer, extended by the model's sources and usage.
 
-        A card in the folder that no trainer has written is left as it is.
+        An existing card in the folder is not changed, unless a trainer has written the card.
 
         Args:
             *args: As [`Trainer.create_model_card`].
@@ -326,16 +328,16 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         return model.config
 
     def _set_signature_columns_if_needed(self) -> None:
-        # Stock code keeps the columns that `forward` names; the other sources reach it through **kwargs.
+        # Trainer keeps only the columns that `forward` names; the other sources are passed through **kwargs.
         super()._set_signature_columns_if_needed()
         columns: Any = self._signature_columns
         columns += [column for column in self._config.source_keywords if column not in columns]
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """As stock; with FSDP2, of the parameters that this process holds a part of.
+        """Create the optimizer, with `source_learning_rates`; with FSDP2, shard the model first.
 
         Args:
-            model: The model to train, if it is not the trainer's own.
+            model: The model to train; None: the trainer's model.
 
         Returns:
             The optimizer.
@@ -353,11 +355,11 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """As stock, or with `halve_after_epoch` the schedule that it means.
+        """Create the learning rate schedule: that of `lr_scheduler_type`, or that of `halve_after_epoch`.
 
         Args:
-            num_training_steps: Updates of the whole training.
-            optimizer: The optimizer, if it is not the trainer's own.
+            num_training_steps: Total number of updates.
+            optimizer: The optimizer; None: the trainer's optimizer.
 
         Returns:
             The schedule.
@@ -365,22 +367,22 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         last = self.halve_after_epoch
         if last is None or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
-        epoch = num_training_steps / self.args.num_train_epochs  # in updates
+        epoch = num_training_steps / self.args.num_train_epochs  # updates per epoch
         steps: Any = self.optimizer if optimizer is None else optimizer
         self.lr_scheduler = LambdaLR(steps, lambda update: 0.5 ** max(0, int(update / epoch) + 1 - last))
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """As stock, which also counts the labels of an update; with `loss_per_sentence` its sentences are counted.
+        """Fetch the batches of an update and count their labels, or with `loss_per_sentence` their sentences.
 
         Args:
-            epoch_iterator: Gives batches.
-            num_batches: Batches of an update, on this process.
-            device: Where the number is wanted.
+            epoch_iterator: Iterator over batches.
+            num_batches: Number of batches per update, on this process.
+            device: Device of the count.
 
         Returns:
-            The batches, and the number by which the sum of the losses is divided.
+            The batches, and the number by which the summed loss is divided.
         """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.loss_per_sentence and items is not None:
@@ -389,11 +391,11 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As stock; on a CPU, with faster matrix products where the model attends by `eager`.
+        """Compute loss and gradients of a batch; on a CPU with faster matrix products, if the attention is `eager`.
 
         Args:
-            *args: As stock.
-            **kwargs: As stock.
+            *args: As [`Trainer.training_step`].
+            **kwargs: As [`Trainer.training_step`].
 
         Returns:
             The loss.
@@ -411,47 +413,47 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """As stock, but the model does not make logits that nobody reads.
+        """Compute the loss; the model returns no logits if they are not needed.
 
         Args:
-            model: The model, wrapped as it may be.
+            model: The model, which can be wrapped.
             inputs: A batch.
-            return_outputs: Whether to return the model's outputs, too.
-            num_items_in_batch: Number of labels over all batches of an update.
+            return_outputs: Whether to also return the model's outputs.
+            num_items_in_batch: Number of labels in all batches of an update.
 
         Returns:
             The loss, or the loss and the outputs.
         """
         stock = return_outputs or self.label_smoother is not None or self.compute_loss_func is not None
-        # ZeRO-3 gathers the output layer's weight only for that layer's own call, which would be left out.
+        # ZeRO-3 gathers the weight of the output layer only in a call of the layer, which `skip_logits` avoids.
         if not stock and not is_deepspeed_zero3_enabled():
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # Gathered from several processes, tied weights are copies of one another, and stock code would write them all.
+        # Tied weights gathered from several processes are separate copies, which Trainer would all save.
         if state_dict is not None:
             tied = getattr(self.model, "all_tied_weights_keys", {})
             state_dict = {key: tensor for key, tensor in state_dict.items() if key not in tied}
         super()._save(output_dir, state_dict)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Checkpoints hold tied weights once: stock code would warn that the others are missing.
+        # Checkpoints contain tied weights once; Trainer would warn about missing copies.
         tied = getattr(self.model, "all_tied_weights_keys", {})
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
     def get_train_dataloader(self) -> Any:
-        """As stock, or of batches by tokens.
+        """Create the data loader for training, with `max_tokens_per_batch` for batches limited by tokens.
 
         Returns:
-            The batches that this process takes.
+            The data loader of this process.
         """
         dataset, limit = self.train_dataset, self.max_tokens_per_batch
         stock = dataset is None or limit is None
         loader: Any = super().get_train_dataloader() if stock else self._token_loader(dataset, limit)
         if self.args.train_sampling_strategy == "group_by_length":
-            # With several processes, no epoch would reach the sampler of a resumed run but for this.
+            # With several processes, `set_epoch` would otherwise not reach the sampler of a resumed run.
             whole = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
             loader.set_sampler(getattr(whole, "sampler", whole))
         return loader
@@ -482,11 +484,11 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         if self.args.train_sampling_strategy != "group_by_length" or dataset is None:
             return super()._get_train_sampler(train_dataset)
         lengths = length_keys(dataset, self._config.source_names)
-        # Processes take batches in turn: what they take together should be alike, or all wait for the longest.
+        # Batches of one step should have similar lengths on all processes; otherwise all wait for the longest batch.
         return LengthBucketSampler(lengths, self.args.train_batch_size * self.args.world_size, self._seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        # Stock grouping would shuffle the evaluation, too: predictions would not come in the order of the examples.
+        # Trainer's length grouping would also shuffle evaluation, but predictions must be in the order of the examples.
         if self.args.train_sampling_strategy != "group_by_length" or eval_dataset is None:
             return super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset)

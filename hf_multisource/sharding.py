@@ -1,4 +1,4 @@
-"""Parameters divided among processes (FSDP2), where several embeddings and the output layer are one parameter."""
+"""Sharding of parameters among processes (FSDP2) for models with tied embeddings and output layer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from torch import nn
 
 
 def shard(model: nn.Module, plugin: Any) -> None:
-    """Divide a model's parameters among all processes, in place.
+    """Shard a model's parameters among all processes, in place.
 
-    Every layer is a group of its own, whose parameters are together only while it computes; all else is one group,
-    together from the first encoder to the loss. Accelerate would give the decoder's embeddings and the output layer a
-    group apart, and torch refuses a parameter that two groups see, such as embeddings that encoders share with them.
+    Every layer is a separate FSDP group, whose parameters are gathered only while the layer computes; all other
+    parameters form one group, which is gathered from the first encoder to the loss. Accelerate would put the decoder's
+    embeddings and the output layer into a separate group, but torch does not support parameters in two groups, such as
+    embeddings that encoders share with the decoder.
 
     Args:
         model: The model, with the same weights on every process.
-        plugin: Accelerate's `FullyShardedDataParallelPlugin`, which says how.
+        plugin: Accelerate's `FullyShardedDataParallelPlugin` with the settings.
 
     Raises:
-        ValueError: If only the first process has read the weights.
+        ValueError: If only the first process has loaded the weights (`cpu_ram_efficient_loading`).
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -37,6 +38,6 @@ def shard(model: nn.Module, plugin: Any) -> None:
             fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **settings)
     kind: Any = type(model)
     fully_shard(model, **settings)
-    sharded: Any = type(model)  # a class of its own: what is saved must name the model's
+    sharded: Any = type(model)  # `fully_shard` derives a new class, but checkpoints must name the original class
     sharded.__name__, sharded.__module__ = kind.__name__, kind.__module__
-    plugin.auto_wrap_policy = None  # it would look for the layers by their class
+    plugin.auto_wrap_policy = None  # the policy would search for layers by their class

@@ -1,4 +1,4 @@
-"""Recordings, however they are given, as arrays of samples."""
+"""Conversion of recordings in any supported form to arrays of samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from .arrays import check_finite, to_array
 from .regular_files import read_regular
 
-MAX_SAMPLES = 2**26  # samples of a recording, all channels together: 70 minutes at 16 kHz
-MAX_SOUND_BYTES = 2**28  # bytes of the file of a recording: 32 bits for each sample
-PCM, EXTENSIBLE = 1, 0xFFFE  # formats in a RIFF/WAVE file; the second names the true one further on
-# How files begin that soundfile reads; MP3 also begins with a frame, of which 11 bits are set.
+MAX_SAMPLES = 2**26  # maximum number of samples of a recording, over all channels: 70 minutes at 16 kHz
+MAX_SOUND_BYTES = 2**28  # maximum size of the file of a recording, in bytes: 32 bits per sample of MAX_SAMPLES
+PCM, EXTENSIBLE = 1, 0xFFFE  # format codes of RIFF/WAVE files; with EXTENSIBLE the actual code is in a later field
+# First bytes of files that soundfile reads; MP3 files can also begin with a frame, whose first 11 bits are set.
 OTHER_SOUNDS = (b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"caff", b"RF64", b"RIFX", b"riff", b"wvpk", b"NIST")
 WAVE_FORMATS = (PCM, 2, 3, 6, 7, 0x11, 0x31, 0x55, EXTENSIBLE)  # also ADPCM, float, A-law, mu-law, GSM, MP3
 
@@ -25,16 +25,18 @@ def read_sound(value: Any) -> Any:
     """Read a recording.
 
     Args:
-        value: A path, the bytes of a file, a dict of `bytes` and `path`, or one of `array` and `sampling_rate`, which
-            is returned as it is. PCM files (.wav) of 16 bits are read by this function, all others by soundfile.
+        value: A path, the bytes of a file, a dict of `bytes` and `path`, or a dict of `array` and `sampling_rate`,
+            which is returned unchanged. 16-bit PCM files (.wav) are read by this function, all other files by
+            soundfile.
 
     Returns:
-        A dict of `array`, samples (S,) from -1 to 1, channels averaged, and `sampling_rate`, in Hz.
+        A dict of `array`, samples (S,) from -1 to 1, averaged over channels, and `sampling_rate`, in Hz.
 
     Raises:
-        ValueError: If it cannot be read, is cut off, has more than `MAX_SAMPLES`, none, or one that is not finite, or
-            an array has no sampling rate or holds no numbers; the message gives the file.
-        ImportError: If it begins like a recording that needs soundfile, and that is not installed.
+        ValueError: If the recording cannot be read, is truncated, has more than `MAX_SAMPLES` or no samples, or has
+            samples that are not finite, or if an array has no sampling rate or is not numeric; the message names the
+            file.
+        ImportError: If the format of the file needs soundfile, which is not installed.
     """
     if isinstance(value, Mapping) and "array" in value:
         samples = to_array(value["array"])
@@ -63,12 +65,12 @@ def read_sound(value: Any) -> Any:
 
 
 def _parse_wave(content: bytes, place: str) -> tuple[Any, int] | None:
-    """Read a WAV file of 16 bits: its samples (S, channels) and its rate; None: it is another kind of file."""
+    """Return samples (S, channels) and sampling rate of a 16-bit WAV file; None if the file has another format."""
     if content[:4] != b"RIFF" or not b"WAVE".startswith(content[8:12]):
         return None
     broken = f"{place} holds no readable sound: "
     form, at = None, 12
-    while True:  # chunk by chunk
+    while True:  # for each chunk of the file
         if at + 8 > len(content):
             raise ValueError(f"{broken}the WAV file ends before its samples")
         chunk, size = struct.unpack_from("<4sI", content, at)
@@ -83,7 +85,7 @@ def _parse_wave(content: bytes, place: str) -> tuple[Any, int] | None:
     if form is None or form[0] not in WAVE_FORMATS:
         raise ValueError(f"{broken}the WAV file does not say in which form its samples are")
     there = len(content) - at
-    if there < size <= MAX_SOUND_BYTES:  # what is written as it is recorded has an unknown size, given as 2**32 - 1
+    if there < size <= MAX_SOUND_BYTES:  # streamed files have the size 2**32 - 1, for unknown
         raise ValueError(f"{broken}the WAV file is cut off: it has {there:,} of {size:,} bytes of samples")
     kind, channels, rate, _, frame, bits = form
     if (kind, bits) != (PCM, 16):
@@ -97,7 +99,7 @@ def _parse_wave(content: bytes, place: str) -> tuple[Any, int] | None:
 
 
 def _read_by_soundfile(content: bytes, place: str) -> tuple[Any, int]:
-    """Read a recording with soundfile: its samples (S, channels) and its rate."""
+    """Read a recording with soundfile; return samples (S, channels) and sampling rate."""
     try:
         import soundfile
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The checkpoints of a new model's sources: where they are, whether they can be sources, and loading them."""
+"""Checking and loading of the checkpoints from which the sources of a new model are initialized."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from .encoders import check_wrappable
 from .foreign import check_model_type, check_whole_model, encoder_loader, load_auto, named_checkpoint
 from .messages import shown
 
+# Model types whose checkpoints can provide the decoder.
 DECODERS = (*FAMILIES, MultiSourceConfig.model_type)
 
 
 @dataclass(frozen=True)
 class SourceCheckpoint:
-    """What a source of a new model is made of.
+    """Checkpoint from which a source of a new model is initialized.
 
     Args:
-        name: The source.
+        name: Name of the source.
         value: Folder, Hub id or model.
-        options: Some of `foreign.DOWNLOAD_OPTIONS`; not read for a model.
+        options: Some of `foreign.DOWNLOAD_OPTIONS`; ignored for a model.
     """
 
     name: str
@@ -36,7 +37,7 @@ class SourceCheckpoint:
 
     @property
     def identity(self) -> Hashable:
-        """The same for sources that are made of the same model."""
+        """Hashable key that is equal for sources with the same checkpoint."""
         if isinstance(self.value, PreTrainedModel):
             return id(self.value)
         return str(self.value), str(self.options)
@@ -47,15 +48,15 @@ class SourceCheckpoint:
         return named_checkpoint(self.name, self.value, self.options)
 
     def check(self, *, gives_decoder: bool) -> None:
-        """Refuse what cannot be a source; reads no weights.
+        """Check that the checkpoint can be used for a source, without reading its weights.
 
         Args:
-            gives_decoder: Whether the model's decoder is that of this checkpoint.
+            gives_decoder: Whether this checkpoint provides the decoder of the model.
 
         Raises:
-            ValueError: If it has no decoder like ours and shall give one, or no encoder that can be wrapped; the
-                message names the source.
-            OSError: If there is no checkpoint, or its weights are in a pickle only.
+            ValueError: If the checkpoint must provide the decoder but has no supported decoder, or has no encoder that
+                can be wrapped; the message names the source.
+            OSError: If the checkpoint does not exist, or has its weights in a pickle only.
         """
         with self._named():
             self._check(gives_decoder)
@@ -82,21 +83,21 @@ class SourceCheckpoint:
         if isinstance(self.value, PreTrainedModel):
             return self.value.config.model_type
         kind = PreTrainedConfig.get_config_dict(self.value, **self.options)[0].get("model_type")
-        return str(kind or load_auto("AutoConfig", self.value, **self.options).model_type)  # old files lack it
+        return str(kind or load_auto("AutoConfig", self.value, **self.options).model_type)  # old files lack the key
 
     def load(self, model_class: type[PreTrainedModel], dtype: torch.dtype | None) -> PreTrainedModel:
-        """Load the checkpoint, unless it is a model already.
+        """Load the checkpoint; a model in memory is returned unchanged.
 
         Args:
-            model_class: Class of our models, with which those of this package are loaded.
-            dtype: Of its weights; None: as they are stored.
+            model_class: Class with which models of this package are loaded.
+            dtype: Data type of the weights; None: the stored data type.
 
         Returns:
-            The model: with its output layer, if it can give a decoder.
+            The model, with its output layer if it can provide the decoder.
 
         Raises:
-            ValueError: If it cannot be loaded; the message begins with the source and the checkpoint.
-            OSError: If a file is missing; the message begins so, too.
+            ValueError: If the checkpoint cannot be loaded; the message begins with the source and the checkpoint.
+            OSError: If a file is missing; the message begins with the source and the checkpoint.
         """
         with self._named():
             return self._load(model_class, dtype)
@@ -115,16 +116,16 @@ class SourceCheckpoint:
 
 
 def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """Return the type of numbers that is asked for.
+    """Convert the argument `dtype` of `from_pretrained_sources` to a data type of torch.
 
     Args:
-        dtype: The type or its name; None or "auto": that of the decoder's checkpoint.
+        dtype: The data type or its name; None or "auto": the data type of the decoder's checkpoint.
 
     Returns:
-        The type; None for that of the decoder's checkpoint.
+        The data type; None for the data type of the decoder's checkpoint.
 
     Raises:
-        ValueError: If it is no floating-point type of torch.
+        ValueError: If `dtype` is not a floating-point type of torch.
     """
     if dtype in (None, "auto"):
         return None

@@ -1,12 +1,12 @@
-"""Kinds of sources: one object for each holds all that differs between text, pictures, speech and vectors.
+"""Kinds of sources: one object per kind implements everything that differs between text, pictures, speech and vectors.
 
-A kind is the `kind` of a `SourceConfig`, or what a wrapped model reads: a source of kind "pretrained" is a text, a
-picture or speech, whichever its model takes. Everything else in this package asks the object. A kind of your own is a
-subclass of [`SourceKind`] and an encoder, given to `register_source_kind`.
+A kind is the `kind` of a `SourceConfig`, or the kind of values that a wrapped model reads: a source of kind
+"pretrained" is text, a picture or speech, depending on its model. The rest of this package is independent of the kind.
+User-defined kinds consist of a subclass of [`SourceKind`] and an encoder, which are passed to `register_source_kind`.
 
-Absence has one form outside the model and one inside. In rows, of data and of the processor, an absent source is None,
-and so is its mask. In tensors it is a row of the mask without a 1, which the encoders get as a row of False; what no
-example of a batch has may have no column at all, or no keyword.
+Absent sources have two representations. In rows of data and outputs of the processor, an absent source and its mask are
+None. In tensors, the mask of an absent source is a row of zeros, which encoders get as a row of False; a source that no
+example of a batch has can have no columns, or no keyword.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from .sounds import read_sound
 from .text_encoding import encode_texts
 
 MASK = "attention_mask"
-#: Number, in messages, of the first example that is encoded: a pipeline encodes its examples one by one.
+#: Index, in messages, of the first encoded example; a pipeline sets it, because it encodes examples one at a time.
 FIRST_EXAMPLE: ContextVar[int] = ContextVar("FIRST_EXAMPLE", default=0)
+# Settings of sources whose encoder has Transformer layers of this package.
 LAYER_FIELDS = frozenset(
     ["layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"]
 )
 
 
 class UnreadableSourceError(ValueError):
-    """Raised for the value of a source whose file cannot be read, or for its bytes."""
+    """Raised if the file or the bytes of a source cannot be read."""
 
 
 def source_key(index: int, name: str, key: str) -> str:
-    """The keyword of a source's tensor: bare for source 0, with the name in front for the others.
+    """Return the keyword of a source's tensor: without prefix for source 0, with the source's name for the others.
 
     Args:
-        index: The source's place in the order of sources.
-        name: Its name.
-        key: What it is, such as "input_ids".
+        index: Index of the source.
+        name: Name of the source.
+        key: Keyword without the name, such as "input_ids".
 
     Returns:
         The keyword.
@@ -52,14 +53,14 @@ def source_key(index: int, name: str, key: str) -> str:
 
 
 def is_absent(value: Any) -> bool:
-    """Return whether a value stands for an absent source.
+    """Return whether a value represents an absent source.
 
     Args:
-        value: Of a row, of whatever kind.
+        value: Value of a source, of any kind.
 
     Returns:
-        True for None, an empty or white text, a dict without anything in it, a list, an array or bytes without entries,
-        and a missing cell of pandas (NaN, NA, NaT).
+        True for None, an empty or blank text, a dict whose values are all None, a list, an array or bytes without
+        entries, and a missing value of pandas (NaN, NA, NaT).
     """
     if isinstance(value, str):
         return not value.strip()
@@ -73,52 +74,54 @@ def is_absent(value: Any) -> bool:
 
 
 class SourceKind:
-    """Base of all kinds: one value is one array of numbers, which is padded at the end of its first axis.
+    """Base class of all kinds; by default, a value is an array of numbers that is padded at the end of its first axis.
 
-    A subclass sets `name`, `inputs`, `fields` and `needed`, and defines `encode_value`; the rest where it differs.
+    A subclass sets `name`, `inputs`, `fields` and `needed`, defines `encode_value`, and overrides other attributes and
+    methods as needed.
     """
 
     #: Name of the kind in configurations, recipes and processors.
     name: ClassVar[str]
-    #: Keywords of the model that can take a source of this kind, without its mask.
+    #: Keywords of the model for a source of this kind, without its mask.
     inputs: ClassVar[tuple[str, ...]]
-    #: Those of them whose second dimension is the sequence's: a mask can be made where none is given. None: all.
+    #: Inputs whose second dimension is the sequence dimension, so that a missing mask can be created. None: all inputs.
     sequences: ClassVar[tuple[str, ...] | None] = None
-    #: Fields of `SourceConfig` that such a source may set, beside those of all sources.
+    #: Fields of `SourceConfig` that a source of this kind can set, in addition to the fields of all sources.
     fields: ClassVar[frozenset[str]] = frozenset()
-    #: Those that it must set, with what they must be, for the message.
+    #: Required fields, with a description of their values for the error message.
     needed: ClassVar[Mapping[str, str]] = {}
-    #: Whether layers and positions of its encoder are the model's where the source sets none of its own.
+    #: Whether number of layers and position embeddings of the encoder default to the model-wide settings.
     layered: ClassVar[bool] = False
-    #: Whether a row is token ids, made by a tokenizer, and its encoder has a table of the tokens.
+    #: Whether a row consists of token ids from a tokenizer, and the encoder has token embeddings.
     has_vocabulary: ClassVar[bool] = False
-    #: Loader of Transformers for the part of the processor that makes the inputs; None: it needs none.
+    #: Loader of Transformers for the part of the processor that encodes the source; None: no part is needed.
     part_loader: ClassVar[str | None] = None
     #: The kinds that a wrapped model can read; empty for every kind but "pretrained".
     wraps: ClassVar[tuple[SourceKind, ...]] = ()
-    #: How a column of data is stored: a value a line ("lines"), the path of a file a line ("files"), or as one array of
+    #: Storage of a column of data: one value per line ("lines"), one file path per line ("files"), or one array with
     #: all rows ("arrays").
     column: ClassVar[str] = "lines"
-    #: Types that a value has in rows of JSON and Parquet, and their name in messages.
+    #: Types of values in rows of JSON and Parquet, and their description in messages.
     row_types: ClassVar[tuple[type, ...]] = (str, list)
     row_types_named: ClassVar[str] = "text or a list"
-    #: Type of the numbers of a batch.
+    #: Data type of a batch.
     dtype: ClassVar[Any] = np.float32
-    #: Whether all rows of a batch must have one shape.
+    #: Whether all rows of a batch must have the same shape.
     same_shape: ClassVar[bool] = False
-    #: A value, as Python in the example of a model card; {name} stands for the source's name. None: a placeholder.
+    #: Python expression of an example value in model cards; {name} is replaced by the source's name. None: the card has
+    #: a placeholder.
     example: ClassVar[str | None] = None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keywords of the model for such a source, without the source's name."""
+        """All keywords of the model for a source of this kind, with the mask, without the source's name."""
         return (*self.inputs, MASK)
 
     def main_input(self, part: Any) -> str:
-        """The keyword of what the processor makes.
+        """Return the keyword of the model for the output of the processor.
 
         Args:
-            part: The tokenizer, image processor or feature extractor of the source; None: it has none.
+            part: The tokenizer, image processor or feature extractor of the source; None: the source has no part.
 
         Returns:
             One of `inputs`.
@@ -126,39 +129,40 @@ class SourceKind:
         return self.inputs[0]
 
     def check(self, source: Any, config: Any) -> None:
-        """Check the settings of a source further than `fields` and `needed` tell.
+        """Check the settings of a source beyond `fields` and `needed`.
 
         Args:
-            source: Its `SourceConfig`.
+            source: The `SourceConfig` of the source.
             config: The model's configuration.
 
         Raises:
-            ValueError: If settings do not go together; the message names them.
+            ValueError: If settings are incompatible; the message names the settings.
         """
 
     def is_single(self, value: Any) -> bool:
-        """Return whether a value is that of one example, not of a batch.
+        """Return whether a value belongs to a single example, not to a batch.
 
         Args:
-            value: What the processor was given.
+            value: The value passed to the processor.
 
         Returns:
-            False for a sequence that is no string.
+            False for a sequence that is not a string.
         """
         return isinstance(value, str | bytes) or not isinstance(value, Sequence)
 
     def parse_row(self, value: Any, place: str) -> Any:
-        """Check a value of a row of JSON or Parquet, of one of `row_types`.
+        """Check and convert a value of a row of JSON or Parquet.
 
         Args:
-            value: The value; of those that stand for an absent source, only an empty text.
-            place: Where it stands, for messages.
+            value: The value, of one of `row_types`; never a value that represents an absent source, except an empty
+                text.
+            place: Location of the value, for messages.
 
         Returns:
-            What the processor takes.
+            The value for the processor.
 
         Raises:
-            ValueError: If the value cannot be one of this kind; the message gives the place.
+            ValueError: If the value is not valid for this kind; the message gives the location.
         """
         return value
 
@@ -167,29 +171,29 @@ class SourceKind:
 
         Args:
             value: The value.
-            part: As `main_input` has it.
+            part: Part of the processor, as in `main_input`.
 
         Raises:
-            ValueError: If it cannot; the message names the file.
+            ValueError: If the file cannot be read; the message names the file.
         """
 
     def encode_value(self, value: Any, part: Any, place: str) -> tuple[Any, Any]:
         """Encode the value of one example.
 
         Args:
-            value: The value; never one that stands for an absent source.
-            part: As `main_input` has it.
+            value: The value; never a value that represents an absent source.
+            part: Part of the processor, as in `main_input`.
             place: Source and example, for messages.
 
         Shape:
             The row (S, ...), the mask (S,).
 
         Returns:
-            The row, and its mask, or None for that of `mask`. A row without entries: the source is absent.
+            The row, and its mask, or None for a mask of ones (`mask`). The source is absent if the row is empty.
 
         Raises:
-            ValueError: If the value is not of this kind; the message begins with the place.
-            UnreadableSourceError: If a file cannot be read; the message names it.
+            ValueError: If the value is not of this kind; the message begins with `place`.
+            UnreadableSourceError: If a file cannot be read; the message names the file.
         """
         raise NotImplementedError(f"{type(self).__name__}, a kind of source, must define encode_value.")
 
@@ -199,14 +203,15 @@ class SourceKind:
         """Encode the values of a batch.
 
         Args:
-            values: Of every example.
-            name: The source's, for messages.
-            part: As `main_input` has it.
-            skip: Called with place and error where a file cannot be read; the source is absent if it returns.
-            **options: Of the tokenizer's call; kinds without one ignore them.
+            values: Values of all examples.
+            name: Name of the source, for messages.
+            part: Part of the processor, as in `main_input`.
+            skip: Function called with location and error if a file cannot be read; if the function returns, the source
+                is absent.
+            **options: Arguments of `encode_texts`; ignored by kinds without a tokenizer.
 
         Returns:
-            The rows and their masks; None and None where the source is absent.
+            The rows and their masks; both are None where the source is absent.
 
         Raises:
             ValueError: If a value cannot be encoded; the message begins with source and example.
@@ -229,24 +234,24 @@ class SourceKind:
         return rows, masks
 
     def mask(self, row: Any) -> list[int]:
-        """The mask of a row all of which is real.
+        """Return the mask of a row without padding.
 
         Args:
             row: The row.
 
         Returns:
-            A 1 for each entry.
+            A list with a 1 for each entry of the row.
         """
         return [1] * len(row)
 
     def length(self, row: Any) -> int:
-        """The length of a row, by which examples are sorted and batches limited.
+        """Return the length of a row, which is used to sort examples and to limit batches.
 
         Args:
             row: The row.
 
         Returns:
-            In tokens, vectors, samples or whatever a sequence consists of.
+            The length in tokens, vectors, samples or other elements of the sequence.
         """
         return len(row)
 
@@ -256,19 +261,19 @@ class SourceKind:
         """Pad the rows of a batch.
 
         Args:
-            rows: Of every example; None where the source is absent.
-            masks: Their masks.
-            name: The source's, for messages.
-            part: As `main_input` has it.
-            to: Length to which token ids are padded; None: the longest of the batch.
-            multiple_of: Make the length a multiple of this. What a part has made keeps its length: the encoder may need
-                just that.
+            rows: Rows of all examples; None where the source is absent.
+            masks: Masks of the rows.
+            name: Name of the source, for messages.
+            part: Part of the processor, as in `main_input`.
+            to: Smallest length of padded token ids; None: the length of the longest row.
+            multiple_of: The length is rounded up to a multiple of this number. Rows from an image processor or feature
+                extractor are not extended, because their encoder may require the exact length.
 
         Returns:
-            Rows and masks of one length, (B, 0) if all examples lack the source.
+            Rows and masks of equal length, (B, 0) if all examples lack the source.
 
         Raises:
-            ValueError: If the rows do not fit together; the message gives two of them and their shapes.
+            ValueError: If the shapes of the rows do not match; the message gives two examples and their shapes.
         """
         multiple_of = multiple_of if part is None else 1
         value = getattr(part, "padding_value", 0)
@@ -279,7 +284,7 @@ class SourceKind:
 
 
 class TextKind(SourceKind):
-    """Texts, encoded to token ids by a tokenizer."""
+    """Kind of texts, which a tokenizer encodes to token ids."""
 
     name = "text"
     inputs = ("input_ids",)
@@ -294,7 +299,7 @@ class TextKind(SourceKind):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keywords of the model for such a source, without the source's name."""
+        """All keywords of the model for a source of this kind, with the mask, without the source's name."""
         return ("input_ids", MASK, "inputs_embeds")
 
     def check(self, source: Any, config: Any) -> None:
@@ -326,7 +331,7 @@ class TextKind(SourceKind):
 
 
 class FeaturesKind(SourceKind):
-    """Vectors that were computed elsewhere: an array (S, F), or a map (F, H, W), which is read row by row."""
+    """Kind of precomputed vectors: an array (S, F), or a map (F, H, W), which is read row by row."""
 
     name = "features"
     inputs = ("input_features",)
@@ -350,11 +355,11 @@ class FeaturesKind(SourceKind):
         return array
 
     def encode_value(self, value: Any, part: Any, place: str) -> tuple[Any, Any]:
-        """Encode the value of one example: the array itself, or a view of it, which is read once, to be checked.
+        """Check the array of one example and return it, or a view of it, without copying.
 
         Args:
             value: An array (S, F) or (F, H, W).
-            part: None.
+            part: Not used; the kind has no part of the processor.
             place: Source and example, for messages.
 
         Shape:
@@ -364,7 +369,7 @@ class FeaturesKind(SourceKind):
             The row, and None.
 
         Raises:
-            ValueError: If this is no such array, or a number is not finite.
+            ValueError: If the value is not a numeric array of such a shape, or a number is not finite.
         """
         array = read_array(value, place)
         if array.ndim not in (2, 3) or array.dtype.kind not in "fiu":
@@ -381,7 +386,7 @@ class FeaturesKind(SourceKind):
 
 
 class FileKind(SourceKind):
-    """Base of the kinds whose values lie in files and which wrapped models read: pictures and speech."""
+    """Base class of the kinds whose values are stored in files and which wrapped models read: pictures and speech."""
 
     column = "files"
     row_types = (str, bytes, Mapping)
@@ -396,7 +401,7 @@ class FileKind(SourceKind):
 
 
 class PictureKind(FileKind):
-    """Pictures, made to pixels by an image processor; all of a batch have one size."""
+    """Kind of pictures, which an image processor converts to pixels; all pictures of a batch have the same size."""
 
     name = "picture"
     inputs = ("pixel_values",)
@@ -425,7 +430,7 @@ class PictureKind(FileKind):
 
 
 class SoundKind(FileKind):
-    """Speech: samples, of which a feature extractor makes samples or spectra."""
+    """Kind of speech: samples, which a feature extractor converts to normalized samples or spectra."""
 
     name = "sound"
     inputs = ("input_values", "input_features")
@@ -481,7 +486,7 @@ class SoundKind(FileKind):
 
 
 class PretrainedKind(SourceKind):
-    """Whatever a wrapped model reads: text, pictures or speech, which the processor tells by its part."""
+    """Kind of sources with a wrapped model: text, pictures or speech, depending on the processor's part."""
 
     name = "pretrained"
     fields = frozenset({"encoder", "projection", "freeze", "norm", "dropout"})
@@ -492,7 +497,7 @@ class PretrainedKind(SourceKind):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keywords of the model for such a source, without the source's name."""
+        """All keywords of the model for a source of this kind, with the mask, without the source's name."""
         return tuple(dict.fromkeys(key for kind in self.wraps for key in kind.keys))
 
 
@@ -500,15 +505,15 @@ def read_text(what: str, row: int, value: Any) -> str | None:
     """Check that a value is a text.
 
     Args:
-        what: What the value is, for messages.
-        row: Number of the example in the call.
+        what: Description of the value, for messages.
+        row: Index of the example in the call.
         value: The value.
 
     Returns:
-        The text; None where there is none.
+        The text; None if the value represents an absent source.
 
     Raises:
-        ValueError: If it is something else; the message gives source, example and value.
+        ValueError: If the value is not a text; the message gives source, example and value.
     """
     if isinstance(value, str):
         return value
@@ -525,10 +530,10 @@ def read_array(value: Any, place: str) -> np.ndarray:
         place: Source and example, for messages.
 
     Returns:
-        The array; one that is given is not copied.
+        The array; an array is returned without copying.
 
     Raises:
-        ValueError: If it is not an array of numbers; the message begins with the place.
+        ValueError: If the value cannot be converted to an array; the message begins with `place`.
     """
     try:
         return to_array(value)
@@ -537,7 +542,7 @@ def read_array(value: Any, place: str) -> np.ndarray:
 
 
 def integers(row: Any) -> list[int]:
-    """A row of ids as a list.
+    """Convert a row of ids to a list of integers.
 
     Args:
         row: A list, an array, a tensor or None.
@@ -548,9 +553,9 @@ def integers(row: Any) -> list[int]:
     return [] if row is None else [int(token) for token in row]
 
 
-#: Kinds of values, by name. A source of kind "pretrained" has values of the kind that its model reads.
+#: Kinds of values, by name. The values of a source of kind "pretrained" have the kind that the wrapped model reads.
 FORMS: dict[str, SourceKind] = {kind.name: kind for kind in (*PretrainedKind.wraps, FeaturesKind())}
-#: What `SourceConfig.kind` can be.
+#: Kinds of sources, by the allowed values of `SourceConfig.kind`.
 SOURCE_KINDS: dict[str, SourceKind] = {
     "text": FORMS["text"],
     "features": FORMS["features"],
@@ -559,24 +564,24 @@ SOURCE_KINDS: dict[str, SourceKind] = {
 
 
 def input_keys() -> tuple[str, ...]:
-    """The keywords of the model for sources of all kinds, without the source's name.
+    """Return the keywords of the model for sources of all kinds, without the source's name.
 
     Returns:
-        The keywords, each once.
+        The keywords, without duplicates.
     """
     return tuple(dict.fromkeys(key for kind in SOURCE_KINDS.values() for key in kind.keys))
 
 
 def example_length(example: Mapping[str, Any], index: int, name: str) -> int:
-    """The length of a source in an encoded example.
+    """Return the length of a source in an encoded example.
 
     Args:
-        example: What the processor returned.
-        index: The source's place in the order of sources.
-        name: Its name.
+        example: Output of the processor for one example.
+        index: Index of the source.
+        name: Name of the source.
 
     Returns:
-        Its length, as its kind counts it; 0 if it is absent.
+        The length, in the unit of the source's kind; 0 if the source is absent.
     """
     for kind in FORMS.values():
         for key in kind.inputs:

@@ -1,4 +1,4 @@
-"""Encode the texts of several sources as calls of their tokenizers do, also in several threads at once."""
+"""Thread-safe encoding of the texts of several sources with the options of a tokenizer call."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-CHOICES: dict[str, tuple[Any, ...]] = {  # what an option may be; "only_second" would need pairs of texts
+CHOICES: dict[str, tuple[Any, ...]] = {  # allowed values of options; "only_second" would need pairs of texts
     "add_special_tokens": (True, False),
     "padding": (True, False, "longest", "max_length", "do_not_pad"),
     "truncation": (True, False, "longest_first", "only_first", "do_not_truncate"),
 }
 
-# Held while a tokenizer is called whose call changes the tokenizer itself. One lock for the process: several processors
-# may share a tokenizer, and a module-level lock is neither copied nor pickled with any of them.
+# Held while calling a tokenizer that modifies itself in a call. The lock is global, because several processors can
+# share a tokenizer, and a module-level lock is neither copied nor pickled with a processor.
 TOKENIZER_LOCK = threading.RLock()
 
 
 class TextOptions:
-    """Options of a call that act on texts, with the meaning that they have in a call of a tokenizer.
+    """Text options of a processor call, with the same meaning as in a tokenizer call.
 
     Args:
-        tokenizers: The tokenizer of each text, by the name of the text.
+        tokenizers: The tokenizers, by the name of the text source or target.
         add_special_tokens: Whether texts get special tokens.
         padding: Whether, or how, rows are padded.
         truncation: Whether, or how, texts are truncated.
-        max_length: Length of all texts, or lengths by name, in tokens.
-        pad_to_multiple_of: Make padded lengths a multiple of this.
+        max_length: Maximum length of all texts, or lengths by name, in tokens.
+        pad_to_multiple_of: Padded lengths are rounded up to a multiple of this number.
 
     Attributes:
         pads: Whether rows are padded.
         truncates: Whether texts are truncated.
-        multiple: Padded lengths are a multiple of this.
+        multiple: Number to a multiple of which padded lengths are rounded up.
 
     Raises:
-        ValueError: If an option has a value that is not allowed, or `max_length` names no text.
+        ValueError: If an option has a value that is not allowed, or `max_length` contains an unknown name.
     """
 
     def __init__(
@@ -80,10 +80,11 @@ class TextOptions:
             name: Name of the text.
 
         Returns:
-            The length in tokens: that of the call, or else the tokenizer's; None if neither has one.
+            The `max_length` of the call, in tokens, otherwise the maximum length of the tokenizer; None if neither is
+            given.
 
         Raises:
-            ValueError: If texts are truncated and padded, and the length is no multiple of `pad_to_multiple_of`.
+            ValueError: If texts are truncated and padded, and the length is not a multiple of `pad_to_multiple_of`.
         """
         length, longest = self._lengths.get(name), self.tokenizers[name].model_max_length
         if length is None and longest <= LARGE_INTEGER:
@@ -102,10 +103,10 @@ class TextOptions:
             name: Name of the text.
 
         Returns:
-            The length in tokens; None for that of the longest text.
+            The length in tokens; None for the length of the longest text.
 
         Raises:
-            ValueError: If `padding` is "max_length" and there is no length.
+            ValueError: If `padding` is "max_length" and neither the call nor the tokenizer has a maximum length.
         """
         length = self.length(name) if self._to_max_length else None
         if self._to_max_length and length is None:
@@ -128,19 +129,19 @@ def encode_texts(
     exclusive: bool = False,
     **options: Any,
 ) -> list[list[int]]:
-    """Encode texts to token ids; safe to call from several threads at once.
+    """Encode texts to token ids; this function is thread-safe.
 
-    A fast tokenizer keeps the length to truncate to as a state of its own, which concurrent calls overwrite. Its ids
-    are therefore truncated here, to what the tokenizer itself would leave. Tokenizers that switch between a source and
-    a target mode (Marian, mBART, M2M100, NLLB, PLBart, SeamlessM4T) are called by one thread at a time.
+    A fast tokenizer stores the truncation length as its own state, which concurrent calls overwrite. Ids of fast
+    tokenizers are therefore truncated here, in the same way as by the tokenizer. Tokenizers that switch between a
+    source and a target mode (Marian, mBART, M2M100, NLLB, PLBart, SeamlessM4T) are called by one thread at a time.
 
     Args:
         tokenizer: The tokenizer.
         texts: The texts.
         is_target: Whether the texts are targets.
-        truncation: Whether to truncate.
-        max_length: The length to truncate to, in tokens, special tokens included; None: the tokenizer's longest.
-        exclusive: Whether other calls may encode with other `options`, so that no two may run at once.
+        truncation: Whether to truncate texts.
+        max_length: Maximum length, in tokens, including special tokens; None: the maximum length of the tokenizer.
+        exclusive: Whether calls must not run concurrently, because other calls may have different `options`.
         **options: Further arguments of the tokenizer, such as `split_special_tokens`.
 
     Returns:
@@ -153,7 +154,7 @@ def encode_texts(
     if truncation and longest < 0:
         raise ValueError(f"max_length must be at least 0; got {longest}.")
     cut_here = truncation and tokenizer.is_fast
-    if truncation:  # `max_length` without truncation silences the warning about texts that are yet to be truncated
+    if truncation:  # `max_length` suppresses the tokenizer's warning about long texts, which are truncated below
         options.update(truncation=not cut_here, max_length=longest)
     keyword = "text_target" if is_target else "text"
     lock = TOKENIZER_LOCK if exclusive or _changes_when_called(tokenizer) else contextlib.nullcontext()
@@ -168,19 +169,19 @@ def encode_texts(
 
 
 def truncate(ids: list[int], special_tokens_mask: Sequence[int], max_length: int, side: str) -> list[int]:
-    """Truncate a text as a fast tokenizer does: the special tokens around the text stay.
+    """Truncate the ids of a text like a fast tokenizer, which keeps the special tokens around the text.
 
     Args:
         ids: The token ids: special tokens, the text, special tokens.
         special_tokens_mask: 1 at each special token that the tokenizer added.
-        max_length: The most ids to leave. With a `max_length` below the number of special tokens, fast tokenizers do
+        max_length: Maximum number of ids. With a `max_length` below the number of special tokens, fast tokenizers do
             not truncate.
         side: The side of the text from which ids are removed, "left" or "right".
 
     Returns:
-        The ids that are left.
+        The remaining ids.
     """
-    number = len(ids) - sum(special_tokens_mask)  # of the text's own tokens
+    number = len(ids) - sum(special_tokens_mask)  # number of tokens of the text itself
     kept = max_length - (len(ids) - number)
     if kept < 0 or kept >= number:
         return ids
@@ -191,7 +192,7 @@ def truncate(ids: list[int], special_tokens_mask: Sequence[int], max_length: int
 
 
 def _changes_when_called(tokenizer: Any) -> bool:
-    """Return whether a call changes the tokenizer: it switches modes, or a state of an earlier call is to be reset."""
+    """Return whether a call modifies the tokenizer: it switches modes, or resets the state of an earlier call."""
     if hasattr(tokenizer, "_switch_to_input_mode") or hasattr(tokenizer, "_switch_to_target_mode"):
         return True
     if not tokenizer.is_fast:

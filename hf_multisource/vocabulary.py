@@ -1,4 +1,4 @@
-"""Output layers of large vocabularies: the likeliest tokens only, or some tokens only."""
+"""Faster output layers for large vocabularies: only the most probable tokens, or only the tokens of a shortlist."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from torch import Tensor, nn
 
 from .inference import KINDS, output_logits
 
-LOGITS_AT_ONCE = 2**22  # on CPUs; more is taken from the system, and given back to it, at every step
-LOGITS_AT_ONCE_ON_DEVICE = 2**27
-LOGITS_IN_CACHE = 2**18  # of a CPU: passes over so many do not wait for the memory
-ID_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-BLOCK = 64  # tokens of which the highest logit is looked at first
+# Maximum number of logits in memory on CPUs (16 MiB in float32); larger tensors are allocated from and returned to the
+# system in every step.
+LOGITS_AT_ONCE = 2**22
+LOGITS_AT_ONCE_ON_DEVICE = 2**27  # maximum number of logits in memory on other devices (512 MiB in float32)
+LOGITS_IN_CACHE = 2**18  # logits that fit in a CPU's cache (1 MiB in float32), so that further passes are fast
+ID_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # allowed data types of shortlists
+BLOCK = 64  # tokens per block; the top-k search first selects blocks by their maxima
 
 
 @torch.no_grad()
 def best_tokens(
     head: Callable[..., Tensor], bias: Tensor | None, states: Tensor, count: int, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Find the tokens to which an output layer gives the highest probabilities.
+    """Find the most probable tokens of an output layer.
 
-    Beam search with K beams and one end token takes its 2 K continuations from the 2 K likeliest tokens of each beam:
-    no other token can be among them. All others are told of by what probability is left to them. No gradient flows.
+    In beam search with K beams and one end token, the best 2 K continuations are always among the 2 K most probable
+    tokens of each beam. For all other tokens, the function returns only the sum of their probabilities. The results
+    have no gradients.
 
     Args:
         head: The output layer.
-        bias: Added to the logits, if there is one.
-        states: Last states of the decoder.
-        count: How many tokens, C; all of them, where there are no more.
-        vocab_size: How many logits the output layer makes, V.
+        bias: Bias added to the logits; None: no bias.
+        states: Last hidden states of the decoder.
+        count: Number of tokens, C; at most V tokens are returned.
+        vocab_size: Number of outputs of the output layer, V.
 
     Shape:
         bias (V,), states (R, D).
 
     Returns:
-        Log-probabilities (R, C + 1) in float32, highest first, the last column being that of all other tokens together;
-        and the ids of the C tokens (R, C).
+        Log-probabilities (R, C + 1) in float32, highest first, with the log-probability of all other tokens together in
+        the last column; and the ids of the C tokens (R, C).
     """
     at_once = LOGITS_AT_ONCE if states.device.type == "cpu" else LOGITS_AT_ONCE_ON_DEVICE
     parts = -(-len(states) * vocab_size // at_once)
     found = []
-    adds = isinstance(head, KINDS) and head.bias is None  # the bias, on its way
+    adds = isinstance(head, KINDS) and head.bias is None  # the kernel adds the bias
     for block in states.chunk(parts):
         logits = head(block, bias) if adds else output_logits(head, block)
         found.append(_best(logits.float(), None if adds else bias, min(count, vocab_size)))
@@ -52,12 +55,12 @@ def best_tokens(
 
 
 def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest log-probabilities of logits, which are overwritten on CPUs, and their ids."""
+    """Return the highest log-probabilities and their ids; the logits are overwritten on CPUs."""
     on_cpu = logits.device.type == "cpu"
     rows = max(1, LOGITS_IN_CACHE // logits.shape[1]) if on_cpu else len(logits)
     log_probs = logits if on_cpu else torch.empty_like(logits)
     maxima = []
-    # All passes over a part are made while it is in the processor's cache.
+    # Process parts of the logits that fit in the processor's cache.
     for part, found in zip(logits.split(rows), log_probs.split(rows), strict=True):
         if bias is not None:
             part += bias
@@ -69,10 +72,10 @@ def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tens
 
 
 def block_maxima(values: Tensor) -> Tensor:
-    """The highest value of every 64 columns, and of those behind them.
+    """Return the maximum of every 64 columns, and of the remaining columns.
 
     Args:
-        values: Rows.
+        values: Rows of values.
 
     Shape:
         (R, V) to (R, ceil(V / 64)).
@@ -86,24 +89,25 @@ def block_maxima(values: Tensor) -> Tensor:
 
 
 def highest(values: Tensor, maxima: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest values of each row, as `topk` finds them, faster: only blocks of high maxima are looked into.
+    """Return the highest values of each row, like `topk`, but faster, by searching only the blocks with high maxima.
 
     Args:
-        values: Rows.
-        maxima: What `block_maxima` finds in them.
-        count: How many, C.
+        values: Rows of values.
+        maxima: Result of `block_maxima` for `values`.
+        count: Number of values per row, C.
 
     Shape:
         values (R, V), maxima (R, ceil(V / 64)) to two of (R, C).
 
     Returns:
-        The values, highest first, and where they stand.
+        The values, highest first, and their column indices.
     """
     blocks = values.shape[1] // BLOCK
     if blocks < 2 * count:
         return torch.topk(values, count)
     whole = values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))
-    chosen = maxima[:, :blocks].topk(count, sorted=False).indices  # the highest are in these, or behind all blocks
+    # These blocks and the remaining columns contain the highest values.
+    chosen = maxima[:, :blocks].topk(count, sorted=False).indices
     inside = whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
     places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=values.device)).flatten(1)
     behind = torch.arange(blocks * BLOCK, values.shape[1], device=values.device).expand(len(values), -1)
@@ -112,19 +116,19 @@ def highest(values: Tensor, maxima: Tensor, count: int) -> tuple[Tensor, Tensor]
 
 
 class Shortlist:
-    """An output layer for some tokens of the vocabulary only.
+    """Output layer for a subset of the vocabulary.
 
     Args:
-        ids: The tokens.
-        layer: The whole output layer.
-        bias: Added to the logits, if there is one.
+        ids: Ids of the tokens.
+        layer: The complete output layer.
+        bias: Bias added to the logits of the complete output layer; None: no bias.
 
     Shape:
         ids (V',), bias (V,).
 
     Raises:
-        ValueError: If `ids` are no token ids of the layer, each once; the message says what is wrong.
-        TypeError: If the output layer is not a linear layer, but quantised or wrapped by another.
+        ValueError: If `ids` are not distinct token ids of the layer; the message describes the problem.
+        TypeError: If the output layer is not a linear layer, for example because it is quantized or wrapped.
     """
 
     def __init__(self, ids: Tensor, layer: Any, bias: Tensor | None) -> None:
@@ -143,15 +147,15 @@ class Shortlist:
         self.bias = None if bias is None else bias[ids]
         short: Any = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
         short.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
-        if isinstance(layer, KINDS):  # with its kernels
+        if isinstance(layer, KINDS):  # use the same kernel as the complete layer
             short.__class__, short.rows = type(layer), layer.rows
         self.layer = short
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits of the whole vocabulary: minus infinity for what is not on the list.
+        """Compute logits of the whole vocabulary, which are minus infinity for tokens outside the list.
 
         Args:
-            states: Last states of the decoder.
+            states: Last hidden states of the decoder.
 
         Shape:
             (..., D) to (..., V).
@@ -165,11 +169,11 @@ class Shortlist:
         return whole
 
     def best_tokens(self, states: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """As [`best_tokens`], among the tokens of the list.
+        """Find the most probable tokens of the list, as [`best_tokens`] does for the whole vocabulary.
 
         Args:
-            states: Last states of the decoder.
-            count: How many tokens, C.
+            states: Last hidden states of the decoder.
+            count: Number of tokens, C.
 
         Shape:
             (R, D) to (R, C + 1) and (R, C).

@@ -1,4 +1,4 @@
-"""Check the weights of a checkpoint when it is loaded: sources, shapes, finite values, damaged files, pickles."""
+"""Checks of the weights of a loaded checkpoint: sources, shapes, finite values, damaged files."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from safetensors import SafetensorError, safe_open
 
 from .configuration_multisource import RESERVED_NAMES
 
-FEW = 3  # names that an error gives as examples
+FEW = 3  # maximum number of names that an error message lists as examples
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes with a norm; float8 has none
+# Pattern that extracts the name of the source from the name of a parameter.
 SOURCE_OF_KEY = re.compile(r"(?:sources|absent_vectors|cross_attn)\.(\w+)\.")
 
 
 def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -> None:
-    """Make sure that the weights are those of the configured sources.
+    """Check that the checkpoint has weights of exactly the configured sources.
 
     Args:
         model: The loaded model.
-        report: What `from_pretrained` tells with `output_loading_info`.
-        place: Where it was loaded from.
+        report: Loading info of `from_pretrained` (`output_loading_info`).
+        place: Folder or Hub id of the checkpoint.
 
     Raises:
-        ValueError: If all weights of a source are missing, or some are of a source that the configuration lacks; the
-            message names these sources.
+        ValueError: If all weights of a source are missing, or weights belong to a source that the configuration lacks;
+            the message names these sources.
     """
     names = model.config.source_names
     missing = set(report["missing_keys"])
     loaded = _sources(model.state_dict().keys() - missing - model.all_tied_weights_keys.keys())
-    # Where nothing fits, Transformers' own warning will do, unless the weights are those of another such model.
+    # If no weight matches, Transformers' warning suffices, unless the weights belong to another encoder-decoder.
     alike = loaded or any("encoder" in key or "decoder" in key for key in report["unexpected_keys"])
     lacking = _sources(missing) - loaded
     added = [name for name in names if name in lacking] if alike else []
@@ -48,17 +49,17 @@ def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -
 
 
 def check_weights(model: Any, report: Mapping[str, Iterable[Any]], place: Any) -> None:
-    """Make sure that a checkpoint had all weights that its configuration needs, in their shapes.
+    """Check that a checkpoint has all weights of its configuration in the right shapes.
 
-    The head (`lm_head`, `final_logits_bias`) may be missing from a checkpoint that was saved from a model without it.
+    The output layer (`lm_head`, `final_logits_bias`) may be missing in the checkpoint of a model without output layer.
 
     Args:
         model: The loaded model.
-        report: What `from_pretrained` tells with `output_loading_info`.
-        place: Where it was loaded from.
+        report: Loading info of `from_pretrained` (`output_loading_info`).
+        place: Folder or Hub id of the checkpoint.
 
     Raises:
-        ValueError: If weights are missing or have other shapes; the message counts them and names a few.
+        ValueError: If weights are missing or have other shapes; the message gives their number and some names.
     """
     missing = set(report["missing_keys"])
     if type(model).__name__ not in (model.config.architectures or ()):
@@ -84,16 +85,16 @@ def _some(names: list[str]) -> str:
 
 
 def check_finite_weights(model: Any, place: Any) -> None:
-    """Make sure that no weight of a loaded model is NaN or infinite.
+    """Check that no weight of a loaded model is NaN or infinite.
 
-    Tensors without data (on the meta device) and those of quantised or distributed layers are not read.
+    Tensors without data (on the meta device) and tensors of quantized or distributed layers are not checked.
 
     Args:
         model: The loaded model.
-        place: Where it was loaded from.
+        place: Folder or Hub id of the checkpoint.
 
     Raises:
-        ValueError: If there is such a weight; the message names the tensor.
+        ValueError: If a weight is NaN or infinite; the message names the tensor.
     """
     saved = model.state_dict().keys()
     buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
@@ -117,14 +118,14 @@ def _sources(keys: Iterable[str]) -> set[str]:
 
 
 def damaged_weights(place: Any, error: SafetensorError) -> OSError:
-    """The error to raise where safetensors' own does not say which file is damaged.
+    """Return an error that names the damaged files of a checkpoint, unlike the error of safetensors.
 
     Args:
         place: Folder or Hub id of the checkpoint.
-        error: What safetensors said.
+        error: The error of safetensors.
 
     Returns:
-        An error that names the damaged files of a folder.
+        The error; it names the damaged files if `place` is a folder.
     """
     files = sorted(Path(place).glob("*.safetensors")) if place is not None else []
     damaged = [file.name for file in files if not _is_whole(file)]
