@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-GONE = -1e9  # score of an unused slot in a list of hypotheses, as in Transformers
+INACTIVE_BEAM_SCORE = -1e9  # score of an unused slot in a list of hypotheses, as in Transformers
 # Smallest share of finished examples at which they are removed from the batch. Removing them copies the states and
 # caches of the remaining examples, which costs more than it saves if only a few examples are finished.
 LEAVING_SHARE = 0.25
@@ -210,7 +210,7 @@ def may_become_better(
     """
     assumed = longest if config.early_stopping == "never" and config.length_penalty > 0.0 else length
     best = penalize_length(running.scores[:, :1], assumed, config.length_penalty)
-    worst = torch.where(ended, finished.scores.amin(dim=1, keepdim=True), GONE)
+    worst = torch.where(ended, finished.scores.amin(dim=1, keepdim=True), INACTIVE_BEAM_SCORE)
     return (best > worst).any(dim=1)
 
 
@@ -230,17 +230,17 @@ def compete(
         ended (B, K).
 
     Returns:
-        Both lists, with a score of `GONE` for texts that are not kept, and the new `ended`.
+        Both lists, with a score of `INACTIVE_BEAM_SCORE` for texts that are not kept, and the new `ended`.
     """
     width = finished.scores.shape[1]
-    there = running.scores > GONE / 2
+    there = running.scores > INACTIVE_BEAM_SCORE / 2
     worth = normalize_length(running.scores, length, exponent).masked_fill(~there, -torch.inf)
     both = torch.cat([finished.scores.masked_fill(~ended, -torch.inf), worth], dim=1)
     stays = torch.zeros_like(both, dtype=torch.bool).scatter(1, both.topk(width).indices, True)
     ended = ended & stays[:, :width]
     return (
-        replace(running, scores=running.scores.masked_fill(~stays[:, width:], GONE)),
-        replace(finished, scores=finished.scores.masked_fill(~ended, GONE)),
+        replace(running, scores=running.scores.masked_fill(~stays[:, width:], INACTIVE_BEAM_SCORE)),
+        replace(finished, scores=finished.scores.masked_fill(~ended, INACTIVE_BEAM_SCORE)),
         ended,
     )
 
@@ -394,7 +394,7 @@ class _Lists:
     Args:
         examples: (B,) index of each example in the original batch.
         running: K incomplete texts.
-        finished: K complete texts; unused slots have a score of about `GONE`.
+        finished: K complete texts; unused slots have a score of about `INACTIVE_BEAM_SCORE`.
         ended: (B, K) bool, whether each slot of `finished` holds a text.
         going_on: (B,) bool, whether a running text may still become better than the finished texts.
     """
@@ -420,7 +420,7 @@ def _begin(input_ids: Tensor, num_beams: int) -> _Lists:
     tokens = input_ids.unflatten(0, (-1, num_beams))
     batch, device = len(tokens), tokens.device
     rows = torch.empty(batch, num_beams, 0, dtype=torch.int32, device=device)
-    empty = torch.full((batch, num_beams), GONE, device=device)
+    empty = torch.full((batch, num_beams), INACTIVE_BEAM_SCORE, device=device)
     first = empty.clone()
     first[:, 0] = 0.0
     return _Lists(
@@ -434,7 +434,7 @@ def _begin(input_ids: Tensor, num_beams: int) -> _Lists:
 
 def _keep_running(candidates: Texts, ends: Tensor, num_beams: int) -> tuple[Texts, Tensor]:
     """Return the best candidates that do not end, and their indices (B, K)."""
-    scores = candidates.scores + ends * GONE
+    scores = candidates.scores + ends * INACTIVE_BEAM_SCORE
     best = scores.topk(num_beams).indices
     return replace(candidates, scores=scores).pick(best), best
 
@@ -456,9 +456,9 @@ def _keep_finished(
         worth = penalize_length(candidates.scores, total - start, config.length_penalty)
     else:
         worth = normalize_length(candidates.scores, total - start, length_normalization)
-        new &= candidates.scores > GONE / 2
+        new &= candidates.scores > INACTIVE_BEAM_SCORE / 2
     closed = ~lists.going_on | (lists.ended.all(dim=1) & (config.early_stopping is True))
-    worth = worth + closed[:, None] * GONE + ~new * GONE
+    worth = worth + closed[:, None] * INACTIVE_BEAM_SCORE + ~new * INACTIVE_BEAM_SCORE
     merged = lists.finished.pad(total, fill).join(replace(candidates, scores=worth))
     best = merged.scores.topk(num_beams).indices
     lists.finished, lists.ended = merged.pick(best), torch.cat([lists.ended, new], dim=1).gather(1, best)
@@ -475,7 +475,7 @@ def _find_active(lists: _Lists, ends: Tensor, start: int, config: Any, length_no
         lists.running, lists.finished, lists.ended = compete(
             lists.running, lists.finished, lists.ended, length, length_normalization
         )
-        lists.going_on = (lists.running.scores > GONE / 2).any(dim=1)
+        lists.going_on = (lists.running.scores > INACTIVE_BEAM_SCORE / 2).any(dim=1)
     lists.going_on = lists.going_on & ~ends.all(dim=1)
     return lists.going_on & ~(lists.ended.all(dim=1) & (config.early_stopping is True))
 

@@ -1047,7 +1047,7 @@ class MultiSourceConfig(SourcesConfig):
                 check_choice(field, source.position_embedding, SOURCE_POSITION_EMBEDDINGS)
         if self.query_norm == "per_source" and self.norm_position == "post":
             raise ValueError(
-                'query_norm="per_source" needs norm_position="pre": with post-norm queries are not normalised.'
+                'query_norm="per_source" needs norm_position="pre": with "post", queries are not normalized.'
             )
 
     def validate_widths(self) -> None:

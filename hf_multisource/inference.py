@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 # Numbers of input rows with which kernels are timed: one sentence without beams and one sentence with 10 beams (both
 # memory-bound: reading the weight takes longest), a few sentences with beams, and a batch (compute-bound).
-ROWS = (1, 10, 40, 160)
+BENCHMARK_ROWS = (1, 10, 40, 160)
 NEARLY_32_MIB = 2**25 - 2**16  # bytes of a block that is still below 32 MiB with the allocator's overhead
 MEASURED = 12  # maximum number of products of a shape that are timed
 # Time spent on the kernels of one shape and number of rows, in seconds. With only 5 rounds, timing noise determined
@@ -31,7 +31,7 @@ NANOSECOND = 1e-9  # lower bound of measured times, in seconds, so that ratios o
 # Smallest output layer that is computed by oneDNN, in elements of its weight; oneDNN has a higher overhead per call
 # than MKL, which dominates in small layers.
 LARGE_LAYER = 2**22
-FASTER = 1.1  # smallest speedup for which a kernel is chosen; smaller measured gains are within timing noise
+MIN_SPEEDUP = 1.1  # smallest speedup for which a kernel is chosen; smaller measured gains are within timing noise
 # Held while any weight is packed, because packing temporarily changes PyTorch's quantized engine and warning filters,
 # which all threads share. A module-level lock is neither copied nor pickled with a layer.
 PACKING_LOCK = threading.Lock()
@@ -89,7 +89,7 @@ class _PackedWeight(NamedTuple):
     bias: Tensor | None
 
 
-class _OneCopyMore(nn.Linear, ABC):
+class PackedLinear(nn.Linear, ABC):
     """Linear layer that also keeps its weight in the packed layout of a faster inference kernel.
 
     The layer keeps its original weight and parameter names, so that saving, training and modifying the layer work as
@@ -230,7 +230,7 @@ class _OneCopyMore(nn.Linear, ABC):
         return {key: value for key, value in self.__dict__.items() if not key.startswith("_packed")}
 
 
-class OneDNNLinear(_OneCopyMore):
+class OneDNNLinear(PackedLinear):
     """Linear layer computed by oneDNN in float32, which can be twice as fast as MKL on CPUs that are not Intel's.
 
     The results are equal up to the order of summation.
@@ -251,7 +251,7 @@ class OneDNNLinear(_OneCopyMore):
         return ONEDNN_LINEAR(states, packed, bias, "none", [], "")
 
 
-class Int8Linear(_OneCopyMore):
+class Int8Linear(PackedLinear):
     """Linear layer computed with 8-bit integers: weights are quantized per row, inputs by the range of the whole batch.
 
     The result is not exact: outputs differ by about 1 % of the largest output, and the generated text of an example can
@@ -306,7 +306,7 @@ class FBGEMMInt8Linear(Int8Linear):
             return torch.allclose(largest(ones), nn.Linear.forward(largest, ones), rtol=0.01)
 
 
-KINDS: tuple[type[_OneCopyMore], ...] = (Int8Linear, FBGEMMInt8Linear, OneDNNLinear)
+KINDS: tuple[type[PackedLinear], ...] = (Int8Linear, FBGEMMInt8Linear, OneDNNLinear)
 
 
 class _PackedWeights(NamedTuple):
@@ -340,7 +340,7 @@ class JoinedLayers:
         layers: The layers, all of the same class and with the same `rows`.
     """
 
-    def __init__(self, layers: Sequence[_OneCopyMore]) -> None:
+    def __init__(self, layers: Sequence[PackedLinear]) -> None:
         self.layers = tuple(layers)
         self.kind = type(layers[0])
         self._packed: _PackedWeights | None = None
@@ -544,7 +544,7 @@ def _is_fine(clock: Callable[[], float]) -> bool:
 
 
 def measure_gains(
-    products: Sequence[Sequence[nn.Linear]], kinds: Sequence[type[_OneCopyMore]]
+    products: Sequence[Sequence[nn.Linear]], kinds: Sequence[type[PackedLinear]]
 ) -> list[tuple[float, ...]]:
     """Measure the speedup of layers with other kernels.
 
@@ -554,7 +554,7 @@ def measure_gains(
         kinds: Layer classes of the other kernels.
 
     Returns:
-        Speedups of each class, for each number of `ROWS`.
+        Speedups of each class, for each number of `BENCHMARK_ROWS`.
     """
     candidates = [[list(layers) for layers in products[:MEASURED]]]
     for kind in kinds:
@@ -563,7 +563,7 @@ def measure_gains(
             layer.__class__ = kind
     ratios = []
     with torch.no_grad():
-        for rows in ROWS:
+        for rows in BENCHMARK_ROWS:
             states = torch.ones(rows, products[0][0].in_features, device="cpu", dtype=torch.float32)
             calls = []
             for candidate in candidates:
@@ -582,36 +582,38 @@ def _bind(layers: Sequence[Any], states: Tensor) -> list[Callable[[Tensor], Tens
 
 
 def best_kind(gains: Sequence[Sequence[float]]) -> tuple[int, range]:
-    """Return the kernel with the largest total speedup, and the range of `ROWS` for which it should be used.
+    """Return the kernel with the largest total speedup, and the range of `BENCHMARK_ROWS` for which it should be used.
 
     Args:
         gains: Speedups from `measure_gains`; the last of several equally good kernels is chosen.
 
     Returns:
-        Index of the kernel, and indices of `ROWS`; an empty range if no kernel is fast enough to justify a packed copy.
+        Index of the kernel, and indices of `BENCHMARK_ROWS`; an empty range if no kernel is fast enough to justify a
+        packed copy.
     """
-    runs = [range(i, j) for i in range(len(ROWS)) for j in range(i + 1, len(ROWS) + 1)]
-    found = [(1.0, 0, 0, range(0))]  # total speedup, kernel, minus the number of `ROWS`, range
+    runs = [range(i, j) for i in range(len(BENCHMARK_ROWS)) for j in range(i + 1, len(BENCHMARK_ROWS) + 1)]
+    found = [(1.0, 0, 0, range(0))]  # total speedup, kernel, minus the number of `BENCHMARK_ROWS`, range
     for kind, of_kind in enumerate(gains):
         for run in runs:
             inside = [of_kind[i] for i in run]
-            if geometric_mean(inside) >= FASTER:
+            if geometric_mean(inside) >= MIN_SPEEDUP:
                 found.append((math.prod(inside), kind, -len(run), run))
     _, best, _, place = max(found, key=lambda one: one[:3])
     return best, place
 
 
 def rows_between(at: range) -> tuple[float, float]:
-    """Return the range of input rows that are closer to the given entries of `ROWS` than to the other entries.
+    """Return the range of input rows that are closest to the given entries of `BENCHMARK_ROWS`.
 
     Args:
-        at: Consecutive indices of `ROWS`.
+        at: Consecutive indices of `BENCHMARK_ROWS`.
 
     Returns:
         Minimum and maximum number of rows, inclusive.
     """
-    least = math.sqrt(ROWS[at[0] - 1] * ROWS[at[0]]) if at[0] else 0
-    most = math.sqrt(ROWS[at[-1]] * ROWS[at[-1] + 1]) if at[-1] + 1 < len(ROWS) else math.inf
+    first, last, known = at[0], at[-1], BENCHMARK_ROWS
+    least = math.sqrt(known[first - 1] * known[first]) if first else 0
+    most = math.sqrt(known[last] * known[last + 1]) if last + 1 < len(known) else math.inf
     return least, most
 
 

@@ -309,7 +309,7 @@ def test_what_is_measured_are_the_layers_themselves(kind: str, monkeypatch: pyte
     monkeypatch.undo()
     plain, other = layer(kind)
     gains = inference.measure_gains([[plain], [copy.deepcopy(plain)] * 3], [type(other)])  # type: ignore[list-item]
-    assert len(gains) == 1 and len(gains[0]) == len(inference.ROWS) and min(gains[0]) > 0
+    assert len(gains) == 1 and len(gains[0]) == len(inference.BENCHMARK_ROWS) and min(gains[0]) > 0
     assert type(plain) is nn.Linear and not hasattr(plain, "_packed")
 
 

@@ -55,7 +55,7 @@ def first_is_best(layers: Sequence[nn.Module], kinds: Sequence[Any]) -> list[tup
     Returns:
         Gains, with any number of rows.
     """
-    return [(2.0,) * len(inference.ROWS), (1.5,) * len(inference.ROWS)][: len(kinds)]
+    return [(2.0,) * len(inference.BENCHMARK_ROWS), (1.5,) * len(inference.BENCHMARK_ROWS)][: len(kinds)]
 
 
 def one_by_default(chosen: str) -> list[Any]:
