@@ -254,6 +254,11 @@ def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
     return points
 
 
+def generate_unfolded(generate: Callable[..., Any], **options: Any) -> Any:
+    """Call `generate` with `fold_beams=False`, whatever the options say."""
+    return generate(**{**options, "fold_beams": False})
+
+
 def measure_trained(run: str, args: Any) -> dict[str, Any]:
     """Decode real sentences with all variants of a checkpoint; return seconds and number of equal texts by name."""
     data = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
@@ -266,7 +271,7 @@ def measure_trained(run: str, args: Any) -> dict[str, Any]:
         model, processor = load_model(run, args.device)
         model.to(DTYPES[args.device])
         if variant == "unfolded":
-            model.generate = partial(model.generate, fold_beams=False)
+            model.generate = partial(generate_unfolded, model.generate)
         elif variant:
             model.optimize_for_inference(int8=variant == "int8")
         windows = partial(decode_windows, model, processor, rows, how, batch_size=max(args.batch), title=variant)

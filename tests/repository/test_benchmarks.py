@@ -21,6 +21,7 @@ import inference
 import page
 import train_step
 from common import PAPER, Size, marian, our_model, sources_of, work
+from hf_multisource import MultiSourceForConditionalGeneration
 from runs import WORDS, write_lines
 from scored import COLUMNS, make_run
 
@@ -69,7 +70,14 @@ def test_decoding_is_measured_and_shown(tmp_path: Path) -> None:
         assert text in shown
 
 
-def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path) -> None:
+def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded, generate = [], MultiSourceForConditionalGeneration.generate
+
+    def recorded(self: Any, *arguments: Any, **options: Any) -> Any:
+        folded.append(options["fold_beams"])
+        return generate(self, *arguments, **options)
+
+    monkeypatch.setattr(MultiSourceForConditionalGeneration, "generate", recorded)
     for name, column in COLUMNS.items():
         write_lines(tmp_path / f"test.{name}", column)
     run, out = make_run(tmp_path / "run", tmp_path), tmp_path / "performance"
@@ -77,6 +85,8 @@ def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path) -> None:
     inference.main(["trained", *options, "--out", str(out)])
     runs = records(out)["trained-run"]["runs"]
     assert list(runs) == ["unfolded", "folded", "optimised", "int8"]
+    calls = len(folded) // 12  # four variants, each once for warming up and twice in the round
+    assert folded[: 4 * calls] == [False] * calls + [True] * 3 * calls
     assert [runs[name]["same"]["identical"] for name in list(runs)[:3]] == [5, 5, 5]
     assert "run, 5 sentences, beam 2, batch 4, 1 thread:" in out.with_suffix(".md").read_text("utf-8")
 
