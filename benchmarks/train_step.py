@@ -102,7 +102,7 @@ UPDATES = {
     "multi30k_en_de_fr_cs": Update((1.0, 1.0, 1.0), (7, 26), 128, 4000, 0.1, bf16=True, bucketed=True),
 }
 WAYS = ("everything computed", "as trained")
-BATCHES = 20  # number of batches with different lengths, which the updates use in turn
+BATCHES = 20  # number of batches, each with different lengths; the updates cycle through them
 
 
 def text_batch(update: Update, generator: torch.Generator) -> dict[str, Tensor]:

@@ -166,10 +166,11 @@ def calibrate(job: Calibration, command: str, translator: Translator | None = No
             "versions": {name: version(name) for name in ("hf-multisource", "torch", "transformers")},
         },
     )
+    found.save(folder)  # before the other split is decoded: an error there must not lose the fit
     if job.evaluate is not None:
         quality = asdict(found.measure_on(*translated(job.evaluate)))
         found = replace(found, facts={**found.facts, "evaluated": {"split": job.evaluate, **quality}})
-    found.save(folder)
+        found.save(folder)
     return found
 
 

@@ -273,7 +273,7 @@ def end_programs(number: int, grace: float, patience: float) -> None:
     import psutil
 
     def running(processes: list[Any], seconds: float) -> list[Any]:
-        """Wait at most `seconds` for processes to end and return those that still run; zombies count as ended."""
+        """Wait at most `seconds` for processes to end, and return the running ones; zombies count as ended."""
         end = time.monotonic() + seconds
         while True:
             left = []

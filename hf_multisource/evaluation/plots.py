@@ -43,7 +43,8 @@ def measure_attention(
 ) -> list[JsonObject]:
     """Compute the decoder's attention weights for hypotheses, with teacher forcing.
 
-    Hypotheses are tokenized again, so their tokens may differ from those that the search generated.
+    The texts of the hypotheses are tokenized again. The resulting tokens may differ from the tokens that beam search
+    generated.
 
     Args:
         model: The model; its attention implementation is temporarily changed to eager, the only one that returns

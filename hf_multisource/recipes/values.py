@@ -135,7 +135,7 @@ def _number(text: str) -> float | None:
 
 
 def _hint(leaves: Sequence[Any], value: object) -> str:
-    """Return a hint on what was probably meant by a wrong value; "" if there is none."""
+    """Return a hint on how to write a value of the wrong type; "" if there is no such hint."""
     if isinstance(value, str) and {int, float} & set(leaves):
         if _number(value) is not None:
             return " (write a number without quotes)"

@@ -122,6 +122,21 @@ def test_a_split_whose_translations_are_all_refused_cannot_be_measured(run: Path
         found.measure_on([{"en": "a"}] * 2, [Translation(refused="it has no end")] * 2, ["b"] * 2)
 
 
+def test_the_fit_is_kept_if_the_other_split_fails(run: Path) -> None:
+    for name, word in (("en", "text"), ("de", "Text"), ("dsb", "wort")):
+        write_lines(run.parent / f"test.{name}", [f"{word} 1"])
+
+    class Refuses(Learned):
+        def translate(self, rows: Sequence[Mapping[str, str | None]], **options: Any) -> list[Translation]:
+            if len(rows) == 1:
+                return [Translation(refused="it has no end")]
+            return super().translate(rows, **options)
+
+    with pytest.raises(ValueError, match="all 1 translations were refused"):
+        calibrate(job_of(run, evaluate="test"), "x", Refuses())
+    assert Confidence.load(run) is not None
+
+
 def test_an_interrupted_calibration_goes_on_and_a_finished_one_decodes_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
