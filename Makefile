@@ -31,8 +31,8 @@ PARALLEL ?= -n auto --maxprocesses 8 --dist worksteal
 TESTED := PYTHONPATH="$(CURDIR)/$(WHEEL_DIR)" WHEEL_UNDER_TEST="$(CURDIR)/$(WHEEL_DIR)" DISTRIBUTIONS="$(CURDIR)/dist"
 
 test: lint $(WHEEL) $(VISION)/.installed $(USER)/.installed  ## lint, types, then the tests against the built wheel
-	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m '(vision or quantised) and not (slow or gpu)'
-	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest $(PARALLEL) -m 'not (slow or gpu or vision or quantised)'
+	$(TESTED) $(VISION)/bin/python $(VENV)/bin/pytest -m '(vision or quantized) and not (slow or gpu)'
+	$(TESTED) USER_ENVIRONMENT="$(CURDIR)/$(USER)" $(VENV)/bin/pytest $(PARALLEL) -m 'not (slow or gpu or vision or quantized)'
 
 # The oldest supported Transformers and the newest there is, each in an environment of its own.
 TEST_MATRIX ?= 5.17 newest

@@ -150,7 +150,7 @@ def export(step: DecodingStep, size: Size, path: Path) -> None:
         )
 
 
-def quantise(path: Path) -> Path:
+def quantize(path: Path) -> Path:
     """Write a copy of a graph with 8-bit matrix products, with one scale for each output feature of a layer."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -273,14 +273,14 @@ class Decoding:
 
 def contestants(size: Size, threads: int, folder: Path) -> tuple[dict[str, Decoding], dict[str, Any]]:
     """Return the compared ways of decoding, and the kernels that `optimize_for_inference` chose for our steps."""
-    models = {name: our_model(size, "flat") for name in ("flat optimised", "flat int8")}
+    models = {name: our_model(size, "flat") for name in ("flat optimized", "flat int8")}
     step, path = DecodingStep(our_model(size, "flat")).eval(), folder / "step.onnx"
     export(step, size, path)
     chose = {name: model.optimize_for_inference(int8="int8" in name) for name, model in models.items()}
     exact, rounded = models.values()
     runs = {name: Decoding(model, None) for name, model in models.items()}
     runs["ONNX Runtime"] = Decoding(exact, OnnxRuntime(path, size.decoder_layers, threads))
-    runs["ONNX Runtime int8"] = Decoding(rounded, OnnxRuntime(quantise(path), size.decoder_layers, threads))
+    runs["ONNX Runtime int8"] = Decoding(rounded, OnnxRuntime(quantize(path), size.decoder_layers, threads))
     return runs, chose
 
 
@@ -291,7 +291,7 @@ def measure(size: Size, beams: int, batch: int, runs: dict[str, Decoding], round
         run.spent.clear()
     calls = {name: lambda run=run: run(inputs, beams, size.steps) for name, run in runs.items()}
     found, seconds = interleave(calls, rounds, "cpu")
-    first = found["flat optimised"]
+    first = found["flat optimized"]
     return {
         name: {
             "seconds": seconds[name],

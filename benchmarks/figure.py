@@ -21,10 +21,10 @@ BARS = {
     "CTranslate2 float32": ("CTranslate2", OTHERS),
     "CTranslate2 int8": ("CTranslate2, 8 bits", OTHERS),
     "flat": ("flat", EXACT),
-    "flat optimised": ("flat, optimised", EXACT),
+    "flat optimized": ("flat, optimized", EXACT),
     "flat int8": ("flat, 8 bits", EIGHT_BITS),
     "serial": ("serial", EXACT),
-    "serial optimised": ("serial, optimised", EXACT),
+    "serial optimized": ("serial, optimized", EXACT),
     "serial int8": ("serial, 8 bits", EIGHT_BITS),
 }
 WIDTH, HEIGHT, POINTS, DPI = 9.0, 3.2, 9, 200  # width and height in inches, font size in points, pixels per inch
@@ -90,8 +90,8 @@ def make_figure(records: Sequence[Record]) -> Any:
     panels = figure.subplots(1, len(records), sharey=True, squeeze=False)[0]
     for panel, record in zip(panels, records, strict=True):
         found = speeds(record)
-        labels, colours = zip(*(BARS[name] for name in found), strict=True)
-        bars = panel.barh(labels, list(found.values()), color=colours, height=0.72)
+        labels, colors = zip(*(BARS[name] for name in found), strict=True)
+        bars = panel.barh(labels, list(found.values()), color=colors, height=0.72)
         panel.bar_label(bars, labels=[f"{value:.1f}" for value in found.values()], padding=3)
         panel.set_title(f"batch {record['batch']}", fontsize=POINTS)
         panel.set_xlim(0, 1.22 * max(found.values()))

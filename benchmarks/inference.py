@@ -1,11 +1,13 @@
 """Compare decoding with our models and with alternatives: time, memory, and distance from the limits of the machine.
 
-    python benchmarks/inference.py [floor] [speed] [memory] [scaling] [trained] [--size msmt mmt] [--beams 10]
-                                   [--batch 1 16 32] [--combiners serial flat] [--device cuda] [--threads 2]
-                                   [--rounds 3] [--full] [--checkpoint RUN ...] [--data FOLDER] [--limit 256]
+    python benchmarks/inference.py [floor] [speed] [profile] [memory] [scaling] [trained] [--size msmt mmt]
+                                   [--beams 10] [--batch 1 16 32] [--combiners serial flat] [--device cuda]
+                                   [--threads 2] [--rounds 3] [--full] [--checkpoint RUN ...] [--data FOLDER]
+                                   [--limit 256]
 
     floor      limits of the machine: the fastest matrix product, and the memory bandwidth
     speed      all models on the same random sources, in one process; also compares the hypotheses
+    profile    the time of all models of Transformers and of ours, by PyTorch operator
     memory     peak memory beyond the weights at the largest batch, for each model in a separate process
     scaling    time for several numbers of sources, lengths, beams and batch sizes; --full: more points, which takes
                hours on a CPU
@@ -15,7 +17,7 @@ The alternatives read the sources joined into one text. "HF" is Marian of Transf
 `torch.backends.mkldnn.matmul.fp32_precision = "bf16"` (on CPUs without AMX it computes in float32, by oneDNN); and
 CTranslate2 has the same weights as Marian, if it is installed (`pip install ctranslate2`). "concat" has Marian's
 weights in our code. For our models, NAME is plain `generate`; "NAME unfolded" has `fold_beams=False`, the slow path;
-"NAME optimised" and "NAME int8" use `optimize_for_inference`. On a CPU, the command ends with an error if an exact
+"NAME optimized" and "NAME int8" use `optimize_for_inference`. On a CPU, the command ends with an error if an exact
 variant finds other tokens than the slow path, except for near-ties.
 """
 
@@ -33,6 +35,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity
 from torch.utils import mkldnn
 
 from common import (
@@ -56,12 +59,12 @@ from hf_multisource.recipes.recipe import load_recipe
 
 Rows = list[list[int]]
 Scales = dict[str, tuple[int, ...]]
-PARTS = ("floor", "speed", "memory", "scaling", "trained")
+PARTS = ("floor", "speed", "profile", "memory", "scaling", "trained")
 OURS = ("concat", *PAPER)
 NEAR = 1e-4  # nats per token; hypotheses whose scores differ by less count as equally good
 COMPUTE_TYPES = {"cpu": ("float32", "int8"), "cuda": ("bfloat16", "int8_bfloat16")}
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
-VARIANTS = {"cpu": ("unfolded", "", "optimised", "int8"), "cuda": ("unfolded", "", "optimised")}
+VARIANTS = {"cpu": ("unfolded", "", "optimized", "int8"), "cuda": ("unfolded", "", "optimized")}
 FLOOR = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices for measuring the fastest product
 # Values of each quantity, which is varied while the others are fixed.
 FEW: Scales = {"texts": (1, 4, 8), "length": (25, 100, 400), "beams": (1, 10, 20), "batch": (1, 4, 16)}
@@ -224,9 +227,25 @@ def measure_speed(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -
     runs = {}
     for name in names:
         kind, _, variant = name.partition(" ")
-        chose = load(name, cell.size, cell.device)[1] if variant in ("optimised", "int8") and kind in OURS else []
+        chose = load(name, cell.size, cell.device)[1] if variant in ("optimized", "int8") and kind in OURS else []
         needed = work(cell.size, kind if kind in PAPER else "concat", cell.beams)
         runs[name] = {"seconds": seconds[name], "same": compare(name, found, cell), "chose": chose, **needed}
+    return runs
+
+
+def measure_profile(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
+    """Time all variants without the profiler, then count and time their PyTorch operators in one profiled run each."""
+    searches = {name: search(name, cell, folder) for name in names}
+    _, seconds = interleave(searches, rounds, cell.device)
+    clock = "self_cpu_time_total" if cell.device == "cpu" else "self_device_time_total"  # microseconds
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cell.device == "cuda" else [])]
+    runs = {}
+    for name in names:
+        with torch.profiler.profile(activities=activities) as seen:
+            searches[name]()
+        found = {event.key: (getattr(event, clock) / 1e6, event.count) for event in seen.key_averages()}
+        operators = {key: {"seconds": spent, "calls": calls} for key, (spent, calls) in found.items() if spent}
+        runs[name] = {"seconds": seconds[name], "operators": operators}
     return runs
 
 
@@ -239,7 +258,7 @@ def measure_memory(name: str, cell: Cell, folder: Path) -> float:
 
 def measure_scaling(center: Cell, scales: Scales, folder: Path) -> list[Any]:
     """Time some of the variants in one round, varying one quantity at a time."""
-    names = ("HF", "flat", "serial", "serial optimised")
+    names = ("HF", "flat", "serial", "serial optimized")
     points: list[Any] = []
     known: dict[Cell, Any] = {}
     for quantity, value in ((quantity, value) for quantity, values in scales.items() for value in values):
@@ -296,6 +315,10 @@ def measure_size(name: str, folder: Path, args: Any) -> None:
         label = f"{name}-beams{beams}-batch{batch}"
         if "speed" in args.parts:
             save(args, "inference", "speed", label, **facts, runs=measure_speed(cell, names, args.rounds, folder))
+        if "profile" in args.parts:
+            # The profiler sees nothing within CTranslate2.
+            seen = [one for one in names if not one.startswith("CTranslate2")]
+            save(args, "inference", "profile", label, **facts, runs=measure_profile(cell, seen, args.rounds, folder))
         if "memory" in args.parts and batch == max(args.batch):
             load.cache_clear()
             # PyTorch cannot measure the GPU memory of CTranslate2.
@@ -327,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.batch = args.batch or {"cpu": [1, 16, 32], "cuda": [1, 64, 512]}[args.device]
     if "floor" in args.parts:
         save(args, "inference", "floor", "", **measure_floor(args.device, args.clock))
-    if {"speed", "memory", "scaling"} & set(args.parts):
+    if {"speed", "profile", "memory", "scaling"} & set(args.parts):
         for name in args.size:
             with tempfile.TemporaryDirectory() as folder:
                 measure_size(name, Path(folder), args)

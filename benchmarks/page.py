@@ -10,6 +10,7 @@ with separate notes, from which docs/results/performance_archive.md is made.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -25,8 +26,14 @@ Table = tuple[list[str], list[list[str]]]
 RESULTS = Path("docs/results/performance")
 ORDER = ("size", "threads", "beams", "batch")  # keys by which the records of a part are sorted
 MAKERS = "`python benchmarks/inference.py` and `python benchmarks/train_step.py` make them"
-OWN_ENGINES = ("flat optimised", "flat int8")  # our variants, with which other engines are compared
+OWN_ENGINES = ("flat optimized", "flat int8")  # our variants, with which other engines are compared
 DEVICES = {"cpu": ("On a CPU", MAKERS), "cuda": ("On a GPU", "`benchmarks/gpu.md` has the commands")}
+# Kind of operator -> pattern of the names of PyTorch's operators and of CUDA kernels; the first match counts.
+OPERATORS = {
+    "matrix products": r"mm$|linear|gemm|matmul",
+    "attention": r"attention|fmha|flash",
+    "softmax and top-k": r"softmax|topk|amax|TopK|sort",
+}
 ARCHIVE = "archive"  # name of the subfolder for records of other machines
 TITLE = """\
 <!-- Made by `python benchmarks/page.py` from what lies in {folder}/. Do not edit. -->
@@ -49,11 +56,15 @@ What one would use instead reads all sources joined in one encoder: *HF*, stock 
 reads the vectors, too, as tokens (ours only maps them); *HF tuned*, the same with
 `torch.backends.mkldnn.matmul.fp32_precision = "bf16"`; *CTranslate2* with Marian's weights. *concat* is Marian's
 weights in our code. Of ours, the bare name is plain `generate`; *unfolded*: `fold_beams=False`, the slow path;
-*optimised* and *int8*: after `optimize_for_inference()` and `optimize_for_inference(int8=True)`.
+*optimized* and *int8*: after `optimize_for_inference()` and `optimize_for_inference(int8=True)`.
 
 The models of a table were measured in one process, one after the other; each round goes through them in this order and
 in the reverse order. A ratio is the median over the rounds; in brackets, the least and the most. With one thread it is
 of CPU time, otherwise of wall time.
+
+Tables of *time by operator* show the seconds of a batch without the profiler, then those of PyTorch's operators in one
+run with the profiler. *softmax and top-k* choose the next tokens. The last column is the speed over HF if only the
+matrix products took time.
 
 Tables of *other engines* compare ways to compute the decoder's steps; `benchmarks/engines.py` describes them. Their
 column "CPU ms a step" is the time of the decoder's layers, the output layer, and the choice of the best tokens.
@@ -98,6 +109,20 @@ def of_speed(record: Record, floor: Record) -> Table:
         compared = [over(runs, opponent, name, clock) for opponent in opponents]
         lines.append([name, f"{record['batch'] / seconds:,.2f}", *compared, far, sameness(same)])
     return ["", "sentences/s", *(f"over {one}" for one in opponents), "time / floor", "same tokens"], lines
+
+
+def of_profile(record: Record, floor: Record) -> Table:
+    """Return the table of the time by kind of operator."""
+    runs, clock, lines = record["runs"], record["clock"], []
+    for name, run in runs.items():
+        spent = dict.fromkeys((*OPERATORS, "other operators"), 0.0)
+        for operator, found in run["operators"].items():
+            kinds = (kind for kind, pattern in OPERATORS.items() if re.search(pattern, operator))
+            spent[next(kinds, "other operators")] += found["seconds"]
+        alone = f"{middle(runs['HF'], clock) / spent['matrix products']:.2f}×"
+        found = [f"{seconds:.2f}" for seconds in (middle(run, clock), *spent.values())]
+        lines.append([name, *found, over(runs, "HF", name, clock), alone])
+    return ["", "seconds", *OPERATORS, "other operators", "over HF", "with matrix products alone"], lines
 
 
 def of_engines(record: Record, floor: Record) -> Table:
@@ -190,6 +215,7 @@ def plural(threads: int) -> str:
 PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
     "floor": ("What the machine can do", "", of_floor),
     "speed": ("Decoding", "{size}, beam {beams}, batch {batch}, {threads}", of_speed),
+    "profile": ("Time by operator", "{size}, beam {beams}, batch {batch}, {threads}", of_profile),
     "engines": ("Other engines for the decoder's steps", "{size}, beam {beams}, batch {batch}, {threads}", of_engines),
     "memory": ("Memory of decoding", "{size}, beam {beams}, batch {batch}", of_memory),
     "scaling": ("Scaling", "{size}, beam {beams}, batch {batch}, {threads}; one of them varied", of_scaling),

@@ -78,10 +78,10 @@ class DataCollatorForMultiSource:
         if not all(present):
             raise ValueError(f"example {present.index(False)} of the batch has no source at all.")
         labels: list[Any] = [example.get("labels") for example in examples]
-        unlabelled = [i for i, row in enumerate(labels) if row is None]
-        if len(unlabelled) < len(labels):
-            if unlabelled:
-                raise ValueError(f"example {unlabelled[0]} of the batch has no labels, others have.")
+        unlabeled = [i for i, row in enumerate(labels) if row is None]
+        if len(unlabeled) < len(labels):
+            if unlabeled:
+                raise ValueError(f"example {unlabeled[0]} of the batch has no labels, others have.")
             batch["labels"] = pad_rows(list(map(integers, labels)), LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
         tensors = {key: torch.as_tensor(rows) for key, rows in batch.items()}
         if self.model is not None and "labels" in tensors:

@@ -468,11 +468,11 @@ class ParallelCombiner(Combiner):
         return contexts, join(all_weights)
 
     def add_query_norm(self) -> None:
-        """Create the layer norm of `normalised_query`, unless all sources share one that can be used."""
+        """Create the layer norm of `normalized_query`, unless all sources share one that can be used."""
         if not self.shared_norm:
             self.layer_norm = self.make_norm()
 
-    def normalised_query(self, hidden_states: Tensor) -> Tensor:
+    def normalized_query(self, hidden_states: Tensor) -> Tensor:
         """Return the normalized query, for computations other than the attentions to the sources.
 
         Args:
@@ -532,7 +532,7 @@ class HierarchicalCombiner(ParallelCombiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         contexts, weights = self.contexts(hidden_states, keys_values, memory, **kwargs)
-        query = self.normalised_query(hidden_states)
+        query = self.normalized_query(hidden_states)
         level = self.hierarchy
         batch, length, width = hidden_states.shape
         heads = (level.num_heads, level.head_dim)
@@ -617,7 +617,7 @@ class TanhConcatCombiner(ProjectionCombiner):
         self.add_query_norm()
 
     def complete(self, projected: Tensor, hidden_states: Tensor) -> Tensor:
-        return torch.tanh(projected + self.projection(self.normalised_query(hidden_states)))
+        return torch.tanh(projected + self.projection(self.normalized_query(hidden_states)))
 
 
 class MeanCombiner(ParallelCombiner):
@@ -769,8 +769,8 @@ class FlatNormedCombiner(FlatCombiner):
 
     def project(self, memory: SourceMemory) -> list[KeysValues]:
         named = zip(self.source_names, memory.states.split(memory.lengths, dim=1), strict=True)
-        normalised = [getattr(self, name)["states_layer_norm"](block) for name, block in named]
-        return [self.project_real(self.joint, torch.cat(normalised, dim=1), memory)]
+        normalized = [getattr(self, name)["states_layer_norm"](block) for name, block in named]
+        return [self.project_real(self.joint, torch.cat(normalized, dim=1), memory)]
 
 
 #: Combiner classes by their names in `MultiSourceConfig.combiner`.

@@ -273,11 +273,11 @@ class Int8Linear(PackedLinear):
         zero = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings():  # quantized tensors are deprecated, but have no public replacement yet
             warnings.simplefilter("ignore", UserWarning)
-            quantised = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
+            quantized = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
         engine = torch.backends.quantized.engine
         try:
             torch.backends.quantized.engine = cls.engine
-            return torch.ops.quantized.linear_prepack(quantised, None if bias is None else bias.detach())
+            return torch.ops.quantized.linear_prepack(quantized, None if bias is None else bias.detach())
         finally:
             torch.backends.quantized.engine = engine
 

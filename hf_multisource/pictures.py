@@ -19,7 +19,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 2**26
 COSTLY = {"WEBP": 2}  # formats whose decoder needs more memory, with the divisor of MAX_PIXELS
 MAX_BYTES_PER_PIXEL = 4  # maximum file size in bytes per pixel of MAX_PIXELS: uncompressed color with alpha channel
-GREY_STEP = 257  # 65535 / 255: divisor from 16-bit to 8-bit gray values
+GRAY_STEP = 257  # 65535 / 255: divisor from 16-bit to 8-bit gray values
 CHANNELS = (1, 3, 4)  # allowed numbers of channels of an array
 TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags of the tile size; libtiff allocates the memory of a whole tile
 
@@ -145,8 +145,8 @@ def _check_pixels(width: int, height: int, cost: int = 1) -> None:
 
 def _rgb(picture: Any, from_array: Any) -> Any:
     if picture.mode.startswith("I"):
-        grey = np.asarray(picture).clip(0, GREY_STEP * 255) // GREY_STEP
-        return from_array(grey.astype(np.uint8)).convert("RGB")
+        gray = np.asarray(picture).clip(0, GRAY_STEP * 255) // GRAY_STEP
+        return from_array(gray.astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         picture = picture.convert("RGBA")  # Pillow warns about direct conversion of transparent palettes to RGB
     return picture.convert("RGB")

@@ -87,12 +87,12 @@ class RNNSourceAttention(nn.Module):
             logits = self.position_score(torch.tanh(self.position_proj(query)))
             # In half precision neighboring positions of a long text would be equal.
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            centre = (source.lengths[:, None] * logits.sigmoid())[..., None]  # (B, Q, 1)
-            seen = seen & ((source.positions[:, None] - centre.trunc()).abs() <= self.window)
+            center = (source.lengths[:, None] * logits.sigmoid())[..., None]  # (B, Q, 1)
+            seen = seen & ((source.positions[:, None] - center.trunc()).abs() <= self.window)
         # The lowest finite number, not -inf: fully masked rows must stay finite.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1) * seen
         if self.window is not None:
-            distance = (source.positions[:, None] - centre) / (self.window / 2)
+            distance = (source.positions[:, None] - center) / (self.window / 2)
             weights = weights * torch.exp(-(distance**2) / 2).to(weights.dtype)
         return weights
 

@@ -30,10 +30,10 @@ def degrade(
     """Mask words of one source in every split of a folder; all other files are linked.
 
     \b
-        hf-multisource degrade my_folder --out masked --source en --how colours
+        hf-multisource degrade my_folder --out masked --source en --how colors
         hf-multisource degrade my_folder --out masked --source en --how share --share 0.3
 
-    `colours` and `people` mask words of built-in lists (and of --words), `progressive` masks every word after the first
+    `colors` and `people` mask words of built-in lists (and of --words), `progressive` masks every word after the first
     --keep words, `share` masks each word with a probability, and `words` masks only the words of --words (after
     Caglayan et al. 2019).
     """

@@ -56,7 +56,7 @@ def reproduce(
             print(f"{name:<40}{state}")
         return
     if quick:
-        print("quick: few rows, one seed, few epochs; training has not levelled off, so the figures are no results")
+        print("quick: few rows, one seed, few epochs; training has not leveled off, so the figures are no results")
     try:
         failed = run.all_cells()
     except KeyboardInterrupt as error:

@@ -3,14 +3,14 @@
 DATA is a folder of line-aligned text. Every `<split>.<source>[.gz]` in it is masked, and all other files are linked.
 The masked words, after Caglayan et al. 2019 (https://doi.org/10.18653/v1/N19-1422), are:
 
-    colours       color words (the paper's color deprivation); lists for English, German, French and Czech
+    colors        color words (the paper's color deprivation); lists for English, German, French and Czech
     people        English nouns for people, the heads of most subjects of captions; a part of the paper's entity
                   masking, which needs the annotation of Flickr30k Entities
     progressive   every word after the first --keep words (the paper's progressive masking)
     share         each word with probability --share; a larger share also masks the words that a smaller share masks
     words         only the words of --words
 
---words names a file with one word a line; the comparison ignores case. With `colours` or `people` these words are added
+--words names a file with one word a line; the comparison ignores case. With `colors` or `people` these words are added
 to the built-in list, or replace it in a language without a list. The lists do not distinguish meanings: "orange" is
 masked as a fruit, too. Punctuation stays. FOLDER/degrade.json contains the settings and the counts of masked words.
 """
@@ -42,7 +42,7 @@ def inflect(stems: str, endings: str = "", prefixes: str = "") -> frozenset[str]
     )
 
 
-COLOURS = {
+COLORS = {
     "en": inflect(
         """amber aqua auburn azure beige black blond blonde blue bronze brown brunette burgundy charcoal colorless
         copper coral cream crimson cyan fuchsia gold golden gray green grey indigo ivory khaki lavender lilac lime
@@ -81,7 +81,7 @@ PEOPLE = {
         "s",
     )
 }
-LISTS = {"colours": COLOURS, "people": PEOPLE}
+LISTS = {"colors": COLORS, "people": PEOPLE}
 HOW = (*LISTS, "progressive", "share", "words")
 Masker = Callable[[str, random.Random], tuple[str, int]]
 
@@ -93,7 +93,7 @@ class Masking:
     Args:
         how: The method, one of `HOW`.
         mask: Text that replaces a masked word.
-        words: With `colours`, `people` and `words`: the words to mask, in any letter case.
+        words: With `colors`, `people` and `words`: the words to mask, in any letter case.
         keep: With `progressive`: number of words at the beginning of a line that stay.
         share: With `share`: probability of masking a word.
         seed: With `share`: random seed. The masked words of a line depend only on the seed and the line number.
@@ -151,7 +151,7 @@ def words_of(how: str, language: str, extra: Iterable[str] = ()) -> frozenset[st
     """Return the words that a method masks.
 
     Args:
-        how: `colours`, `people` or `words`.
+        how: `colors`, `people` or `words`.
         language: Language of the built-in list.
         extra: Words to add.
 

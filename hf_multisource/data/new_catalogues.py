@@ -18,7 +18,7 @@ COMMENTS = {
     ".properties": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:[ \t]*[#!][^\n]*(?:\n|$))+)"),
     ".dtd": re.compile(r"\ufeff?\s*(<!--(?:[^-]|-(?!->))*-->[ \t]*\r?\n?)"),
 }
-LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
+LICENSE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
 
 
 def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
@@ -69,7 +69,7 @@ def _first_comment(text: str, pattern: re.Pattern[str]) -> str:
         return ""
     newline = newline_of(text)
     alone = re.match(r"[ \t]*(\r?\n|$)", text[found.end() :]) is not None
-    return f"{found[1].rstrip()}{newline}{newline}" if alone or LICENCE.search(found[1]) else ""
+    return f"{found[1].rstrip()}{newline}{newline}" if alone or LICENSE.search(found[1]) else ""
 
 
 def _empty_xliff(reference: Catalogue, language: str) -> str:

@@ -53,7 +53,7 @@ from hf_multisource.recipes.widths import match_parameters
 
 DATA = "data.json"  # fingerprints of the data, in the folder of the experiment's runs
 DONE = "cell.json"  # settings of the scores, in the folder of a finished cell; marks the cell as finished
-WORDS = "words.json"  # output of `measure_words`, in the folder of a cell of the row `analysed`
+WORDS = "words.json"  # output of `measure_words`, in the folder of a cell of the row `analyzed`
 ONCE = "once"  # folder name of the single cell of a row that needs no model
 # Keys that `is_finished` does not compare: the value is the folder of another row's run, and `settings` compares that
 # row's name instead
@@ -334,7 +334,7 @@ class Run:
 
     def settings(self, cell: Cell) -> JsonObject:
         """Return the content of `DONE`: the scoring options of the cell and the words that were analyzed."""
-        words = self.experiment.words if cell.row.name == self.experiment.analysed else None
+        words = self.experiment.words if cell.row.name == self.experiment.analyzed else None
         scored: JsonObject = {"score": self.score_options(cell.row) if cell.row.shown else None}
         if cell.row.kind in (*LOOKED_UP, MEMORY_FIRST):
             data = self.plain_recipe().data
@@ -345,7 +345,7 @@ class Run:
 
     def score_options(self, row: ExperimentRow) -> JsonObject:
         """Return the fields of `Scoring` that the experiment sets for a row."""
-        more = {"absent": True, "only": True} if row.name == self.experiment.analysed else {}
+        more = {"absent": True, "only": True} if row.name == self.experiment.analyzed else {}
         return {**self.experiment.score, **more}
 
     def recipe(self, cell: Cell) -> tuple[Recipe, str]:
@@ -656,8 +656,8 @@ class Run:
                 content["choice"] = asdict(choice)
             if widths := self.widths(row):
                 content["widths"] = widths
-            if row.name == self.experiment.analysed:
-                content |= self.analyse(folder, content)
+            if row.name == self.experiment.analyzed:
+                content |= self.analyze(folder, content)
             write_json(self.table / f"{row.name}.json", content)
             for path in sorted(self.table.glob("*.json")):
                 other = read_result(path)
@@ -678,8 +678,8 @@ class Run:
         """Return the symbols of the test split that are unknown to the models of a row, by name of the column."""
         return dict(read_result(runs_of(folder)[0] / "scores" / f"{split}.json").get("unknown", {}))
 
-    def analyse(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
-        """Compute the analyses that the page shows only for the row `analysed`."""
+    def analyze(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
+        """Compute the analyses that the page shows only for the row `analyzed`."""
         known, split = self.experiment, row["split"]
         rows = read_split(known.path, split, known.sources, known.target, limit=known.score.get("limit")).rows
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources][:2]

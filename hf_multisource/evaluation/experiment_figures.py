@@ -30,7 +30,7 @@ DPI = 200
 # Color, marker and line style of each kind of row. The colors blue, vermilion and green of Okabe & Ito 2008 are
 # distinct for readers with any color vision; published figures are gray.
 STYLES = {
-    "analysed": ("#0072B2", "o", "-"),
+    "analyzed": ("#0072B2", "o", "-"),
     "baseline": ("#D55E00", "s", "-"),
     "best_source": ("#00795B", "^", "-"),
     "published": ("#555555", "D", ""),  # no line: published figures exist only for some numbers of sources
@@ -77,7 +77,7 @@ def draw_figures(name: str, experiment: Mapping[str, Any], rows: Sequence[JsonOb
     metric = metrics_of(rows[0]["scores"]["all"])[0]
     counts, lines = numbers_of(rows), lines_of(experiment, rows, metric)
     words = [(word, row["sources"]) for row in rows for word in row.get("words", ())]
-    story = len(counts) > 1 and any(line.style == "analysed" for line in lines)
+    story = len(counts) > 1 and any(line.style == "analyzed" for line in lines)
     if (story or words) and find_spec("matplotlib") is None:
         logger.warning("no figures: %s", INSTALL)
         return []
@@ -110,7 +110,7 @@ def numbers_of(rows: Sequence[JsonObject]) -> dict[int, int]:
 
 
 def lines_of(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: str) -> list[Line]:
-    """Return the lines of the figure of scores: the row `analysed`, the baseline, best sources, and published figures.
+    """Return the lines of the figure of scores: the row `analyzed`, the baseline, best sources, and published figures.
 
     Args:
         experiment: See `draw_figures`.
@@ -123,7 +123,7 @@ def lines_of(experiment: Mapping[str, Any], rows: Sequence[JsonObject], metric: 
     lines = []
     for row in rows:
         own = experiment["rows"][row["name"]]
-        kinds = {experiment.get("analysed"): "analysed", experiment["baseline"]: "baseline"}
+        kinds = {experiment.get("analyzed"): "analyzed", experiment["baseline"]: "baseline"}
         style = kinds.get(row["name"], "best_source" if "best_source" in own else None)
         if style:
             groups = row.get("presence", {}).get("number", {})
@@ -193,18 +193,18 @@ def score_figure(lines: Sequence[Line], counts: Mapping[int, int], metric: Metri
     figure.subplots_adjust(left=0.07, right=0.99, top=1 - 0.35 / (height + 1), bottom=0.65 / (height + 1), wspace=0.03)
     places = {number: place for place, number in enumerate(counts)}
     for line in lines:
-        colour, marker, dash = STYLES[line.style]
+        color, marker, dash = STYLES[line.style]
         shown = {places[number]: point for number, point in line.points.items() if number in places}
         xs, means, deviations = list(shown), [p[0] for p in shown.values()], [p[1] for p in shown.values()]
-        width = 2.4 if line.style == "analysed" else 1.4
-        filled = "white" if line.style == "published" else colour
-        left.plot(xs, means, linestyle=dash, color=colour, marker=marker, markerfacecolor=filled, linewidth=width)
+        width = 2.4 if line.style == "analyzed" else 1.4
+        filled = "white" if line.style == "published" else color
+        left.plot(xs, means, linestyle=dash, color=color, marker=marker, markerfacecolor=filled, linewidth=width)
         if any(deviations):
             low, high = ([mean + sign * sd for mean, sd in shown.values()] for sign in (-1, 1))
-            left.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+            left.fill_between(xs, low, high, color=color, alpha=0.2, linewidth=0)
         if line.mean:
             right.errorbar(
-                [0], [line.mean[0]], [line.mean[1]], color=colour, marker=marker, markerfacecolor=filled, capsize=2
+                [0], [line.mean[0]], [line.mean[1]], color=color, marker=marker, markerfacecolor=filled, capsize=2
             )
     left.set_xticks(list(places.values()), [f"{number}\n{count:,}" for number, count in counts.items()])
     left.set_xlabel("number of sources present (below: number of examples)")
@@ -249,8 +249,8 @@ def word_figure(words: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> A
     panel = figure.subplots()
     figure.subplots_adjust(left=0.22, right=0.99, top=1 - 0.35 / (height + 0.7), bottom=0.35 / (height + 0.7))
     figure.text(0.99, 0.1 / (height + 0.7), WORDS_CAPTION, ha="right")
-    colours = LinearSegmentedColormap.from_list("drops", DIVERGING)
-    panel.pcolormesh(drops, cmap=colours, vmin=-top, vmax=top, edgecolors="white", linewidth=1.5)
+    colors = LinearSegmentedColormap.from_list("drops", DIVERGING)
+    panel.pcolormesh(drops, cmap=colors, vmin=-top, vmax=top, edgecolors="white", linewidth=1.5)
     panel.set_facecolor("#eeeeee")  # background of absent sources
     for row, word in enumerate(words):
         for column, name in enumerate(sources):

@@ -35,7 +35,7 @@ from hf_multisource.recipes.reading import read_yaml
 EXPERIMENT = "experiment.yaml"
 UNKNOWN = 10  # maximum number of unknown symbols that are listed per column
 QUICK = (
-    "**This is a quick run: few rows, one seed, few epochs. Training has not levelled off, so the figures show that "
+    "**This is a quick run: few rows, one seed, few epochs. Training has not leveled off, so the figures show that "
     "everything works, not how good the rows are.**\n\n"
 )
 
@@ -59,7 +59,7 @@ def describe_experiment(experiment: Experiment) -> str:
         for name, row in experiment.rows.items()
         if row.shown
     }
-    keys = ("recipe", "sources", "target", "train", "score", "baseline", "analysed", "command", "margin")
+    keys = ("recipe", "sources", "target", "train", "score", "baseline", "analyzed", "command", "margin")
     facts = {key: getattr(experiment, key) for key in keys}
     facts |= {"quick": experiment.is_quick, "rows": shown}
     return yaml.safe_dump(
@@ -121,7 +121,7 @@ def render(
         for row in rows
     ]
     labels = [METRICS[metric].label for metric in metrics]
-    header = ["row", "seeds", *labels, *masked, "levelled off", "updates", "minutes", "parameters"]
+    header = ["row", "seeds", *labels, *masked, "leveled off", "updates", "minutes", "parameters"]
     for other in published:
         known = [f"*{other['label']}*", "", *(str(other["scores"].get(metric, "")) for metric in metrics)]
         lines.append([*known, *[""] * (len(header) - len(known))])
@@ -173,7 +173,7 @@ def _introduction(experiment: Mapping[str, Any], rows: Sequence[JsonObject], met
     lines = [
         f"Test set: {size} `{rows[0]['split']}`, with target {rows[0]['target']} and sources "
         f"{', '.join(experiment['sources'])}. {spread} {' '.join(better)}",
-        "*levelled off*: number of seeds whose training no longer improved at the end. A training has not levelled off "
+        "*leveled off*: number of seeds whose training no longer improved at the end. A training has not leveled off "
         f"while {unfinished_rule(head, 'the')}; more updates may then raise the scores of the row.",
         "*minutes*: training time of one seed. For a row made of several models, minutes and parameters are sums.",
     ]
@@ -231,7 +231,7 @@ def _training(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> list[str
     if _is_looked_up(experiment, row):
         return [""] * 4
     parameters = f"{row['parameters'] / 1e6:.{2 if row['parameters'] >= 1e5 else 4}f} M"
-    return [_levelled_off(experiment, row), f"{row['updates']:,}", f"{row['minutes']:.1f}", parameters]
+    return [_leveled_off(experiment, row), f"{row['updates']:,}", f"{row['minutes']:.1f}", parameters]
 
 
 def _placeholders(row: Mapping[str, Any]) -> list[str]:
@@ -255,7 +255,7 @@ def _score(entry: Mapping[str, Any] | None, metric: str) -> str:
     return f"{show(entry['score'])} ± {show(entry['seeds_sd'])}" if "seeds" in entry else show(entry["score"])
 
 
-def _levelled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _leveled_off(experiment: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Return in words for how many seeds the training has leveled off; empty for an ensemble, which is not trained."""
     if "ensemble" in experiment["rows"][row["name"]]:
         return ""

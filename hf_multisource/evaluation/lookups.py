@@ -20,7 +20,7 @@ from hf_multisource.data.rows import Row, Split
 from hf_multisource.data.translation_memory import TranslationMemory
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.presence import measure_presence
-from hf_multisource.evaluation.scoring import PACKAGES, count_whole, measure, summarise
+from hf_multisource.evaluation.scoring import PACKAGES, count_whole, measure, summarize
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.provenance import hardware
@@ -134,7 +134,7 @@ def score_texts(
         "versions": {package: version(package) for package in PACKAGES},
         "commands": [command],
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "conditions": {"all": summarise([figures])},
+        "conditions": {"all": summarize([figures])},
         "presence": measure_presence(lines, references, split.rows, data.sources, data.metrics),
     }
     if data.placeholders is not None:

@@ -211,7 +211,7 @@ def make_figure(content: JsonObject, layer: int) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    colours = LinearSegmentedColormap.from_list("blues", BLUES)
+    colors = LinearSegmentedColormap.from_list("blues", BLUES)
     sources, target = content["sources"], content["target"]
     weights = torch.tensor(content["weights"][layer]).reshape(len(target), -1)
     over = content["source_weights"] and torch.tensor(content["source_weights"][layer])
@@ -228,7 +228,7 @@ def make_figure(content: JsonObject, layer: int) -> Any:
         panel.set_title(name, fontweight="bold", fontsize=9)
         if texts:
             part = weights[:, start : start + len(texts)].numpy()
-            mesh = panel.pcolormesh(part, cmap=colours, vmin=0.0, vmax=top, edgecolors="white", linewidth=0.4)
+            mesh = panel.pcolormesh(part, cmap=colors, vmin=0.0, vmax=top, edgecolors="white", linewidth=0.4)
             start += len(texts)
         else:
             panel.set_facecolor("#eeeeee")
@@ -238,7 +238,7 @@ def make_figure(content: JsonObject, layer: int) -> Any:
         label_axis(panel.xaxis, texts)
         panel.tick_params(axis="x", labelrotation=90)
     if over is not None:
-        draw_source_weights(panels[-1], over, list(sources), colours)
+        draw_source_weights(panels[-1], over, list(sources), colors)
     label_axis(panels[0].yaxis, target)
     panels[0].set_ylim(len(target), 0)
     panels[0].set_ylabel("target")
@@ -252,21 +252,21 @@ def make_figure(content: JsonObject, layer: int) -> Any:
     return figure
 
 
-def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str], colours: Any) -> None:
+def draw_source_weights(panel: Any, weights: torch.Tensor, names: Sequence[str], colors: Any) -> None:
     """Draw the weights of the sources as a heat map with printed values.
 
     Args:
         panel: The panel.
         weights: (T, n) weight of each source at each target token.
         names: Names of the sources.
-        colours: The color map.
+        colors: The color map.
     """
     panel.set_title("over sources", fontweight="bold", fontsize=9)
-    panel.pcolormesh(weights.numpy(), cmap=colours, vmin=0.0, vmax=1.0, edgecolors="white", linewidth=0.4)
+    panel.pcolormesh(weights.numpy(), cmap=colors, vmin=0.0, vmax=1.0, edgecolors="white", linewidth=0.4)
     for row, line in enumerate(weights.tolist()):
         for column, weight in enumerate(line):
-            colour = "white" if weight > 0.5 else "#333333"
-            panel.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=6, color=colour)
+            color = "white" if weight > 0.5 else "#333333"
+            panel.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=6, color=color)
     panel.set_xticks([i + 0.5 for i in range(len(names))], names)
     panel.tick_params(axis="x", labelrotation=90)
 

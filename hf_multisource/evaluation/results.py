@@ -47,7 +47,7 @@ SPREAD = "±: standard deviation of the score over bootstrap resamples of the te
 SEEDS = "Of several seeds: mean ± standard deviation over the seeds."
 
 
-def levelled_off(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
+def leveled_off(curve: Sequence[tuple[int, float]], metric: Metric) -> bool:
     """Return whether training has leveled off, so that its result can be compared with others.
 
     Args:
@@ -257,7 +257,7 @@ def training_facts(run: Path, metric: str) -> JsonObject:
         "seed": summary["seed"],
         "curve": curve,
         "dev_loss": best.get("eval_loss"),
-        "finished": levelled_off(curve, METRICS[metric]),
+        "finished": leveled_off(curve, METRICS[metric]),
         "command": summary["command"],
     }
 
@@ -614,7 +614,7 @@ def how_made(rows: Sequence[JsonObject]) -> str:
 
 
 def unfinished_rule(metric: Metric, whose: str = "its") -> str:
-    """Return in words the rule by which `levelled_off` regards a training as unfinished."""
+    """Return in words the rule by which `leveled_off` regards a training as unfinished."""
     improved = "raised" if metric.higher_is_better else "lowered"
     return (
         f"the last fifth of {whose} updates still {improved} the best dev {metric.label} by {metric.flat_gain} or more"

@@ -254,7 +254,7 @@ def count_whole(hypotheses: Sequence[str], rows: Sequence[Row], sources: Sequenc
     return {"syntax": syntax, "rows": len(rows), "written": len(written), "whole": whole}
 
 
-def summarise(draws: Sequence[JsonObject]) -> JsonObject:
+def summarize(draws: Sequence[JsonObject]) -> JsonObject:
     """Return the mean score over the draws and its standard deviation (None for one draw), with the draws."""
     summary: JsonObject = {}
     for name in metrics_of(draws[0]):
@@ -340,7 +340,7 @@ def measure_reranked(
     decoded = Decoded([[Hypothesis(text, None)] for text in texts], seconds)
     figures = {"hypotheses": out.name, **measure(decoded, rows, data.target, data.metrics, congruent)}
     return {
-        **summarise([figures]),
+        **summarize([figures]),
         "reranking": {
             "run": reverse.name,
             "n": search.n_best,
@@ -545,7 +545,7 @@ def score(args: Scoring, command: str) -> JsonObject:
                 report["presence"] = measure_presence(congruent, references, split.rows, sources, data.metrics)
                 if data.placeholders is not None:
                     report["placeholders"] = count_whole(congruent, split.rows, data.sources, data.placeholders)
-        report["conditions"][condition] = {**summarise(measured), "seed": args.seed}
+        report["conditions"][condition] = {**summarize(measured), "seed": args.seed}
         write_json(path, report)
     if reverse is not None and congruent is not None:
         entry = measure_reranked(args, data, splits, model, processor, reverse, congruent)

@@ -7,10 +7,10 @@ train:      keys of the recipe that all rows override
 seeds:      seeds of every row
 score:      fields of `Scoring`, such as num_beams
 baseline:   the row with which all others are compared
-analysed:   a trained row that is analyzed on the page: it is also scored without each source and with each source
+analyzed:   a trained row that is analyzed on the page: it is also scored without each source and with each source
             alone, its symbol errors are counted, and the figure at the top of the page shows it
 words:      a list of words, each with its texts in the target and the present sources, by name: the page shows the
-            effect of each source on them, in the row `analysed`
+            effect of each source on them, in the row `analyzed`
 margin:     equivalence margin: smaller differences of the first metric do not matter
 rows:       name -> label; `shown: false` if the row is only a part of another one; `parameters_as: ROW` if a row of the
             kind `train` gets the smallest width with which it has as many parameters as another one (unless its own
@@ -138,7 +138,7 @@ class Experiment:
         seeds: The seeds.
         score: Fields of `Scoring`.
         margin: Equivalence margin of the first metric.
-        analysed: Name of the row that the page looks at more closely.
+        analyzed: Name of the row that the page looks at more closely.
         words: Single words to analyze, each a mapping from the target and the sources to texts.
         published: Published figures of other systems.
         quick: Changes that `--quick` applies.
@@ -159,7 +159,7 @@ class Experiment:
     seeds: list[int] = field(default_factory=lambda: [1])
     score: dict[str, Any] = field(default_factory=dict)
     margin: float | None = None
-    analysed: str | None = None
+    analyzed: str | None = None
     words: list[dict[str, str]] = field(default_factory=list)
     published: list[dict[str, Any]] = field(default_factory=list)
     quick: dict[str, Any] = field(default_factory=dict)
@@ -441,14 +441,14 @@ def _check(experiment: Experiment) -> None:
         above = [name for name in list(experiment.rows)[: list(experiment.rows).index(row.name)] if name in trained]
         check_choice(above, **{f"rows.{row.name}.begins_with": row.begins_with})
     check_choice(tuple(experiment.rows), baseline=experiment.baseline)
-    check_choice(tuple(name for name in trained if experiment.rows[name].shown), analysed=experiment.analysed)
+    check_choice(tuple(name for name in trained if experiment.rows[name].shown), analyzed=experiment.analyzed)
     if not (isinstance(experiment.words, list) and all(isinstance(word, dict) for word in experiment.words)):
         raise ValueError(
             f"experiment {experiment.name}: words must be a list of mappings; got {show(experiment.words)}"
         )
-    if experiment.words and experiment.analysed is None:
-        raise ValueError(f"experiment {experiment.name}: words needs analysed, the row whose models read them")
-    read = experiment.sources_of(experiment.rows[experiment.analysed]) if experiment.analysed else []
+    if experiment.words and experiment.analyzed is None:
+        raise ValueError(f"experiment {experiment.name}: words needs analyzed, the row whose models read them")
+    read = experiment.sources_of(experiment.rows[experiment.analyzed]) if experiment.analyzed else []
     for word in experiment.words:
         for key in word:
             check_choice((*experiment.sources, experiment.target), **{"words: name": key})

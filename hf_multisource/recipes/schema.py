@@ -118,7 +118,7 @@ class DataRecipe:
             {lang} for the code of a language.
         sources: Names of the source columns, in order.
         target: Name of the target column.
-        kind: What is read: "text", or "catalogues" of localisation, whose rows are aligned by key and written to the
+        kind: What is read: "text", or "catalogues" of localization, whose rows are aligned by key and written to the
             folder `catalogues` of the run.
         catalogues: With kind catalogues: how they are read, some of the keys that are listed below.
         train: Name of the training split; or a list of corpora that are mixed, each a mapping with some of the keys of
@@ -148,7 +148,7 @@ class DataRecipe:
             they are.
         limit: Number of training lines to read, of each corpus; null reads all lines.
         metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
-            first one is compared in tables, and tells when training has levelled off.
+            first one is compared in tables, and tells when training has leveled off.
         unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
             encoder's: "error" stops before anything is trained, "absent" trains without that source.
         origin: Where the text is from and under what terms, for the model card; its first address is the place where

@@ -93,7 +93,7 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
         trainer.check_weights()
         trainer.save_model(str(folder))
         trainer.save_state()
-        return summarise(trainer, parameters, command or shlex.join(["python", *mask_words(sys.argv)]), resume)
+        return summarize(trainer, parameters, command or shlex.join(["python", *mask_words(sys.argv)]), resume)
 
 
 def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) -> bool:
@@ -201,7 +201,7 @@ def record_start(run: TrainingRun, data: JsonObject, processor: MultiSourceProce
     run.recipe.save(folder / RECIPE)  # also in a resumed run, because some keys may have changed
 
 
-def summarise(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> JsonObject:
+def summarize(trainer: RunTrainer, parameters: int, command: str, resume: bool) -> JsonObject:
     """Write `train_summary.json`, which marks the run as finished.
 
     Args:

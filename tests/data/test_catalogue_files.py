@@ -1,4 +1,4 @@
-"""Localisation catalogues: what is read from each format, and that filling changes only the lines of an entry."""
+"""Localization catalogues: what is read from each format, and that filling changes only the lines of an entry."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_filling_one_entry_changes_only_its_lines(sample: Sample) -> None:
             )
             assert ours or b"<segment" in line or line == last, line
         assert len(gone) <= 4
-        assert b"licence" not in b"".join([*gone, *lines])
+        assert b"license" not in b"".join([*gone, *lines])
         assert len(lines) <= 4 + 4 * len(new)
 
 
@@ -256,8 +256,8 @@ def test_what_cannot_be_filled_is_refused_and_the_rest_is_filled(
 
 
 @pytest.mark.parametrize("path", ["a.ftl", "a.properties"])
-@pytest.mark.parametrize("header", ["", "# Licence", "# Licence\n", "# Licence\n\n", "# Licence\r\n"])
-def test_a_licence_does_not_become_the_comment_of_a_new_message(path: str, header: str) -> None:
+@pytest.mark.parametrize("header", ["", "# License", "# License\n", "# License\n\n", "# License\r\n"])
+def test_a_license_does_not_become_the_comment_of_a_new_message(path: str, header: str) -> None:
     filled = fill_catalogue(read_catalogue(path, header.encode()), {("a", ""): "b", ("c", ""): "d"})
     assert [entry.comment for entry in read_catalogue(path, filled.content).entries] == [REVIEW, REVIEW]
     assert filled.content.decode().startswith(header)
@@ -266,9 +266,9 @@ def test_a_licence_does_not_become_the_comment_of_a_new_message(path: str, heade
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("a.ftl", "# Licence\nb = b\n"), ("a.properties", "! Licence\nb=b\n"), ("a.dtd", '<!-- L --><!ENTITY b "b">\n')],
+    [("a.ftl", "# License\nb = b\n"), ("a.properties", "! License\nb=b\n"), ("a.dtd", '<!-- L --><!ENTITY b "b">\n')],
 )
-def test_a_licence_stays_first(path: str, text: str) -> None:
+def test_a_license_stays_first(path: str, text: str) -> None:
     model = '<!ENTITY a "a"><!ENTITY b "b">' if path.endswith(".dtd") else "a = a\nb = b\n"
     catalogue = read_catalogue(path, text.encode())
     filled = fill_catalogue(catalogue, {("a", ""): "b"}, read_catalogue(path, model.encode()))

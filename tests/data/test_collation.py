@@ -91,10 +91,10 @@ def test_rows_may_be_tensors() -> None:
 
 
 def test_labels_are_in_all_examples_or_in_none() -> None:
-    unlabelled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
+    unlabeled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
     with pytest.raises(ValueError, match=r"^example 1 of the batch has no labels, others have"):
-        DataCollatorForMultiSource(processor_of())([EXAMPLES[0], unlabelled])
-    assert "labels" not in DataCollatorForMultiSource(processor_of())([unlabelled])
+        DataCollatorForMultiSource(processor_of())([EXAMPLES[0], unlabeled])
+    assert "labels" not in DataCollatorForMultiSource(processor_of())([unlabeled])
 
 
 def test_lengths_can_be_made_multiples() -> None:
@@ -117,8 +117,8 @@ def test_with_a_model_the_decoders_input_is_the_labels_shifted_right() -> None:
     with_inputs = model.eval()(**batch).loss
     del batch["decoder_input_ids"]
     assert torch.equal(model(**batch).loss, with_inputs)
-    unlabelled = [{key: value for key, value in row.items() if key != "labels"} for row in EXAMPLES]
-    assert "decoder_input_ids" not in DataCollatorForMultiSource(processor_of(), model=model)(unlabelled)
+    unlabeled = [{key: value for key, value in row.items() if key != "labels"} for row in EXAMPLES]
+    assert "decoder_input_ids" not in DataCollatorForMultiSource(processor_of(), model=model)(unlabeled)
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_multisource.cli.degrade import main
-from hf_multisource.data.degrade import COLOURS, Masking, degrade, words_of
+from hf_multisource.data.degrade import COLORS, Masking, degrade, words_of
 
 LINES = ["A girl in a red coat, with a dark-green bag.", "Two dogs run.", "", "The white-haired man's Blue car is new."]
 
@@ -23,8 +23,8 @@ def masked(how: str, lines: list[str] = LINES, **settings: Any) -> list[str]:
     return [masking(line, number)[0] for number, line in enumerate(lines)]
 
 
-def test_colours_are_masked_in_any_case_and_within_compounds_and_nothing_else_is() -> None:
-    assert masked("colours", words=words_of("colours", "en")) == [
+def test_colors_are_masked_in_any_case_and_within_compounds_and_nothing_else_is() -> None:
+    assert masked("colors", words=words_of("colors", "en")) == [
         "A girl in a [v] coat, with a dark-[v] bag.",
         "Two dogs run.",
         "",
@@ -46,8 +46,8 @@ def test_people_are_masked_without_their_possessive() -> None:
         ("cs", "Muž v černém kabátě s tmavě modrou taškou a bílými botami.", "Muž v [v] kabátě s tmavě [v] taškou a"),
     ],
 )
-def test_inflected_colours_are_found(language: str, line: str, expected: str) -> None:
-    assert masked("colours", [line], words=words_of("colours", language))[0].startswith(expected)
+def test_inflected_colors_are_found(language: str, line: str, expected: str) -> None:
+    assert masked("colors", [line], words=words_of("colors", language))[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_inflected_colours_are_found(language: str, line: str, expected: str) ->
         ("cs", "a se na v je s ve za do ze"),
     ],
 )
-def test_no_colour_is_a_common_word_of_its_language(language: str, common: str) -> None:
-    assert COLOURS[language].isdisjoint(common.split())
+def test_no_color_is_a_common_word_of_its_language(language: str, common: str) -> None:
+    assert COLORS[language].isdisjoint(common.split())
 
 
 def test_a_list_of_ones_own_adds_to_the_built_in_one_or_stands_alone() -> None:
-    assert {"red", "puce"} <= words_of("colours", "en", [" Puce ", ""])
+    assert {"red", "puce"} <= words_of("colors", "en", [" Puce ", ""])
     assert words_of("words", "en", ["Puce"]) == words_of("people", "xx", ["puce"]) == {"puce"}
     with pytest.raises(ValueError, match=r"no list of people for 'de'; there is one for en: give --words FILE"):
         words_of("people", "de")
@@ -116,7 +116,7 @@ def make_data(folder: Path) -> Path:
 
 def test_a_folder_is_masked_in_one_source_and_the_same_in_all_else(tmp_path: Path) -> None:
     data, out = make_data(tmp_path), tmp_path / "out"
-    main([str(data), "--out", str(out), "--source", "en", "--how", "colours", "--mask", "<c>"])
+    main([str(data), "--out", str(out), "--source", "en", "--how", "colors", "--mask", "<c>"])
     assert sorted(path.name for path in out.iterdir()) == ["degrade.json", "images", "test.en", "train.de", "train.en"]
     assert (out / "train.en").read_text("utf-8").splitlines()[0] == "A girl in a <c> coat, with a dark-<c> bag."
     assert (out / "test.en").read_text("utf-8") == "A <c> dog.\n"
@@ -124,7 +124,7 @@ def test_a_folder_is_masked_in_one_source_and_the_same_in_all_else(tmp_path: Pat
     assert (out / "images" / "1.jpg").read_bytes() == b"picture"
     report = json.loads((out / "degrade.json").read_text("utf-8"))
     assert report["files"]["train.en"] == {"lines": 4, "masked_lines": 2, "words": 23, "masked_words": 4}
-    assert (report["how"], report["source"], report["mask"]) == ("colours", "en", "<c>")
+    assert (report["how"], report["source"], report["mask"]) == ("colors", "en", "<c>")
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         Masking("share", share=1.5)
     with pytest.raises(ValueError, match="keep is -1"):
         Masking("progressive", keep=-1)
-    with pytest.raises(ValueError, match="how is 'nouns'; allowed are colours, people, progressive, share, words"):
+    with pytest.raises(ValueError, match="how is 'nouns'; allowed are colors, people, progressive, share, words"):
         Masking("nouns")
     with pytest.raises(ValueError, match="mask is empty"):
         Masking("share", mask=" ")
-    for options in (["--how", "share"], ["--how", "colours", "--share", "0.5"]):
-        with pytest.raises(SystemExit, match=r"degrade: --how (share needs|colours does not take) --share"):
+    for options in (["--how", "share"], ["--how", "colors", "--share", "0.5"]):
+        with pytest.raises(SystemExit, match=r"degrade: --how (share needs|colors does not take) --share"):
             main([str(data), "--out", str(tmp_path / "out"), "--source", "en", *options])
     assert not (tmp_path / "out").exists()
 
@@ -150,11 +150,11 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--how", "colours", "--mask", "a\nb"], r"mask is 'a\nb'; it must be on one line"),
-        (["--how", "colours", "--source", "en-US", "--language", "en"], "source name 'en-US' must be an identifier"),
+        (["--how", "colors", "--mask", "a\nb"], r"mask is 'a\nb'; it must be on one line"),
+        (["--how", "colors", "--source", "en-US", "--language", "en"], "source name 'en-US' must be an identifier"),
         (["--how", "words", "--words", "data/empty"], "data/empty holds no word"),
-        (["--how", "colours", "--out", "data/empty"], "data/empty is a file, not a folder"),
-        (["--how", "colours", "--out", "data/empty/out"], "data/empty is a file, not a folder"),
+        (["--how", "colors", "--out", "data/empty"], "data/empty is a file, not a folder"),
+        (["--how", "colors", "--out", "data/empty/out"], "data/empty is a file, not a folder"),
     ],
 )
 def test_bad_options_are_named_and_nothing_is_written(
@@ -184,15 +184,15 @@ def test_text_that_cannot_be_masked_is_named_and_nothing_is_written(
         (data / "test.en").unlink()
     (data / name).write_bytes(content)
     with pytest.raises(SystemExit, match=f"^hf-multisource degrade: .*{re.escape(message)}"):
-        main([str(data), "--out", str(tmp_path / "out"), "--source", "en", "--how", "colours"])
+        main([str(data), "--out", str(tmp_path / "out"), "--source", "en", "--how", "colors"])
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_masked_twice_has_a_report_of_each_time(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.en").write_text("a red man\n", encoding="utf-8")
-    for data, out, how in (("data", "one", "colours"), ("one", "two", "people")):
+    for data, out, how in (("data", "one", "colors"), ("one", "two", "people")):
         main([str(tmp_path / data), "--out", str(tmp_path / out), "--source", "en", "--how", how])
     assert (tmp_path / "two" / "train.en").read_text(encoding="utf-8") == "a [v] [v]\n"
     reports = [json.loads((tmp_path / out / "degrade.json").read_text(encoding="utf-8")) for out in ("one", "two")]
-    assert [report["how"] for report in reports] == ["colours", "people"]
+    assert [report["how"] for report in reports] == ["colors", "people"]

@@ -330,7 +330,7 @@ class SoundFile:
 
     def __init__(self, stream: io.BytesIO) -> None:
         if stream.read() != b"fLaC sound":
-            raise RuntimeError("Format not recognised")
+            raise RuntimeError("Format not recognized")
 
     def __enter__(self) -> SoundFile:
         return self
@@ -347,7 +347,7 @@ def test_other_files_are_read_by_soundfile(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "soundfile", SimpleNamespace(SoundFile=SoundFile))
     sound = read_sound(b"fLaC sound")
     assert (sound["array"].tolist(), sound["sampling_rate"]) == ([0.25, 0.75], 22_050)
-    with pytest.raises(ValueError, match="a string of 5 bytes holds no readable sound: Format not recognised"):
+    with pytest.raises(ValueError, match="a string of 5 bytes holds no readable sound: Format not recognized"):
         read_sound(b"noise")
     monkeypatch.setattr(SoundFile, "frames", 2**25 + 1)
     with pytest.raises(ValueError, match="a string of 10 bytes has 67,108,866 samples; at most 67,108,864 are read"):
@@ -380,9 +380,9 @@ def changed(place: int, value: bytes) -> bytes:
         (changed(22, b"\0\0"), "the WAV file has 0 channels, "),
         (changed(24, b"\0\0\0\0"), "the WAV file has 1 channels, 0 Hz"),
         (changed(32, b"\x07"), "the WAV file has 1 channels, .* and 7 bytes a frame"),
-        (b"<html>404</html>", "it begins like no known kind of recording|Format not recognised"),
-        (b"", "it begins like no known kind of recording|Format not recognised"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "it begins like no known kind of recording|Format not recognised"),
+        (b"<html>404</html>", "it begins like no known kind of recording|Format not recognized"),
+        (b"", "it begins like no known kind of recording|Format not recognized"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "it begins like no known kind of recording|Format not recognized"),
     ],
 )
 def test_broken_recordings_are_unreadable_with_and_without_soundfile(

@@ -1,4 +1,4 @@
-"""New catalogues: a source's file without its texts, with the licence, and with the plural forms of the language."""
+"""New catalogues: a source's file without its texts, with the license, and with the plural forms of the language."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OF_SEVERAL = (PO, QT, XLIFF_1, XLIFF_2)  # formats that hold the messages of the
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
-def test_a_new_catalogue_has_the_licence_and_no_text_of_the_old_one(sample: Sample) -> None:
+def test_a_new_catalogue_has_the_license_and_no_text_of_the_old_one(sample: Sample) -> None:
     old = read_catalogue(sample.path, sample.text.encode())
     new = new_catalogue(old, sample.path, "cs")
-    assert "Licence: the licence of this file" in new.text
+    assert "License: the license of this file" in new.text
     assert {entry.state for entry in new.entries} == ({UNTRANSLATED} if sample in OF_SEVERAL else set())
     assert not [entry.text for entry in old.entries if entry.state == TRANSLATED and f">{entry.text}<" in new.text]
     assert sample in OF_SEVERAL or "open" not in new.text

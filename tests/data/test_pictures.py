@@ -52,7 +52,7 @@ def test_what_comes_back_is_another_picture_than_what_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "colour", "expected"),
+    ("mode", "color", "expected"),
     [
         ("1", 1, (255, 255, 255)),
         ("L", 100, (100, 100, 100)),
@@ -67,12 +67,12 @@ def test_what_comes_back_is_another_picture_than_what_was_given() -> None:
         ("I;16B", 65_535, (255, 255, 255)),
     ],
 )
-def test_every_mode_becomes_rgb(mode: str, colour: Any, expected: tuple[int, int, int]) -> None:
-    image = Image.new(mode, (3, 2), colour)
+def test_every_mode_becomes_rgb(mode: str, color: Any, expected: tuple[int, int, int]) -> None:
+    image = Image.new(mode, (3, 2), color)
     assert pixels(read_picture(image)).tolist() == [[list(expected)] * 3] * 2
 
 
-def test_palettes_give_their_colours_and_no_warning() -> None:
+def test_palettes_give_their_colors_and_no_warning() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.putpixel((1, 0), 1)
@@ -82,17 +82,17 @@ def test_palettes_give_their_colours_and_no_warning() -> None:
             assert pixels(read_picture(data)).tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
-def test_grey_values_of_16_bits_are_scaled_not_cut(tmp_path: Path) -> None:
-    grey = np.array([[0, 257, 128 * 257, 65_535]], np.uint16)
-    Image.fromarray(grey).save(tmp_path / "a.png")
+def test_gray_values_of_16_bits_are_scaled_not_cut(tmp_path: Path) -> None:
+    gray = np.array([[0, 257, 128 * 257, 65_535]], np.uint16)
+    Image.fromarray(gray).save(tmp_path / "a.png")
     assert pixels(read_picture(tmp_path / "a.png"))[0, :, 0].tolist() == [0, 1, 128, 255]
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (2, 3, 3), (2, 3, 4)])
 def test_arrays_have_up_to_four_channels(shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    colours = array if array.ndim == 3 else array[:, :, None]
-    expected = colours[:, :, :3] if colours.shape[2] >= 3 else colours.repeat(3, axis=2)
+    colors = array if array.ndim == 3 else array[:, :, None]
+    expected = colors[:, :, :3] if colors.shape[2] >= 3 else colors.repeat(3, axis=2)
     assert np.array_equal(pixels(read_picture(array)), expected)
 
 
@@ -117,7 +117,7 @@ def test_pictures_are_turned_as_their_exif_data_say(orientation: int) -> None:
 
 
 def test_of_several_frames_the_first_is_read() -> None:
-    frames = [Image.new("RGB", (2, 2), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (2, 2), color) for color in ("red", "blue")]
     data = saved(frames[0], "gif", save_all=True, append_images=frames[1:])
     assert pixels(read_picture(data))[0, 0].tolist() == [255, 0, 0]
 
@@ -256,7 +256,7 @@ def test_the_number_of_pixels_is_limited_before_they_are_decoded(monkeypatch: py
 
 
 def test_a_tile_may_not_be_larger_than_a_picture() -> None:
-    # Width, height, bits of a pixel, deflate, grey, one channel; sides of a tile, its place and its bytes (TIFF 6.0)
+    # Width, height, bits of a pixel, deflate, gray, one channel; sides of a tile, its place and its bytes (TIFF 6.0)
     tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: 9984, 323: 9984, 324: 200, 325: 8}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     data = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(100)

@@ -110,7 +110,7 @@ def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
         ("html", "<b>x</b> <br/> <!-- c --> &amp; &x; %S", ["<b>", "</b>", "<br/>", "<!-- c -->", "&amp;", "&x;"]),
         ("html", "<a href='x>y' title=\"a\">z</a> <x:y/>", ["<a href='x>y' title=\"a\">", "</a>", "<x:y/>"]),
         ("html", "See https://a.b/c_(d), www.a.b. or me@a.org.", ["https://a.b/c_", "www.a.b", "me@a.org"]),
-        ("any", "Print _Colours, 100 % safe, R&D, file_name", ["_"]),
+        ("any", "Print _Colors, 100 % safe, R&D, file_name", ["_"]),
         ("any", "Do&n’t Save", ["&"]),
         ("any", "Yesterday %-l:%M %p, %OB %_H", ["%-l", "%M", "%p", "%OB", "%_H"]),
         ("any", "100 %Aussage, 5%H, %Ha", []),
@@ -315,7 +315,7 @@ def test_a_tokenizer_keeps_the_tokens_and_all_blanks(kind: str) -> None:
         assert tokenizer.decode(encoded, skip_special_tokens=True) == text
 
 
-def test_the_letters_of_mask_tokens_are_not_learnt() -> None:
+def test_the_letters_of_mask_tokens_are_not_learned() -> None:
     size = MIN_VOCAB_SIZE + len(MASK_TOKENS) + 20
     tokenizer = train_tokenizer(["<open1>x y<close1>"] * 9, "bpe", size, mask_tokens=True)
     assert not {"open", "close", "op", "cl"} & {*tokenizer.get_vocab()}

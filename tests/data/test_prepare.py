@@ -55,11 +55,11 @@ def test_punctuation_becomes_that_of_ascii() -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
-def test_normalising_twice_is_normalising_once(text: str) -> None:
-    def normalise(text: str) -> str:
+def test_normalizing_twice_is_normalizing_once(text: str) -> None:
+    def normalize(text: str) -> str:
         return plain_punctuation(compose(remove_controls(text)))
 
-    assert normalise(normalise(text)) == normalise(text)
+    assert normalize(normalize(text)) == normalize(text)
 
 
 def test_a_text_of_which_nothing_is_left_is_absent_and_a_row_without_text_is_dropped() -> None:

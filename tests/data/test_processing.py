@@ -410,8 +410,8 @@ def test_pictures_may_be_given_in_every_way(tmp_path: Path) -> None:
     for value, pixels in zip(given, together, strict=True):
         assert np.array_equal(pixels, together[0])
         assert np.array_equal(processor(image=value)["pixel_values"], pixels), "a single one"
-    grey = processor(image=image.convert("L"))["pixel_values"]
-    assert grey.shape == together[0].shape and np.array_equal(grey[0], grey[2])
+    gray = processor(image=image.convert("L"))["pixel_values"]
+    assert gray.shape == together[0].shape and np.array_equal(gray[0], gray[2])
 
 
 def test_a_picture_that_cannot_be_read_is_an_error_or_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

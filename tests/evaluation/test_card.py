@@ -40,7 +40,7 @@ ROWS = rows_of_models(ROOT / RESULTS)
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SECTIONS = [
     *("How it combines its sources", "Use it", "Scores", "What each source is worth", "Data", "Training", "Limits"),
-    "Licence",
+    "License",
 ]
 COMMANDS = ["hf-multisource train demo --path texts"]
 feature = pytest.mark.feature("Hub", "Model card")

@@ -86,17 +86,17 @@ def test_the_fit_recovers_known_weights_and_probabilities() -> None:
     assert expected_calibration_error(cross_validate(features, outcomes), outcomes) < 0.02
 
 
-def test_the_fit_minimises_its_loss() -> None:
+def test_the_fit_minimizes_its_loss() -> None:
     features, _, outcomes = simulate(300)
     weights, bias = fit_logistic(features, outcomes)
     scale = features.std(axis=0)
 
     def loss(change: Array) -> float:
         w, b = weights + change[:3] / scale, bias + change[3]
-        centred = b + w @ features.mean(axis=0)
+        centerd = b + w @ features.mean(axis=0)
         p = sigmoid(features @ w + b)
         likelihood = np.log(np.where(outcomes == 1, p, 1 - p)).sum()
-        return float(((w * scale) ** 2).sum() / 2 + 0.01 * centred**2 / 2 - likelihood)
+        return float(((w * scale) ** 2).sum() / 2 + 0.01 * centerd**2 / 2 - likelihood)
 
     for change in 1e-3 * np.random.default_rng(0).normal(size=(20, 4)):
         assert loss(change) > loss(np.zeros(4))

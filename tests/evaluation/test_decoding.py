@@ -285,10 +285,10 @@ def test_the_settings_lie_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_length_is_one_of_two_and_named() -> None:
-    penalty, normalisation = Search(length_penalty=0.6), Search(length_normalization=0.8)
+    penalty, normalization = Search(length_penalty=0.6), Search(length_normalization=0.8)
     assert penalty.settings().get("length_normalization") is None
-    assert "length_penalty" not in normalisation.settings()
-    said = length_rule(penalty.described()), length_rule(normalisation.described())
+    assert "length_penalty" not in normalization.settings()
+    said = length_rule(penalty.described()), length_rule(normalization.described())
     assert said[0] == "length penalty 0.6 (transformers: sum(log p) / length**length_penalty)"
     assert said[1].startswith(
         "length normalization 0.8 (Wu et al. 2016, at every step: sum(log p) / ((5 + length) / 6)"
@@ -325,7 +325,7 @@ def test_the_search_says_which_rule_of_length_holds_whatever_the_model_has_store
 
 
 @pytest.mark.parametrize("optimize", [None, "best", "int8"])
-def test_a_model_is_optimised_as_the_search_says(
+def test_a_model_is_optimized_as_the_search_says(
     optimize: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the search remembers it: what was decoded with other numbers is not gone on with."""

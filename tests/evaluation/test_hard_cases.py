@@ -79,7 +79,7 @@ def cases() -> dict[str, tuple[str, str | None, str, str]]:
         german = f"{GETTEXT_HEADER.format(PLURALS['de'])}{message}\n{translation}\n"
         found[key] = ("a.po", None, german, f"{GETTEXT_HEADER.format(PLURALS['dsb'])}{message}\n{''.join(empty)}")
     for key, (name, en, de) in XML.items():
-        around = "<resources>\n{}</resources>\n" if name == "strings.xml" else "<!-- Licence -->\n{}"
+        around = "<resources>\n{}</resources>\n" if name == "strings.xml" else "<!-- License -->\n{}"
         found[key] = (name, around.format(f"{en}\n"), around.format(f"{de}\n"), around.format(""))
     held = dict(AS_THEY_ARE)
     for key, (text, forms) in QT_FORMS.items():

@@ -88,7 +88,7 @@ def test_scores_and_comparisons_are_kept_and_shown(run: Path, tmp_path: Path) ->
     assert shown["Kazakh and synthetic Russian"] == [*score[1], *score[2]]
     assert shown["Russian alone"] == [*score[2], "", ""]
     assert "python training/prepare/kk_ru_en.py data/kk_ru_en" in page
-    assert "A training has not levelled off while the last fifth" in page and "| levelled off |" in page
+    assert "A training has not leveled off while the last fifth" in page and "| leveled off |" in page
 
 
 def test_a_run_without_scores_and_other_references_are_errors(run: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from quoting_translator import QuotingTranslator
 
 ENGLISH = {
     "en/menu.ftl": """\
-# Licence of the file
+# License of the file
 
 open = Open { $name }
     .label = Open
@@ -40,7 +40,7 @@ tabs = { $n ->
 }
 place = { $x }: https://a.b
 """,
-    "en/new/sync.properties": "# Licence of the other file\n\non=Sync is on\noff=Sync is off\n",
+    "en/new/sync.properties": "# License of the other file\n\non=Sync is on\noff=Sync is off\n",
 }
 GERMAN = {
     "de/menu.ftl": """\
@@ -80,7 +80,7 @@ def plan_of(place: Path, *files: Mapping[str, str], spoken: Sequence[str] = ("en
 def filled(
     plan: Plan, out: Path, translator: QuotingTranslator | None = None, confidence: Any = None, **options: Any
 ) -> tuple[dict[str, str], dict[str, JsonObject]]:
-    """Localise: path -> text of each file, and key with part -> what the record says."""
+    """Localize: path -> text of each file, and key with part -> what the record says."""
     record = localize(plan, out, {"x": 1}, lambda: (translator or QuotingTranslator(), confidence), Options(**options))
     files = {path.relative_to(out).as_posix(): path.read_text("utf-8") for path in out.rglob("*.*")}
     return files, {f"{text['key']}{text['part']}": text for text in record["texts"]}
@@ -122,7 +122,7 @@ place = {{ $x }}: https://a.b
 """,
         "more/own.ftl": "own = naš\n",
         "new/sync.properties": f"""\
-# Licence of the other file
+# License of the other file
 
 # {REVIEW}
 # From: model
@@ -151,7 +151,7 @@ def test_a_language_without_catalogues_gets_the_files_of_the_first_source(tmp_pa
     more = {"de/only.ftl": "only = Nur\n"}
     files, texts = filled(plan_of(tmp_path, ENGLISH, GERMAN, more), tmp_path / "out")
     assert sorted(files) == ["menu.ftl", "new/sync.properties"]
-    assert files["menu.ftl"].startswith(f"# Licence of the file\n\n# {REVIEW}\n# From: model, access key\nopen = ")
+    assert files["menu.ftl"].startswith(f"# License of the file\n\n# {REVIEW}\n# From: model, access key\nopen = ")
     assert origins(texts)["save"] == "model"
     counts = json.loads((tmp_path / "out.json").read_text("utf-8"))["counts"]
     assert counts["sources"] == {"2": 10, "1": 2}
@@ -170,7 +170,7 @@ def test_the_codes_of_languages_are_replaced_in_new_paths_and_archives_become_tr
 
 
 PO = """\
-# Licence
+# License
 msgid ""
 msgstr ""
 "Content-Type: text/plain; charset=UTF-8\\n"

@@ -67,11 +67,11 @@ def measured(texts: Sequence[str]) -> dict[str, Any]:
     return {name: METRICS[name].measure(texts, REFERENCES) for name in DEFAULT}
 
 
-def write_training(folder: Path, name: str, seed: int, *, levelled_off: bool = True) -> None:
+def write_training(folder: Path, name: str, seed: int, *, leveled_off: bool = True) -> None:
     (folder / name).mkdir(parents=True)
     summary = {"updates": 1000, "seconds": 90.0, "parameters": 1_300_000, "hardware": "an abacus", "threads": 2}
     (folder / name / "train_summary.json").write_text(json.dumps({**summary, "seed": seed, "command": "x"}))
-    gains = [0.0] * 10 if levelled_off else [float(i) for i in range(10)]
+    gains = [0.0] * 10 if leveled_off else [float(i) for i in range(10)]
     history = [{"step": 100 * (i + 1), "eval_bleu": 20.0 + seed + gain} for i, gain in enumerate(gains)]
     (folder / name / "trainer_state.json").write_text(json.dumps({"log_history": history}))
 
@@ -180,14 +180,14 @@ def test_older_seeds_come_from_their_archives(three: Path, tmp_path: Path) -> No
 def test_one_seed_is_called_one_seed_and_gives_no_answer(tmp_path: Path) -> None:
     write_seed(tmp_path / "run", 4)
     shutil.rmtree(tmp_path / "run" / "seed-4" / "row5")
-    write_training(tmp_path / "run" / "seed-4", "row5", 4, levelled_off=False)
+    write_training(tmp_path / "run" / "seed-4", "row5", 4, leveled_off=False)
     keep(tmp_path / "run", tmp_path)
     page = flowing(page_of(tmp_path))
     assert "There is **one seed** (4)" in page
     assert "**Undecided**" in page and "only 1 seed has been scored, and so far the answer would be yes" in page
     assert "Still improving at the end of the training: row5 (seed 4). Longer" in page
     assert "(1 seed)" in page and "(1 seeds)" not in page and "0 of 1" in page
-    assert "| levelled off |" in page and "*levelled off*: how many seeds" in page
+    assert "| leveled off |" in page and "*leveled off*: how many seeds" in page
 
 
 def test_no_seed_gives_a_page_without_results(tmp_path: Path) -> None:

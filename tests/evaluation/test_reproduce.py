@@ -171,14 +171,14 @@ def check_rows_and_page() -> None:
         assert words in " ".join(page.split())
 
 
-def test_a_row_is_analysed_and_its_scores_stay_when_it_is_chosen_later(
+def test_a_row_is_analyzed_and_its_scores_stay_when_it_is_chosen_later(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(toy)])
     report = Path("runs/toy/serial/seed-1/scores/test.json")
     before = read_json(report)["conditions"]["all"]["draws"][0]
     words = [{"old": "a b", "north": "a b", "south": "b a"}, {"old": "c", "south": "c"}]
-    write("toy", {**TOY, "analysed": "serial", "words": words})
+    write("toy", {**TOY, "analyzed": "serial", "words": words})
     assert states(capsys)["serial/seed-2"] == "trained" and states(capsys)["joined/seed-2"] == "done"
     main([str(toy)])
     assert started(capsys.readouterr().out) == ["serial/seed-1", "serial/seed-2"]
@@ -204,7 +204,7 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [{"old": "a b", "north": "a b", "south": "b a"}]
-    everything = {**TOY, "analysed": "serial", "words": words}
+    everything = {**TOY, "analyzed": "serial", "words": words}
     write("toy", everything)
     main([str(toy)])
     results = Path("docs/results")
@@ -324,7 +324,7 @@ def test_the_quick_form_of_an_experiment_on_other_data_needs_the_names_alone(
     write_words(Path("far"), ("east", "west", "proto"), seed=1)
     main([str(toy), "--data", "far", "--sources", "east", "west", "--target", "proto", "--quick"])
     said = capsys.readouterr().out
-    assert "training has not levelled off" in said and started(said) == ["serial/seed-1"]
+    assert "training has not leveled off" in said and started(said) == ["serial/seed-1"]
     run = Path("runs/toy-quick-far/serial/seed-1")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
     assert (recipe["data"]["sources"], recipe["data"]["target"]) == (["east", "west"], "proto")
@@ -570,7 +570,7 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
     row, serial = (read_json(Path(f"docs/results/toy/{name}.json")) for name in ("all", "serial"))
     assert row["run"] == "seeds-1-2" and row["parameters"] == 2 * serial["parameters"]
     line = next(cells for cells in cells_of_page(Path("docs/results/toy.md").read_text("utf-8")) if cells[0] == "all")
-    assert line[1] == "2 together" and line[4] == ""  # `levelled off` is that of the row `serial`
+    assert line[1] == "2 together" and line[4] == ""  # `leveled off` is that of the row `serial`
     report = read_json(Path("runs/toy/all/seeds-1-2/scores/test.json"))
     assert report["ensemble"] == ["seed-2"]
     assert row["scores"]["all"]["exact_match"]["score"] == report["conditions"]["all"]["exact_match"]["score"]
@@ -647,7 +647,7 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
     ("changes", "message"),
     [
         ({"rows": {}}, "rows must be a mapping"),
-        ({"colour": 1}, "key is 'colour'; allowed are recipe, path"),
+        ({"color": 1}, "key is 'color'; allowed are recipe, path"),
         ({"rows": {"a": {"label": "x"}}}, "rows.a must have one of train, best_source, rerank, ensemble, copy, memory"),
         (
             {"rows": {"a": {"train": {}, "hue": 1}}},
@@ -729,11 +729,11 @@ def test_every_row_of_a_shipped_experiment_is_a_recipe(name: str) -> None:
         ({"seeds": [1, 1]}, "seeds must all differ"),
         ({"sources": "north"}, "sources must be a list"),
         ({"target": None}, "target is missing; give --target"),
-        ({"analysed": "none"}, "analysed is 'none'; allowed are joined, serial"),
-        ({"words": [{"old": "a", "north": "a"}]}, "words needs analysed"),
-        ({"analysed": "serial", "words": ["a"]}, "words must be a list of mappings"),
-        ({"analysed": "serial", "words": [{"old": "a"}]}, "words: each needs old and a source"),
-        ({"analysed": "serial", "words": [{"old": "a", "east": "a"}]}, "words: name is 'east'; allowed are north"),
+        ({"analyzed": "none"}, "analyzed is 'none'; allowed are joined, serial"),
+        ({"words": [{"old": "a", "north": "a"}]}, "words needs analyzed"),
+        ({"analyzed": "serial", "words": ["a"]}, "words must be a list of mappings"),
+        ({"analyzed": "serial", "words": [{"old": "a"}]}, "words: each needs old and a source"),
+        ({"analyzed": "serial", "words": [{"old": "a", "east": "a"}]}, "words: name is 'east'; allowed are north"),
         ({"quick": None}, "quick is missing, so it has no quick form"),
     ],
 )
@@ -758,7 +758,7 @@ def test_rows_may_read_some_of_the_sources_and_a_memory_may_come_first(
         "first": {"label": "memory, then two", "memory_first": {"of": "pair"}},
         "other": {"label": "memory of north", "memory_first": {"of": "pair", "sources": ["north"]}},
     }
-    changes = {"sources": ["north", "south", "east"], "seeds": [1], "analysed": "pair"}
+    changes = {"sources": ["north", "south", "east"], "seeds": [1], "analyzed": "pair"}
     words = [{"old": "a b", "north": "a b", "south": "b a", "east": "a b"}]
     content = {**TOY, **changes, "rows": rows, "words": words}
     write("toy", content)
@@ -857,12 +857,12 @@ def test_rows_that_need_no_model_copy_a_source_or_ask_a_memory(toy: Path, capsys
     assert rows["known"]["scores"]["all"]["exact_match"]["score"] == pytest.approx(300 / 7)
     assert all(row["made_of"] == [] for row in rows.values())  # so that they have no cards
     tables = cells_of_page(Path("docs/results/toy.md").read_text("utf-8"))
-    labels = ["exact match", "placeholders", "empty", "levelled off", "updates", "minutes", "parameters"]
+    labels = ["exact match", "placeholders", "empty", "leveled off", "updates", "minutes", "parameters"]
     assert ["row", "seeds", *labels] in tables
     assert ["copy of north", "", "0.0", "100.0 %", "1", "", "", "", ""] in tables
     assert ["memory, similar", "", "71.4", "83.3 %", "1", "", "", "", ""] in tables
     page = " ".join(Path("docs/results/toy.md").read_text("utf-8").split())
-    assert "*levelled off*: number of seeds whose training no longer improved at the end" in page
+    assert "*leveled off*: number of seeds whose training no longer improved at the end" in page
     first, _, second = page.partition("## Differences to memory ")
     assert "## Differences to copy of north " in first and "| memory, similar | +" in second
     assert "A row without seeds needs no model and is not trained." in page and "Learning curves" not in page

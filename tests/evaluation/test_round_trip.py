@@ -28,7 +28,7 @@ def packages(tmp_path: Path) -> list[str]:
     """Packages of three languages with a file of the test split and one of the training split, as arguments."""
     for language, code in LANGUAGES.items():
         files = {
-            f"browser/{code}/{name}.ftl": "# Licence\n\n"
+            f"browser/{code}/{name}.ftl": "# License\n\n"
             + "".join(f"# on {key}\n{key} = {text_of(key, language)}\n" for key in keys)
             for name, keys in (("a", TRAIN), ("b", TEST))
         }
@@ -129,7 +129,7 @@ def test_compiled_gettext_files_become_catalogues_that_msgfmt_checks(tmp_path: P
 
 
 HEADER = """\
-# Licence of the file
+# License of the file
 msgid ""
 msgstr ""
 "Project-Id-Version: x\\n"
@@ -208,7 +208,7 @@ def test_a_change_beside_what_is_filled_is_found(tmp_path: Path) -> None:
     assert is_undisturbed(catalogue, filled.encode(), {"same"})
     assert not is_undisturbed(catalogue, filled.encode(), set())
     assert not is_undisturbed(catalogue, filled.replace("no-wrap", "wrap").encode(), {"same"})
-    assert not is_undisturbed(catalogue, filled.replace("# Licence", "#  Licence").encode(), {"same"})
+    assert not is_undisturbed(catalogue, filled.replace("# License", "#  License").encode(), {"same"})
 
 
 def test_what_is_filled_is_checked_though_it_is_fuzzy(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def made_up_rows(scale: float = 1.0) -> list[dict[str, Any]]:
 
 EXPERIMENT: dict[str, Any] = {
     "baseline": "joined",
-    "analysed": "best",
+    "analyzed": "best",
     "rows": {
         "single": {"label": "best single", "best_source": {}},
         "joined": {"label": "joined", "train": {}},
@@ -211,7 +211,7 @@ def test_the_figure_has_the_rows_that_tell_the_story() -> None:
     assert [(line.label, line.style) for line in lines] == [
         ("best single", "best_source"),
         ("joined", "baseline"),
-        ("best of all", "analysed"),
+        ("best of all", "analyzed"),
         ("published: Curve", "published"),
         ("published: Mean", "published"),
     ]

@@ -34,7 +34,7 @@ from hf_multisource.evaluation import scoring, translating
 from hf_multisource.evaluation.decoding import Search, decode, load_model
 from hf_multisource.evaluation.likelihood import cross_entropy
 from hf_multisource.evaluation.perturbations import derangement, make_absent, make_wrong
-from hf_multisource.evaluation.results import levelled_off, make_row, render
+from hf_multisource.evaluation.results import leveled_off, make_row, render
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS
@@ -207,17 +207,17 @@ def test_an_absent_source_is_none_in_every_row() -> None:
         ([], False),
     ],
 )
-def test_a_curve_has_levelled_off_if_the_last_fifth_brought_under_0_3_bleu(
+def test_a_curve_has_leveled_off_if_the_last_fifth_brought_under_0_3_bleu(
     curve: list[tuple[int, float]], expected: bool
 ) -> None:
-    assert levelled_off(curve, METRICS["bleu"]) is expected
+    assert leveled_off(curve, METRICS["bleu"]) is expected
     turned = [(step, -score) for step, score in curve]
-    assert levelled_off(turned, METRICS["ter"]) is expected
+    assert leveled_off(turned, METRICS["ter"]) is expected
 
 
-def test_a_curve_that_stays_at_0_has_not_levelled_off() -> None:
+def test_a_curve_that_stays_at_0_has_not_leveled_off() -> None:
     curve = [(200, 0.0), (400, 0.0), (1000, 0.0)]
-    assert not levelled_off(curve, METRICS["exact_match"]) and levelled_off(curve, METRICS["edit_distance"])
+    assert not leveled_off(curve, METRICS["exact_match"]) and leveled_off(curve, METRICS["edit_distance"])
 
 
 def test_a_bar_in_a_cell_of_a_table_is_escaped() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hf_multisource.cli.results import main as results_main
 from hf_multisource.evaluation import results
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
-from hf_multisource.evaluation.scoring import measure, summarise
+from hf_multisource.evaluation.scoring import measure, summarize
 from hf_multisource.metrics.table import METRICS
 from reports import subsets
 from scored import REFERENCES, cells_of, compared, spoilt
@@ -36,7 +36,7 @@ def make_run(folder: Path, name: str, gain: float = 0.0, num_beams: int = 4) -> 
     for condition, words in WRONG[name].items():
         texts = spoilt(REFERENCES, words)
         decoded = Decoded([[Hypothesis(text, 0.0)] for text in texts], 1.0)
-        conditions[condition] = summarise(
+        conditions[condition] = summarize(
             [measure(decoded, [{"cs": text} for text in REFERENCES], "cs", ["bleu", "chrf"], None)]
         )
         (run / "scores" / f"test.{condition}.txt").write_text("".join(f"{text}\n" for text in texts))

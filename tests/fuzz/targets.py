@@ -154,7 +154,7 @@ def checkpoint_targets(folder: Path) -> list[Target]:
     def written(name: str) -> dict[Path, bytes]:
         return {folder / f"{name}-config.json" / "config.json": to_json(good(name)).encode()}
 
-    # A good checkpoint said to be quantised loads, and fails in the package that quantises when it is used.
+    # A good checkpoint said to be quantized loads, and fails in the package that quantizes when it is used.
     ours = [key for key in HOSTILE if key != "quantization_config"]
     config_json = [broken(name, "config.json", json_text(good(name), ours)) for name in folders]
     any_config_json = [broken(name, "config.json", json_text(good(name))) for name in folders]

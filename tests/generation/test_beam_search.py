@@ -122,8 +122,8 @@ def test_scores_need_not_be_asked_for_step_by_step() -> None:
     assert torch.equal(few.beam_indices, every.beam_indices)
 
 
-def test_neighbours_in_the_batch_change_nothing() -> None:
-    """Transformers' loop goes on with an example whose candidates have all ended, if a neighbour's have not."""
+def test_neighbors_in_the_batch_change_nothing() -> None:
+    """Transformers' loop goes on with an example whose candidates have all ended, if a neighbor's have not."""
     inputs = three_source_batch()
     model = model_of("serial")
     settings = {"num_beams": BEAMS, "max_new_tokens": 14, "eos_token_id": ENDS, "num_return_sequences": BEAMS}

@@ -62,7 +62,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return Steps(monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["plain", "optimised", "int8"])
+@pytest.mark.parametrize("kind", ["plain", "optimized", "int8"])
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_the_search_finds_the_same(combiner: str, kind: str, steps: Steps) -> None:
     model = make(combiner)
@@ -198,7 +198,7 @@ def test_hidden_states_of_all_layers_are_given(steps: Steps) -> None:
     assert [len(states) for states in found.decoder_hidden_states] == [model.config.decoder_layers + 1] * 8
 
 
-@pytest.mark.parametrize("kind", ["plain", "optimised", "int8"])
+@pytest.mark.parametrize("kind", ["plain", "optimized", "int8"])
 def test_the_next_search_uses_changed_weights(kind: str, steps: Steps) -> None:
     model = make("flat")
     if kind != "plain":
@@ -244,7 +244,7 @@ READ: dict[str, dict[str, Any]] = {
     "processors": {"no_repeat_ngram_size": 2, "min_new_tokens": 3},
     "shortlist": {"shortlist": torch.tensor([1, 2, 3, 5, 8, 9, 10, 11, 12, 13])},
     "a short shortlist": {"shortlist": torch.tensor([2, 3])},
-    "length normalisation": {"length_normalization": 0.6},
+    "length normalization": {"length_normalization": 0.6},
 }
 
 

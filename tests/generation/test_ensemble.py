@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 
 from builders import END, LSTM, NAMES, ROWS, three_source_batch, three_source_model
 from hf_multisource import MultiSourceEnsemble
-from reference import beam_search, mean_distribution, normalised_beam
+from reference import beam_search, mean_distribution, normalized_beam
 from searches import START, NextScores, generate, same
 
 pytestmark = pytest.mark.pairs
@@ -25,7 +25,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
-    "normalised": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
+    "normalized": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
     "sample": {"do_sample": True, "temperature": 0.8, "top_k": 5},
     "samples": {"num_return_sequences": 3, "do_sample": True},
     "sampled beams": {"num_beams": 3, "do_sample": True},
@@ -121,7 +121,7 @@ def test_different_models_find_what_a_naive_search_does(num_beams: int) -> None:
 
 
 @pytest.mark.parametrize("num_beams", [2, 4])
-def test_with_length_normalisation_too(num_beams: int) -> None:
+def test_with_length_normalization_too(num_beams: int) -> None:
     members = three_members()
     options = {
         "num_beams": num_beams,
@@ -131,7 +131,7 @@ def test_with_length_normalisation_too(num_beams: int) -> None:
     }
     texts, scores = generate(MultiSourceEnsemble(members), three_source_batch(), **options)
     for i in range(5):
-        expected = normalised_beam(naive_scores(members, i), num_beams, 0.6, 6, {END})
+        expected = normalized_beam(naive_scores(members, i), num_beams, 0.6, 6, {END})
         assert texts[i * num_beams : (i + 1) * num_beams] == [list(text) for text, _ in expected]
         found = scores[i * num_beams : (i + 1) * num_beams].tolist()
         assert found == pytest.approx([score for _, score in expected], abs=1e-4)
@@ -202,7 +202,7 @@ def test_a_logits_processor_is_given_the_mean() -> None:
     torch.testing.assert_close(record.seen[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_optimised_members_find_the_same() -> None:
+def test_optimized_members_find_the_same() -> None:
     members = [copy.deepcopy(member) for member in three_members()]
     expected = find(MultiSourceEnsemble(members), three_source_batch(), num_beams=3)
     ensemble = MultiSourceEnsemble(members)

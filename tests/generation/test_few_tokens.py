@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from builders import randomise, tiny_config
+from builders import randomize, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.vocabulary import Shortlist
 
@@ -19,7 +19,7 @@ def make(vocab_size: int) -> Any:
     """A model of one source that says something else after each token."""
     torch.manual_seed(vocab_size)
     model = MultiSourceForConditionalGeneration(tiny_config(sources=["en"], vocab_size=vocab_size, **IDS)).eval()
-    randomise(model, 2)
+    randomize(model, 2)
     return model
 
 

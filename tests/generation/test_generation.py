@@ -23,7 +23,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
-    "normalised": {"num_beams": 4, "num_return_sequences": 3, "length_normalization": 1.0},
+    "normalized": {"num_beams": 4, "num_return_sequences": 3, "length_normalization": 1.0},
 }
 TILT = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
@@ -269,7 +269,7 @@ def test_encoded_examples_without_any_source_are_refused_by_number_too() -> None
 
 
 @pytest.mark.parametrize("keyword", ["de_input_id", "es_input_ids", "en_input_ids", "num_beam"])
-def test_a_misspelt_keyword_is_refused_by_name(keyword: str) -> None:
+def test_a_misspelled_keyword_is_refused_by_name(keyword: str) -> None:
     with pytest.raises(ValueError, match=keyword):
         make().generate(**batch(), **{keyword: torch.ones(5, 1, dtype=torch.long)})
 

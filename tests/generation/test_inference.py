@@ -150,7 +150,7 @@ def test_copies_and_names_are_those_of_a_plain_layer(kind: str) -> None:
 
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_an_optimised_model_finds_what_it_found_before(combiner: str, num_beams: int) -> None:
+def test_an_optimized_model_finds_what_it_found_before(combiner: str, num_beams: int) -> None:
     model = make(combiner)
     search = {"num_beams": num_beams, "max_new_tokens": 6}
     expected = model.generate(**batch(), **search)
@@ -176,7 +176,7 @@ def test_integers_of_8_bits_say_nearly_the_same() -> None:
     assert model.generate(**batch(), num_beams=3, max_new_tokens=4).shape[0] == 5
 
 
-def test_an_optimised_model_is_saved_and_trained_as_before(tmp_path: Path) -> None:
+def test_an_optimized_model_is_saved_and_trained_as_before(tmp_path: Path) -> None:
     model = make()
     names = set(model.state_dict())
     model.optimize_for_inference()

@@ -1,4 +1,4 @@
-"""Optimised models compute queries, keys and values in one matrix product; the three layers keep their parameters."""
+"""Optimized models compute queries, keys and values in one matrix product; the three layers keep their parameters."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_copies_join_their_own_layers() -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
-def test_an_optimised_model_joins_its_self_attentions(
+def test_an_optimized_model_joins_its_self_attentions(
     int8: bool, products: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "measure_gains", first_is_best)

@@ -23,7 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
     "beam": {"num_beams": 4},
     "repeated beams": {"num_beams": 4, "fold_beams": False},
-    "normalised": {"num_beams": 4, "length_normalization": 1.0},
+    "normalized": {"num_beams": 4, "length_normalization": 1.0},
     "assisted": {"prompt_lookup_num_tokens": 2},
 }
 

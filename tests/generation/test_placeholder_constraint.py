@@ -24,7 +24,7 @@ from hf_multisource.data.placeholder_constraint import (
 )
 from hf_multisource.data.placeholders import MASK_TOKENS, OPTIONAL_TOKENS, PlaceholderTable, mask_texts, restore_text
 from hf_multisource.recipes.tokenization import MIN_VOCAB_SIZE, train_tokenizer
-from reference import beam_search, normalised_beam
+from reference import beam_search, normalized_beam
 from searches import SEARCHES, START, generate, log_probabilities, next_scores, shared_model, texts_of
 
 IDS = {"<ph1>": 5, "<ph2>": 8, "<open1>": 11, "<close1>": 14, "<open2>": 6, "<close2>": 10}
@@ -134,7 +134,7 @@ def test_with_length_normalization_it_is_the_naive_search(longest: int) -> None:
     options: Any = {"num_beams": 3, "num_return_sequences": 3, "length_normalization": 1.0, "max_new_tokens": longest}
     texts, _ = generate(shared_model("serial"), batch(), logits_processor=constraint(longest), **options)
     for i in range(5):
-        expected = expected_beams("serial", i, longest, lambda ask: normalised_beam(ask, 3, 1.0, longest, {END}))
+        expected = expected_beams("serial", i, longest, lambda ask: normalized_beam(ask, 3, 1.0, longest, {END}))
         assert texts[3 * i : 3 * i + len(expected)] == [text for text, _ in expected]
 
 

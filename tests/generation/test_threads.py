@@ -1,4 +1,4 @@
-"""One optimised model that several threads share gives each what it would give alone, and takes no more memory."""
+"""One optimized model that several threads share gives each what it would give alone, and takes no more memory."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def answer(model: Any, request: tuple[dict[str, Any], dict[str, Any]]) -> list[s
     return [str(row.tolist()) + text for row, text in zip(ids, processor.batch_decode(ids), strict=True)]
 
 
-def optimised_model(combiner: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def optimized_model(combiner: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A model whose weights nothing has packed yet."""
     monkeypatch.setattr(inference, "measure_gains", first_is_best)
     model = three_source_model(combiner, vocab_size=len(three_source_processor().tokenizer))
@@ -158,7 +158,7 @@ def optimised_model(combiner: str, kind: str, monkeypatch: pytest.MonkeyPatch) -
 def test_requests_in_threads_are_answered_as_one_after_the_other(
     combiner: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, other = (optimised_model(combiner, kind, monkeypatch) for _ in range(2))
+    model, other = (optimized_model(combiner, kind, monkeypatch) for _ in range(2))
     expected = [answer(other, request) for request in requests()[:12]]
 
     def work(i: int, barrier: Barrier) -> list[int]:
@@ -185,7 +185,7 @@ def test_8_threads_of_1000_requests_each_are_answered_right_in_constant_memory(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run it with `-s` to see the numbers."""
-    model, other = (optimised_model("hierarchical", kind, monkeypatch) for _ in range(2))
+    model, other = (optimized_model("hierarchical", kind, monkeypatch) for _ in range(2))
     expected = [answer(other, request) for request in requests()]
 
     def serve(each: int) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.pairs
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
-    "normalised": {"num_beams": 4, "num_return_sequences": 3, "length_normalization": 1.0},
+    "normalized": {"num_beams": 4, "num_return_sequences": 3, "length_normalization": 1.0},
     "two ends": {"num_beams": 3, "eos_token_id": [1, 5]},
     "more beams than tokens": {"num_beams": 20},
     "no cache": {"num_beams": 3, "use_cache": False},
@@ -206,7 +206,7 @@ SHORT_SEARCHES: dict[str, dict[str, Any]] = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
     "beam": {"num_beams": 4},
     "beam with scores": {"num_beams": 4, "output_scores": True},
-    "normalised": {"num_beams": 3, "length_normalization": 1.0},
+    "normalized": {"num_beams": 3, "length_normalization": 1.0},
     "more beams than tokens": {"num_beams": 12},
 }
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
-from builders import randomise, three_source_processor, tiny_config
+from builders import randomize, three_source_processor, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli.attach import main
 from hf_multisource.recipes.pretrained import load_preprocessor
@@ -30,7 +30,7 @@ def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
     model: Any = MultiSourceForConditionalGeneration(
         tiny_config("serial", sources, vocab_size=len(features.tokenizer))
     ).eval()
-    randomise(model, 1)
+    randomize(model, 1)
     model.save_pretrained(tmp_path / "run")
     features.save_pretrained(tmp_path / "run")
 

@@ -1,4 +1,4 @@
-"""Texts that are hard to localise: each is filled whole or refused by name, and nothing else in the files changes."""
+"""Texts that are hard to localize: each is filled whole or refused by name, and nothing else in the files changes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainingArguments, ViTConfig, Wav2Vec2Config
 
-from builders import SMALL, randomise, tiny_config
+from builders import SMALL, randomize, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     EncodedSource,
@@ -66,7 +66,7 @@ class GraphKind(SourceKind):
 
 
 class GraphEncoder(SourceEncoder):
-    """One state a node: its embedding and the mean of its neighbours' embeddings."""
+    """One state a node: its embedding and the mean of its neighbors' embeddings."""
 
     main_input_name = "edges"
 
@@ -111,7 +111,7 @@ def make_graph_processor() -> MultiSourceProcessor:
 def make_graph_model(**fields: Any) -> Any:
     config = tiny_config(sources=SOURCES, vocab_size=len(text_tokenizer()), **fields)
     model = MultiSourceForConditionalGeneration(config).eval()
-    randomise(model, 3)
+    randomize(model, 3)
     return model
 
 

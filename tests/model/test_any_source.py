@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import Seq2SeqTrainingArguments, ViTConfig, ViTImageProcessorPil, Wav2Vec2Config
 from transformers import Wav2Vec2FeatureExtractor as SpeechExtractor
 
-from builders import SMALL, randomise, three_source_processor, tiny_config
+from builders import SMALL, randomize, three_source_processor, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     MultiSourceForConditionalGeneration,
@@ -58,7 +58,7 @@ def make_model(processor: MultiSourceProcessor, combiner: str = "serial", **fiel
     ]
     vocab_size = len(processor.tokenizer)
     model = MultiSourceForConditionalGeneration(tiny_config(combiner, sources, vocab_size=vocab_size, **fields)).eval()
-    randomise(model, 4)
+    randomize(model, 4)
     return model
 
 

@@ -296,7 +296,7 @@ def test_a_source_whose_gate_is_shut_changes_no_bit(
 
 
 @each_norm_position
-def test_flat_over_states_normalised_beforehand_is_flat_normed(norm_position: str) -> None:
+def test_flat_over_states_normalized_beforehand_is_flat_normed(norm_position: str) -> None:
     combiner = MIXED.combiner("flat_normed", norm_position)
     norms = {name: combiner.get_submodule(f"{name}.states_layer_norm") for name in MIXED.names}
     weights = {key: value for key, value in combiner.state_dict().items() if "states" not in key}
@@ -476,7 +476,7 @@ def test_attention_implementations_see_no_row_without_a_key(attention: str, sour
         assert (mask if mask.dtype == torch.bool else mask == 0).any(-1).all()
 
 
-# Padding and neighbours
+# Padding and neighbors
 
 
 @paper_first
@@ -503,7 +503,7 @@ def test_padding_and_what_lies_in_it_change_nothing(
 @each_attention
 @given(case=cases())
 @example(case=MIXED)
-def test_neighbours_in_the_batch_change_nothing(name: str, norm_position: str, attention: str, case: Case) -> None:
+def test_neighbors_in_the_batch_change_nothing(name: str, norm_position: str, attention: str, case: Case) -> None:
     combiner = case.combiner(name, norm_position, attention=attention)
     x, memory = case.hidden_states(), case.memory()
     together = combiner(x, memory)[0]

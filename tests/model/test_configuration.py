@@ -303,7 +303,7 @@ def test_a_name_that_modules_use_themselves_is_refused_by_name(name: str, combin
         MultiSourceForConditionalGeneration(tiny_config(combiner, ["en", name]))
 
 
-def test_a_misspelt_setting_of_a_source_is_refused() -> None:
+def test_a_misspelled_setting_of_a_source_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sources\[en\]: .*layer"):
         MultiSourceConfig(sources=[{"name": "en", "layer": 2}])
 

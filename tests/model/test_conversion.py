@@ -27,7 +27,7 @@ from transformers import (
     Wav2Vec2FeatureExtractor,
 )
 
-from builders import NAMES, randomise, three_source_batch, three_source_model, tiny_config
+from builders import NAMES, randomize, three_source_batch, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceForConditionalGeneration,
@@ -160,7 +160,7 @@ def test_the_type_of_the_numbers_stays(dtype: torch.dtype) -> None:
 def test_the_checkpoint_stays_as_it_is() -> None:
     theirs = stock("bart")
     before = {name: value.clone() for name, value in theirs.state_dict().items()}
-    randomise(convert({"en": theirs}), 1)
+    randomize(convert({"en": theirs}), 1)
     assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
 
 
@@ -422,7 +422,7 @@ def test_a_model_of_ours_is_taken_over_as_it_is(combiner: str, tmp_path: Path) -
 @each_exact_combiner
 def test_a_source_is_added_to_a_model_of_ours(combiner: str, tmp_path: Path) -> None:
     theirs: Any = MultiSourceForConditionalGeneration(tiny_config("flat", ["source"], vocab_size=30, d_model=16)).eval()
-    randomise(theirs, 0)
+    randomize(theirs, 0)
     theirs.save_pretrained(tmp_path)
     other: Any = MultiSourceForConditionalGeneration(tiny_config("serial", ["pl"], vocab_size=40, d_model=16)).eval()
     ours = convert({"de": other, "en": tmp_path}, "en", combiner)
@@ -700,7 +700,7 @@ def test_a_model_trained_on_features_reads_pictures_with_the_encoder_that_made_t
     ).eval()
     image = {"name": "image", "kind": "features", "feature_size": width, "source_dropout": 0.2}
     model: Any = MultiSourceForConditionalGeneration(tiny_config(combiner, ["en", image])).eval()
-    randomise(model, 1)
+    randomize(model, 1)
     pictures, text = torch.randn(2, 3, 16, 16), {"input_ids": torch.tensor([[3, 4, 1], [5, 1, 0]])}
     present, labels = torch.tensor([[1], [1]]), torch.tensor([[6, 1], [7, 1]])
     with torch.no_grad():

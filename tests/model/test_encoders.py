@@ -25,7 +25,7 @@ from transformers import (
     WhisperConfig,
 )
 
-from builders import SMALL, randomise, tiny_config
+from builders import SMALL, randomize, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
 from hf_multisource.encoders import flatten_map, output_width
 
@@ -110,7 +110,7 @@ TEXT = {"input_ids": torch.tensor([[3, 4, 1], [5, 1, 0], [6, 7, 1]]), "labels": 
 def make(combiner: str, *sources: Any, **fields: Any) -> Any:
     """A random model; Any, since Transformers' types let no class of others call `generate`."""
     model = MultiSourceForConditionalGeneration(tiny_config(combiner, list(sources), **fields)).eval()
-    randomise(model, 3)
+    randomize(model, 3)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.weight.data.abs_().add_(0.5)
@@ -208,7 +208,7 @@ def test_a_mask_that_fits_no_states_is_refused() -> None:
 
 
 @pytest.mark.parametrize("position_embedding", ["none", "sinusoidal", "learned"])
-def test_features_are_mapped_placed_and_normalised(position_embedding: str) -> None:
+def test_features_are_mapped_placed_and_normalized(position_embedding: str) -> None:
     source = {"name": "x", "kind": "features", "feature_size": 5, "position_embedding": position_embedding}
     encoder = make("serial", source).model.encoder.sources["x"]
     features, mask = torch.randn(2, 4, 5), torch.tensor([[True] * 4, [True, True, False, False]])

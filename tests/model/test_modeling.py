@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import EVERY_COMBINER, NAMES, PAPER_FIRST, ROWS, randomise, three_source_model, tiny_config
+from builders import EVERY_COMBINER, NAMES, PAPER_FIRST, ROWS, randomize, three_source_model, tiny_config
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -50,7 +50,7 @@ def make(
     """A tiny model in evaluation mode and float64, every parameter random."""
     config = tiny_config(combiner, sources, **{"decoder_layers": 2, **fields})
     model = MultiSourceForConditionalGeneration(config).double().eval()
-    randomise(model, seed)
+    randomize(model, seed)
     return model
 
 
@@ -347,8 +347,8 @@ def test_the_embedding_norm_follows_the_sum() -> None:
     ):
         bare.tokens.weight = normed.tokens.weight
         states = bare(torch.tensor([[4, 5]]))
-        centred = states - states.mean(-1, keepdim=True)
-        expected = centred / (states.var(-1, unbiased=False, keepdim=True) + 1e-3).sqrt()
+        centerd = states - states.mean(-1, keepdim=True)
+        expected = centerd / (states.var(-1, unbiased=False, keepdim=True) + 1e-3).sqrt()
         same(normed(torch.tensor([[4, 5]])), expected * normed.layer_norm.weight + normed.layer_norm.bias)
 
 
@@ -424,7 +424,7 @@ def test_whatever_a_checkpoint_lacks_begins_as_the_recipe_says(combiner: str, in
     model = MultiSourceForConditionalGeneration(config)
     for key, value in model.state_dict().items():
         check_recipe(key, value, initializer, 0.3)
-    randomise(model, 0)
+    randomize(model, 0)
     torch.nn.init.normal_(model.state_dict()["final_logits_bias"])
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -497,7 +497,7 @@ def test_a_source_added_behind_a_gate_changes_no_bit_until_it_is_trained(
     assert gradients(new)["model.encoder.sources.de.layers.0.self_attn.q_proj.weight"].any()
 
 
-# Absent sources, padding, neighbours
+# Absent sources, padding, neighbors
 
 
 @pytest.mark.feature("Model", "Absent sources, in values and gradients")
@@ -1006,7 +1006,7 @@ def test_names_and_shapes_of_parameters_are_frozen(combiner: str) -> None:
 
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 @each_norm_position
-def test_one_batch_can_be_learnt_by_heart(combiner: str, norm_position: str) -> None:
+def test_one_batch_can_be_learned_by_heart(combiner: str, norm_position: str) -> None:
     torch.manual_seed(0)
     config = tiny_config(combiner, NAMES, d_model=16, norm_position=norm_position)
     model = MultiSourceForConditionalGeneration(config).train()
@@ -1033,7 +1033,7 @@ def questions(generator: torch.Generator, size: int) -> Iterator[tuple[dict[str,
 
 
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
-def test_an_answer_split_between_two_sources_is_learnt_and_needs_both(combiner: str) -> None:
+def test_an_answer_split_between_two_sources_is_learned_and_needs_both(combiner: str) -> None:
     torch.manual_seed(0)
     config = tiny_config(combiner, NAMES, d_model=32, initializer="xavier_uniform")
     model = MultiSourceForConditionalGeneration(config).train()

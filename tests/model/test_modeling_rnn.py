@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
-from builders import END, LSTM, randomise, three_source_model
+from builders import END, LSTM, randomize, three_source_model
 from hf_multisource import (
     MultiSourceRNNConfig,
     MultiSourceRNNForConditionalGeneration,
@@ -65,7 +65,7 @@ def make(sources: Sequence[Any] = NAMES, *, seed: int = 0, **fields: Any) -> Any
     tiny = {"vocab_size": 16, "d_model": 6, "num_layers": 2, "dropout": 0.0, "window": 2}
     config = MultiSourceRNNConfig(sources=list(sources), **{**tiny, **fields})
     model = MultiSourceRNNForConditionalGeneration(config).double().eval()
-    randomise(model, seed)
+    randomize(model, seed)
     return model
 
 
@@ -186,7 +186,7 @@ def test_every_combination_has_its_name_in_the_configuration() -> None:
     assert tuple(COMBINATIONS) == NAMED_COMBINATIONS
 
 
-# Absent sources, padding, neighbours
+# Absent sources, padding, neighbors
 
 
 def without(model: Any, name: str) -> Any:
@@ -574,7 +574,7 @@ def test_weights_begin_uniform_and_the_forget_gate_open(combination: str, tmp_pa
 
     fresh = MultiSourceRNNForConditionalGeneration(model.config)
     check(fresh.state_dict())
-    randomise(fresh, 0)
+    randomize(fresh, 0)
     fresh.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     lost = {
@@ -659,7 +659,7 @@ def test_names_and_shapes_of_parameters_are_frozen(combination: str, attention: 
 
 
 @each_combination
-def test_one_batch_can_be_learnt_by_heart(combination: str) -> None:
+def test_one_batch_can_be_learned_by_heart(combination: str) -> None:
     torch.manual_seed(0)
     config = make(combination=combination, d_model=16, num_layers=1, init_range=0.3).config
     model = MultiSourceRNNForConditionalGeneration(config).train()
@@ -682,7 +682,7 @@ def questions(generator: torch.Generator, size: int) -> tuple[dict[str, Tensor],
     return {"input_ids": english, "de_input_ids": german}, torch.cat([answer, end], dim=1)
 
 
-def test_an_answer_split_between_two_sources_is_learnt_and_needs_both() -> None:
+def test_an_answer_split_between_two_sources_is_learned_and_needs_both() -> None:
     config = make(["en", "de"], d_model=32, num_layers=1, init_range=0.2).config
     torch.manual_seed(0)
     model = MultiSourceRNNForConditionalGeneration(config).train()

@@ -374,7 +374,7 @@ def test_options_left_at_their_defaults_change_nothing(tmp_path: Path) -> None:
     same(logits(ours, batch(ours)), logits(stock("bart"), batch(ours)))
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 def test_what_cannot_be_passed_on_can_be_asked_of_the_saved_model(tmp_path: Path) -> None:
     ours = convert({"en": stock("bart"), "cs": bert()})
     ours.save_pretrained(tmp_path)

@@ -62,10 +62,10 @@ def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
 
 
 def layer_norm(x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
-    """Normalise x (D,) with the biased variance, then scale and shift."""
-    centred = x - x.sum() / len(x)
-    deviation = torch.sqrt((centred * centred).sum() / len(x) + eps)
-    return weights[f"{name}.weight"] * centred / deviation + weights[f"{name}.bias"]
+    """Normalize x (D,) with the biased variance, then scale and shift."""
+    centerd = x - x.sum() / len(x)
+    deviation = torch.sqrt((centerd * centerd).sum() / len(x) + eps)
+    return weights[f"{name}.weight"] * centerd / deviation + weights[f"{name}.bias"]
 
 
 def attention(
@@ -178,7 +178,7 @@ def flat_normed(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights
 def hierarchical(x: Tensor, sources: Mapping[str, list[Tensor]], weights: Weights, setting: Setting) -> Answer:
     """(7)(8): c_i = D(A_i(LN x, E_i)), then x + D(A_h(LN x, [c_1; ...; c_n])); post-norm: x as query, LN last.
 
-    As in the code, the contexts are not normalised, and the weights over sources are dropped with the residual dropout.
+    As in the code, the contexts are not normalized, and the weights over sources are dropped with the residual dropout.
     """
     contexts, attended = contexts_of(x, sources, weights, setting)
     contexts = [setting.dropout(context) for context in contexts]
@@ -353,7 +353,7 @@ def value(entry: Scored) -> float:
     return entry[1]
 
 
-def normalised_beam(
+def normalized_beam(
     next_scores: NextScores, width: int, alpha: float, longest: int, ends: Container[int]
 ) -> list[Scored]:
     """Beam search as in Neural Monkey's `decoders/beam_search_decoder.py`, for one example.
@@ -364,12 +364,12 @@ def normalised_beam(
     Args:
         next_scores: The model.
         width: Texts in the beam.
-        alpha: A text of L tokens is worth its sum of log-probabilities over `normaliser(L, alpha)`.
+        alpha: A text of L tokens is worth its sum of log-probabilities over `normalizer(L, alpha)`.
         longest: Tokens; then the search stops.
         ends: Tokens that finish a text.
 
     Returns:
-        The last beam with normalised scores, best first.
+        The last beam with normalized scores, best first.
     """
     beam: list[Scored] = [((), 0.0)]  # with sums of log-probabilities
     for _ in range(longest):
@@ -380,19 +380,19 @@ def normalised_beam(
             else:
                 grown += [((*text, token), total + score) for token, score in enumerate(next_scores(text))]
         possible = [entry for entry in grown if entry[1] > -math.inf]
-        beam = sorted(possible, key=lambda entry: entry[1] / normaliser(len(entry[0]), alpha), reverse=True)[:width]
+        beam = sorted(possible, key=lambda entry: entry[1] / normalizer(len(entry[0]), alpha), reverse=True)[:width]
         if all(text[-1] in ends for text, _ in beam):
             break
-    return [(text, total / normaliser(len(text), alpha)) for text, total in beam]
+    return [(text, total / normalizer(len(text), alpha)) for text, total in beam]
 
 
-def normaliser(length: int, alpha: float) -> float:
+def normalizer(length: int, alpha: float) -> float:
     """Wu et al. 2016, https://arxiv.org/abs/1609.08144, Eq. 14: lp(Y)."""
     return ((5 + length) / (5 + 1)) ** alpha
 
 
 def mean_distribution(members: Sequence[Sequence[float]]) -> list[float]:
-    """Average log-probabilities token by token, and normalise: the geometric mean of distributions.
+    """Average log-probabilities token by token, and normalize: the geometric mean of distributions.
 
     Args:
         members: Log-probabilities of each member.

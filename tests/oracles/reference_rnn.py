@@ -2,7 +2,7 @@
 
 Zoph & Knight 2016, https://doi.org/10.18653/v1/N16-1004, with what the paper leaves out taken from the authors' code,
 https://github.com/isi-nlp/Zoph_RNN (`encoder_multi_source.hpp`, `tree_LSTM.hpp`, `attention_node.hpp`): biases, the
-window that is cut before the softmax, the Gaussian that is not normalised. Sources are lists of token ids without
+window that is cut before the softmax, the Gaussian that is not normalized. Sources are lists of token ids without
 padding, and absent ones are not given. Nothing of the package is imported.
 """
 
@@ -113,11 +113,11 @@ def attend(
             v.item() * math.tanh(m.item())
             for v, m in zip(weights[f"{prefix}.position_score.weight"], mapped, strict=True)
         )
-        centre = len(states) * sigmoid(score)
-        first = max(first, math.trunc(centre) - setting.window)
-        last = min(last, math.trunc(centre) + setting.window)
+        center = len(states) * sigmoid(score)
+        first = max(first, math.trunc(center) - setting.window)
+        last = min(last, math.trunc(center) + setting.window)
         deviation = setting.window / 2
-        gaussian = [math.exp(-((s - centre) ** 2) / (2 * deviation**2)) for s in range(len(states))]
+        gaussian = [math.exp(-((s - center) ** 2) / (2 * deviation**2)) for s in range(len(states))]
     query = hidden if setting.attention == "dot" else weights[f"{prefix}.query_proj.weight"] @ hidden
     scores = [sum(a.item() * b.item() for a, b in zip(query, state, strict=True)) for state in states]
     inside = range(first, last + 1)

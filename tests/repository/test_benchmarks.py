@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = Size(16, 32, 2, 1, 2, 64, texts=2, length=5, steps=4)
 WITH_FEATURES = Size(16, 32, 2, 1, 2, 64, texts=1, features=3, length=5, steps=4)
 CELL = inference.Cell(TINY, beams=2, batch=2, device="cpu", threads=1)
-EXACT = {"unfolded", "", "optimised"}
+EXACT = {"unfolded", "", "optimized"}
 
 
 @pytest.fixture(autouse=True)
@@ -56,18 +56,41 @@ def test_decoding_is_measured_and_shown(tmp_path: Path) -> None:
     options = ["--size", "tiny", "--beams", "2", "--batch", "2", "--rounds", "2", "--out", str(out)]
     inference.main([*options, "--combiners", "concat", "serial"])
     found = records(out)
-    assert set(found) == {"floor", "speed-tiny-beams2-batch2", "memory-tiny-beams2-batch2", "scaling-tiny"}
+    of_batch = {f"{part}-tiny-beams2-batch2" for part in ("speed", "profile", "memory")}
+    assert set(found) == {"floor", "scaling-tiny"} | of_batch
     runs = found["speed-tiny-beams2-batch2"]["runs"]
-    assert {"HF", "HF tuned", "concat", "serial unfolded", "serial", "serial optimised", "serial int8"} <= set(runs)
+    assert {"HF", "HF tuned", "concat", "serial unfolded", "serial", "serial optimized", "serial int8"} <= set(runs)
     for name, run in runs.items():
         assert [len(run["seconds"][clock]) for clock in ("cpu", "wall")] == [2, 2]
         if name.partition(" ")[2] in EXACT:
             assert run["same"]["identical"] + run["same"]["near"] == run["same"]["of"] == 2
+    profiled = found["profile-tiny-beams2-batch2"]["runs"]
+    assert set(profiled) == {name for name in runs if not name.startswith("CTranslate2")}
+    for run in profiled.values():
+        assert min(operator["seconds"] for operator in run["operators"].values()) > 0
+        assert min(operator["calls"] for operator in run["operators"].values()) >= 1
+        assert any(operator.endswith(("mm", "linear_dynamic", "linear_pointwise")) for operator in run["operators"])
     points = [(point["quantity"], point["value"]) for point in found["scaling-tiny"]["points"]]
     assert points == [("texts", 1), ("texts", 2), ("length", 3), ("beams", 1), ("batch", 2)]
     shown = out.with_suffix(".md").read_text("utf-8")
-    for text in ("tiny, beam 2, batch 2, 1 thread:", "| serial optimised |", "GFLOP/s", "| texts 2 ", "No figures yet"):
+    for text in ("tiny, beam 2, batch 2, 1 thread:", "| serial optimized |", "GFLOP/s", "| texts 2 ", "No figures yet"):
         assert text in shown
+
+
+def test_the_time_of_operators_is_added_up_by_kind() -> None:
+    def run(seconds: Sequence[float], **operators: float) -> dict[str, Any]:
+        found = {f"aten::{name}": {"seconds": spent, "calls": 1} for name, spent in operators.items()}
+        return {"seconds": {"cpu": seconds}, "operators": found}
+
+    flash = "_scaled_dot_product_flash_attention_for_cpu"
+    hf = run([8.0, 9.0, 7.0], addmm=2.0, mm=1.0, _log_softmax=1.0, topk=0.5, copy_=3.0, **{flash: 0.25})
+    ours = run([4.0, 4.0, 4.0], linear_dynamic=2.0, _softmax=0.5, add=1.0)
+    record = {"part": "profile", "clock": "cpu", "runs": {"HF": hf, "flat int8": ours}}
+    header, lines = page.of_profile(record, {})
+    kinds = ["matrix products", "attention", "softmax and top-k", "other operators"]
+    assert header == ["", "seconds", *kinds, "over HF", "with matrix products alone"]
+    assert lines[0] == ["HF", "8.00", "3.00", "0.25", "1.50", "3.00", "1.00× (1.00–1.00)", "2.67×"]
+    assert lines[1] == ["flat int8", "4.00", "2.00", "0.00", "0.50", "1.00", "2.00× (1.75–2.25)", "4.00×"]
 
 
 def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +107,7 @@ def test_a_trained_checkpoint_is_measured_and_shown(tmp_path: Path, monkeypatch:
     options = ["--checkpoint", str(run), "--beams", "2", "--batch", "4", "--limit", "5", "--rounds", "1"]
     inference.main(["trained", *options, "--out", str(out)])
     runs = records(out)["trained-run"]["runs"]
-    assert list(runs) == ["unfolded", "folded", "optimised", "int8"]
+    assert list(runs) == ["unfolded", "folded", "optimized", "int8"]
     calls = len(folded) // 12  # four variants, each once for warming up and twice in the round
     assert folded[: 4 * calls] == [False] * calls + [True] * 3 * calls
     assert [runs[name]["same"]["identical"] for name in list(runs)[:3]] == [5, 5, 5]
@@ -106,7 +129,7 @@ def test_engines_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.Monk
     def two(size: Size, *arguments: Any) -> Any:
         model = our_model(size, "flat")
         step = engines.in_torch(engines.DecodingStep(model).eval())
-        return {name: engines.Decoding(model, one) for name, one in (("flat optimised", None), ("other", step))}, {}
+        return {name: engines.Decoding(model, one) for name, one in (("flat optimized", None), ("other", step))}, {}
 
     monkeypatch.setattr(engines, "contestants", two)
     out = tmp_path / "performance"
@@ -123,7 +146,7 @@ def test_onnx_runtime_finds_the_tokens_of_the_model(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     runs, _ = engines.contestants(TINY, 1, tmp_path)
     found = {name: run(sources_of(TINY, 2, "cpu"), 3, TINY.steps) for name, run in runs.items()}
-    assert found["ONNX Runtime"] == found["flat optimised"]
+    assert found["ONNX Runtime"] == found["flat optimized"]
     assert [*map(len, found["ONNX Runtime int8"])] == [*map(len, found["ONNX Runtime"])]  # tokens may differ in 8 bits
 
 
@@ -184,11 +207,11 @@ def test_the_work_is_that_of_the_products_of_matrices(combiner: str, size: Size)
 
 def test_an_exact_competitor_that_finds_other_tokens_is_an_error() -> None:
     right, wrong = [[5, 6, 7, 8], [5, 6, 7, 9]], [[5, 6, 7, 8], [30, 31, 32, 33]]
-    found = {"flat unfolded": right, "flat": right, "flat optimised": wrong, "flat int8": wrong}
+    found = {"flat unfolded": right, "flat": right, "flat optimized": wrong, "flat int8": wrong}
     assert inference.compare("flat", found, CELL) == {"of": 2, "identical": 2, "near": 0}
     assert inference.compare("flat int8", found, CELL)["identical"] == 1
-    with pytest.raises(SystemExit, match="flat optimised: 1 of 2 hypotheses are not those of flat unfolded"):
-        inference.compare("flat optimised", found, CELL)
+    with pytest.raises(SystemExit, match="flat optimized: 1 of 2 hypotheses are not those of flat unfolded"):
+        inference.compare("flat optimized", found, CELL)
 
 
 def test_hypotheses_of_the_same_score_are_as_good(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(distributions: Path) -> No
     assert "hf_multisource/py.typed" in names
 
 
-def test_the_wheel_carries_the_licence(distributions: Path) -> None:
+def test_the_wheel_carries_the_license(distributions: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel_names(distributions))
 
 

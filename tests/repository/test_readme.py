@@ -121,7 +121,7 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.quantised] if "bitsandbytes" in TEXT[page] else [])
+        pytest.param(page, marks=[pytest.mark.quantized] if "bitsandbytes" in TEXT[page] else [])
         for page in PAGES
         if examples(page) and page not in TUTORIALS
     ],

@@ -57,7 +57,7 @@ def catalogue(language: str, name: str) -> str:
     lines += [f"only-{one} = {'bal' if language in ('en', one) else f'bal{language}'}" for one in LANGUAGES]
     if language == "cs":
         lines.append("odd = Mam { $n ->\n    [one] jedno\n   *[other] moc\n } oken")
-    return "# Licence: made up\n\n" + "\n".join(lines) + "\n"
+    return "# License: made up\n\n" + "\n".join(lines) + "\n"
 
 
 def packed_names() -> Iterator[tuple[str, str]]:
@@ -90,13 +90,13 @@ def write_next_release() -> None:
         rng = random.Random("next")
         known = catalogue(language, old).splitlines()[2:6]  # the memory has these
         new = [f"new-{i} = {message(language, 3 * i + 1, rng)}" for i in range(8)]
-        lines = ["# Licence: made up", "", *known, *new]
+        lines = ["# License: made up", "", *known, *new]
         if language == "dsb":
             lines = lines[:4] + lines[6:8]
         (folder / "tabs.ftl").write_text("\n".join([*lines, ""]), encoding="utf-8")
         if language != "dsb":
             lines = [f"close-{i} = {message(language, 3 * i + 2, rng)}" for i in range(4)]
-            (folder / "windows.ftl").write_text("\n".join(["# Licence: made up", "", *lines, ""]), encoding="utf-8")
+            (folder / "windows.ftl").write_text("\n".join(["# License: made up", "", *lines, ""]), encoding="utf-8")
 
 
 def change(words: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from hf_multisource.recipes.reading import parse_yaml
 from runs import read_json, write_lines
 from tutorials import BLOCK, lacking, run_commands, run_python
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/tutorials/a_scarce_language_and_a_rich_neighbour.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/tutorials/a_scarce_language_and_a_rich_neighbor.md"
 BEFORE, AFTER = (part for part in PAGE.read_text(encoding="utf-8").split("\n## Run the graph\n"))
 GRAPH = "scarce.yaml"
 # A word in each language; Kazakh and Russian differ in their endings.

@@ -79,7 +79,7 @@ def write_small_experiment() -> None:
         "seeds": [1],
         "recipe": str(shipped_recipes()["protoform"]),
         "score": search,
-        "analysed": None,  # the test leaves that row out
+        "analyzed": None,  # the test leaves that row out
     }
     content = {**merge(content, {**small, "quick": {"train": SMALL, "rows": ["serial"]}}), "rows": rows}
     Path("small").mkdir()

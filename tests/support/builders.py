@@ -95,7 +95,7 @@ def tiny_config(combiner: str = "serial", sources: Sequence[Any] = SOURCES[:2], 
     return MultiSourceConfig(sources=list(sources), combiner=combiner, **{**tiny, **fields})
 
 
-def randomise(module: nn.Module, seed: int) -> None:
+def randomize(module: nn.Module, seed: int) -> None:
     """Draw every parameter from a normal distribution, norms and biases too, so that leaving one out shows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -153,7 +153,7 @@ class Case:
         config = tiny_config(name, sources or self.names, norm_position=norm_position, **fields)
         config._attn_implementation = attention
         combiner = build_combiner(config, 0).double().eval()
-        randomise(combiner, self.seed + 2)
+        randomize(combiner, self.seed + 2)
         return combiner
 
 
@@ -207,7 +207,7 @@ def three_source_model(combiner: str = "serial", **fields: Any) -> Any:
         "tie_word_embeddings": False,
     }
     model = MultiSourceForConditionalGeneration(tiny_config(combiner, **{**defaults, **fields})).eval()
-    randomise(model, 3 if combiner == "weighted_sum" else 2)  # with 2, that one says nothing at all with post-norm
+    randomize(model, 3 if combiner == "weighted_sum" else 2)  # with 2, that one says nothing at all with post-norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "layer_norm" in name:  # near the identity: a random last norm would outshout the sources
@@ -230,7 +230,7 @@ def three_source_lstm(decoder_layers: int = 2, norm_position: str = "", **fields
     }
     config = MultiSourceRNNConfig(num_layers=decoder_layers, **{**defaults, **fields})
     model: Any = MultiSourceRNNForConditionalGeneration(config).eval()
-    randomise(model, 2)
+    randomize(model, 2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lm_head" in name or "tokens" in name:  # what comes out of a tanh is small

@@ -29,7 +29,7 @@ class Sample:
 FLUENT = Sample(
     "menu.ftl",
     """\
-# Licence: the licence of this file
+# License: the license of this file
 
 ## Menus
 
@@ -102,7 +102,7 @@ end = end
 PROPERTIES = Sample(
     "menu.properties",
     """\
-# Licence: the licence of this file
+# License: the license of this file
 
 # a comment
 open=Wočiniś %S
@@ -132,7 +132,7 @@ last = \\u010d a \\\\ a \\n, C:""",
 DTD = Sample(
     "menu.dtd",
     """\
-<!-- Licence: the licence of this file -->
+<!-- License: the license of this file -->
 
 <!-- a comment -->
 <!ENTITY open.label "Wočiniś &brandShortName; &quot;x&quot;">
@@ -152,7 +152,7 @@ ANDROID = Sample(
     "values-dsb/strings.xml",
     """\
 <?xml version="1.0" encoding="utf-8"?>
-<!-- Licence: the licence of this file -->
+<!-- License: the license of this file -->
 <resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">
     <!-- a comment -->
     <string name="open">Wočiniś   &amp;\\n\\'%1$s\\' \\u010d</string>
@@ -203,7 +203,7 @@ ANDROID = Sample(
 PO = Sample(
     "dsb.po",
     """\
-# Licence: the licence of this file
+# License: the license of this file
 msgid ""
 msgstr ""
 "Content-Type: text/plain; charset=UTF-8\\n"
@@ -283,7 +283,7 @@ XLIFF_1 = Sample(
     "dsb.xlf",
     """\
 <?xml version="1.0"?>
-<!-- Licence: the licence of this file -->
+<!-- License: the license of this file -->
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
   <file original="a.txt" source-language="en" target-language="dsb" datatype="plaintext">
     <body>
@@ -329,7 +329,7 @@ XLIFF_2 = Sample(
     "dsb.xliff",
     """\
 <xliff version="2.1" srcLang="en" trgLang="dsb" xmlns="urn:oasis:names:tc:xliff:document:2.0">
-  <!-- Licence: the licence of this file -->
+  <!-- License: the license of this file -->
   <file id="f1">
     <unit id="open">
       <segment state="final">
@@ -367,7 +367,7 @@ QT = Sample(
     """\
 <?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>
-<!-- Licence: the licence of this file -->
+<!-- License: the license of this file -->
 <TS version="2.1" language="dsb" sourcelanguage="en_US">
 <context>
     <name>Menu</name>

@@ -43,7 +43,7 @@ def mixed_processor(*names: str, **settings: Any) -> MultiSourceProcessor:
 
 
 def picture(seed: int, side: int = SIDE) -> Image.Image:
-    """Random colours."""
+    """Random colors."""
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
 
 

@@ -18,7 +18,7 @@ NextScores = Callable[[tuple[int, ...]], list[float]]
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
     "n-best": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
-    "normalised": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
+    "normalized": {"num_beams": 4, "num_return_sequences": 2, "length_normalization": 1.0},
     "sampled beams": {"num_beams": 3, "do_sample": True},
     "samples": {"num_return_sequences": 3, "do_sample": True},
     "no cache": {"num_beams": 3, "use_cache": False},

@@ -1,4 +1,4 @@
-"""Runs that read localisation catalogues: their rows lie in the run, and are those of the command."""
+"""Runs that read localization catalogues: their rows lie in the run, and are those of the command."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def test_pictures_are_trained_on_scored_and_translated_with(
     run = train_at(folder, **pictures(encoder))
     pretrained = weights_of(Path(encoder))
     mark = "model.encoder.sources.image.model."
-    learnt = {key.removeprefix(mark): tensor for key, tensor in weights_of(run).items() if key.startswith(mark)}
-    assert learnt and all(torch.equal(tensor, pretrained[key]) for key, tensor in learnt.items()), "frozen"
+    learned = {key.removeprefix(mark): tensor for key, tensor in weights_of(run).items() if key.startswith(mark)}
+    assert learned and all(torch.equal(tensor, pretrained[key]) for key, tensor in learned.items()), "frozen"
     assert not (read_json(run / "unreadable.json")["train"])
     processor = MultiSourceProcessor.from_pretrained(run)
     assert processor.main_input("image") == "pixel_values"

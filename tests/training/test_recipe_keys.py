@@ -74,8 +74,8 @@ def test_a_section_can_be_listed_alone(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == describe_keys("tokenizer")
     recipes.main(["--keys"])
     assert capsys.readouterr().out == describe_keys()
-    with pytest.raises(SystemExit, match="unknown section 'tokeniser'; the sections of a recipe are data, tokenizer"):
-        recipes.main(["--keys", "tokeniser"])
+    with pytest.raises(SystemExit, match="unknown section 'tokens'; the sections of a recipe are data, tokenizer"):
+        recipes.main(["--keys", "tokens"])
 
 
 def test_arguments_are_read_from_a_docstring() -> None:

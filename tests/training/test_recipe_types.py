@@ -469,7 +469,7 @@ def test_no_default_takes_the_place_of_what_a_recipe_decides(
     assert f"{message}; give one of them" in refusal(recipe, *option)
 
 
-def test_a_shipped_recipe_with_its_file_ending_is_recognised(small: Path) -> None:
+def test_a_shipped_recipe_with_its_file_ending_is_recognized(small: Path) -> None:
     assert "did you mean the shipped recipe demo?" in refusal("demo.yaml")
 
 

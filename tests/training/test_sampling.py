@@ -90,7 +90,7 @@ def test_the_order_differs_between_epochs_and_between_seeds() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, 8, 8 * POOL_BATCHES - 1, 8 * POOL_BATCHES + 3, 16 * POOL_BATCHES])
-def test_a_batch_holds_neighbours_in_length_and_the_smaller_one_comes_last(number: int) -> None:
+def test_a_batch_holds_neighbors_in_length_and_the_smaller_one_comes_last(number: int) -> None:
     lengths = [(random.Random(i).randrange(1000),) for i in range(number)]
     order = order_of(LengthBucketSampler(lengths, 8, 1), 2)
     spread = [max(part) - min(part) for i in range(0, number, 8) if (part := [lengths[k][0] for k in order[i : i + 8]])]

@@ -71,7 +71,7 @@ def test_an_unknown_symbol_is_one_unknown_token() -> None:
     assert [a, b, end] == tokenizer("a b")["input_ids"]
 
 
-def test_a_symbol_that_is_spelt_like_a_special_token_is_an_unknown_symbol() -> None:
+def test_a_symbol_that_is_spelled_like_a_special_token_is_an_unknown_symbol() -> None:
     tokenizer = tokenizer_of("a </s> b <NULL> x</s>", null_token="<NULL>")
     unknown = tokenizer.unk_token_id
     ids = tokenizer("a </s> <NULL> <pad> b", add_special_tokens=False)["input_ids"]

@@ -228,9 +228,9 @@ no sentence keeps its own.
 
 ## Trainings
 
-A training has not levelled off while {unfinished_rule(head)}.
+A training has not leveled off while {unfinished_rule(head)}.
 
-{format_table(["model", "updates", "minutes", "parameters", "levelled off"], facts)}
+{format_table(["model", "updates", "minutes", "parameters", "leveled off"], facts)}
 
 {head.label} of greedy search on the dev set, by updates:
 

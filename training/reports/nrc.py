@@ -73,25 +73,25 @@ class Row:
     Args:
         name: Name of the row in tables.
         label: Description of the system.
-        colour: Color of the bar.
+        color: Color of the bar.
         paper: BLEU in the paper; "" if it is not known here or there is no such row.
         upper_bound: Whether the system reads data that are not available at test time.
     """
 
     name: str
     label: str
-    colour: str
+    color: str
     paper: str = ""
     upper_bound: bool = False
 
 
 # Colors of Okabe & Ito 2008, which color-blind readers can distinguish.
-GREY, BLUE, VERMILION = "#888888", "#0072B2", "#D55E00"
+GRAY, BLUE, VERMILION = "#888888", "#0072B2", "#D55E00"
 # Score step of the graph -> row: the rows of the paper, then further rows.
 ROWS = {
-    "score1": Row("1", "one encoder: Czech pairs", GREY),
-    "score2": Row("2", "one encoder: and back-translations into Czech", GREY),
-    "score3": Row("3", "one encoder: and German pairs and back-translations", GREY),
+    "score1": Row("1", "one encoder: Czech pairs", GRAY),
+    "score2": Row("2", "one encoder: and back-translations into Czech", GRAY),
+    "score3": Row("3", "one encoder: and German pairs and back-translations", GRAY),
     "score4": Row("4", "two encoders, one-way cross-translation", BLUE, FOUR_OR_FIVE),
     "score5": Row("5", "two encoders, two-way cross-translation", BLUE, FOUR_OR_FIVE),
     "pivot": Row("pivot", "Czech to German, German to English", VERMILION, f"{PAPERS_PIVOT}"),
@@ -375,7 +375,7 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
         "limits were fixed before the first training."
     )
     needed = ("row4", "row5", "cs-de", "de-en")
-    open_ = [f"{name} (seed {seed['seed']})" for seed in seeds for name in needed if not _has_levelled_off(seed, name)]
+    open_ = [f"{name} (seed {seed['seed']})" for seed in seeds for name in needed if not _has_leveled_off(seed, name)]
     if open_:
         text += (
             f" Still improving at the end of the training: {', '.join(open_)}. Longer training may change the answer."
@@ -383,7 +383,7 @@ def render_claim(seeds: Sequence[JsonObject], compared: JsonObject) -> str:
     return fill(text, LINE_WIDTH, break_on_hyphens=False)
 
 
-def _has_levelled_off(seed: JsonObject, name: str) -> bool:
+def _has_leveled_off(seed: JsonObject, name: str) -> bool:
     """Return whether a model had stopped improving; True for a missing model."""
     return bool(seed["trainings"].get(name, {}).get("finished", True))
 
@@ -480,14 +480,14 @@ def render_models(seeds: Sequence[JsonObject], graph: Mapping[str, Any]) -> str:
         shown.append({"name": name, "curve": mean_curve(seeds, name)})
     if not lines:
         return "## Learning curves\n\nNo finished training has been kept yet.\n"
-    header = ["model", "languages", "sources are combined by", "updates", "minutes", "parameters", "levelled off"]
+    header = ["model", "languages", "sources are combined by", "updates", "minutes", "parameters", "leveled off"]
     scored = [row for row in shown if row["name"].startswith("row")]
     writers = [row for row in shown if row not in scored]
     curves = "\n\n".join(learning_curves(rows, HEAD) for rows in (scored, writers) if rows)
     return f"""\
 ## Learning curves
 
-*updates* and *minutes*: means over the seeds. *levelled off*: how many seeds no longer improved; the others are
+*updates* and *minutes*: means over the seeds. *leveled off*: how many seeds no longer improved; the others are
 unfinished: {unfinished_rule(HEAD)}.
 
 {format_table(header, lines)}
@@ -652,7 +652,7 @@ def bar_chart(seeds: Sequence[JsonObject]) -> Any:
     for place, (step, values) in enumerate(shown.items()):
         row = ROWS[step]
         hatch = "///" if row.upper_bound else None
-        axes.barh(place, fmean(values), color=row.colour, edgecolor="black", linewidth=0.6, height=0.7, hatch=hatch)
+        axes.barh(place, fmean(values), color=row.color, edgecolor="black", linewidth=0.6, height=0.7, hatch=hatch)
         axes.plot(values, [place] * len(values), "o", color="white", markeredgecolor="black", markersize=4.5)
         axes.annotate(HEAD.show(fmean(values)), (max(values), place), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), bar_labels(shown))
@@ -711,7 +711,7 @@ are explained [below](#what-the-papers-numbers-say).
 
 Row minus row, with the 95 % interval in brackets. The sentences are resampled, the same for all seeds; both *p* are
 pooled over the seeds. The best single encoder is the one with the highest mean BLEU on the test set itself,
-which favours it.
+which favors it.
 
 {render_comparisons(compared)}
 

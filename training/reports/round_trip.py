@@ -67,7 +67,7 @@ OUT = Path("docs/results/localization-dsb/round_trip/results.json")
 PLACE = "lang"  # replaces the language's code in the paths of the work folder, so that all languages have equal paths
 # Places in messages of compare-locales and msgfmt, which are removed before messages are compared.
 PLACE_IN_FILE, LINE_NUMBER = re.compile(r" at line \d+, column \d+"), re.compile(r":\d+:")
-LICENCE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
+LICENSE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
 MSGFMT = "msgfmt --check --use-fuzzy"  # filled entries are marked as fuzzy, which --check alone skips
 NOTE, MSGSTR = "# From: ", re.compile(r"msgstr(\[\d+\])? ")  # beginnings of lines in .po files
 PROJECT = """basepath = "."
@@ -168,7 +168,7 @@ def remove(catalogue: Catalogue, keys: Collection[str]) -> bytes:
         if isinstance(entity, Entity) and entity.key in keys:
             comment = entity.pre_comment
             start, end = entity.span
-            if comment is not None and not LICENCE.search(comment.all):
+            if comment is not None and not LICENSE.search(comment.all):
                 start = comment.span[0]
             edits.append((start, end + len(text[end:]) - len(text[end:].lstrip("\n")), ""))
     return apply_edits(text, edits).encode(catalogue.encoding)

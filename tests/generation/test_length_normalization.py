@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from builders import END, EVERY_COMBINER, LSTM, PAPER_COMBINERS, three_source_batch, three_source_model
-from reference import normalised_beam, normaliser
+from reference import normalized_beam, normalizer
 from searches import generate, log_probabilities, next_scores, same, shared_model, texts_of
 
 pytestmark = pytest.mark.pairs
 
-feature = pytest.mark.feature("Generation", "Length normalisation of Wu et al. 2016 in the beam (length_normalization)")
+feature = pytest.mark.feature("Generation", "Length normalization of Wu et al. 2016 in the beam (length_normalization)")
 each_combiner = pytest.mark.parametrize("combiner", [*EVERY_COMBINER, LSTM])
 each_alpha = pytest.mark.parametrize("alpha", [0, 0.6, 1.0])
 A, B, C, D = 4, 5, 6, 7
@@ -43,7 +43,7 @@ def find(
 @pytest.mark.parametrize("num_beams", [2, 3, 4, 5])
 def test_it_is_the_naive_search_with_sources_absent_here_and_there(combiner: str, alpha: float, num_beams: int) -> None:
     for i, found in enumerate(find(combiner, num_beams, length_normalization=alpha)):
-        expected = normalised_beam(next_scores(combiner, i), num_beams, alpha, 6, {END})
+        expected = normalized_beam(next_scores(combiner, i), num_beams, alpha, 6, {END})
         assert [text for text, _ in found] == [list(text) for text, _ in expected]
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
 
@@ -68,7 +68,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_best_of_them(combiner: str, alpha
     every = [(*head, END) for n in range(3) for head in itertools.product(others, repeat=n)]
     every += list(itertools.product(others, repeat=3))
     sums = log_probabilities(model, inputs, every)
-    worth = [total / normaliser(len(text), alpha) for total, text in zip(sums, every, strict=True)]
+    worth = [total / normalizer(len(text), alpha) for total, text in zip(sums, every, strict=True)]
     best, text = max(zip(worth, every, strict=True))
     assert texts == [list(text)]
     assert scores.item() == pytest.approx(best, abs=1e-5)
@@ -83,7 +83,7 @@ def test_the_beginning_of_a_target_that_is_given_has_no_length(combiner: str) ->
         def after(text: tuple[int, ...], i: int = i) -> list[float]:
             return next_scores(combiner, i)((*given, *text))
 
-        expected = normalised_beam(after, 4, 1.0, 6, {END})
+        expected = normalized_beam(after, 4, 1.0, 6, {END})
         assert [text for text, _ in found] == [[*given, *text] for text, _ in expected]
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
 
@@ -181,7 +181,7 @@ def test_fewer_texts_than_beams(alpha: float) -> None:
         (A, B): {A: 0.9, END: 0.1},
         (A, B, A): {A: 0.4, B: 0.6},
     }
-    expected = normalised_beam(
+    expected = normalized_beam(
         lambda text: [
             math.log(chance) if (chance := table.get(text, {END: 1.0}).get(token, 0.0)) else -math.inf
             for token in range(16)
@@ -243,6 +243,6 @@ def test_what_does_not_go_with_it_is_refused(options: dict[str, Any], reason: st
 def test_two_ends_of_a_text() -> None:
     ends = {END, 9}
     for i, found in enumerate(find("flat", 4, ends, length_normalization=1.0, eos_token_id=[END, 9])):
-        expected = normalised_beam(next_scores("flat", i), 4, 1.0, 6, ends)
+        expected = normalized_beam(next_scores("flat", i), 4, 1.0, 6, ends)
         assert [text for text, _ in found] == [list(text) for text, _ in expected]
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)

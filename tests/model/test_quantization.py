@@ -10,7 +10,7 @@ from transformers.quantizers import quantizer_bnb_4bit, quantizer_bnb_8bit
 from builders import EVERY_COMBINER, three_source_batch, three_source_model, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 
-pytestmark = [pytest.mark.pairs, pytest.mark.quantised]
+pytestmark = [pytest.mark.pairs, pytest.mark.quantized]
 
 DECODER_IDS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9], [2, 10, 11, 12], [2, 13, 14, 15], [2, 5, 4, 7]])
 SIZES: dict[str, Any] = {
@@ -36,7 +36,7 @@ def settings_of(what: str) -> Any:
     return TorchAoConfig(getattr(import_module("torchao.quantization"), TORCHAO[what])())
 
 
-def quantised(model: Any, folder: Path, what: str) -> Any:
+def quantized(model: Any, folder: Path, what: str) -> Any:
     model.save_pretrained(folder)
     return MultiSourceForConditionalGeneration.from_pretrained(
         folder, quantization_config=settings_of(what), dtype=torch.float32, device_map="cpu"
@@ -68,7 +68,7 @@ def generate(model: Any, num_beams: int) -> torch.Tensor:
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, what: str, tmp_path: Path) -> None:
     model = plain_model(combiner)
-    small = quantised(model, tmp_path, what)
+    small = quantized(model, tmp_path, what)
     layers = {name for name, module in small.named_modules() if isinstance(module, torch.nn.Linear)} - {"lm_head"}
     integers = {name for name in layers if "Int8" in type(small.get_submodule(name).weight.data).__name__}
     assert integers == layers and any("cross_attn" in name for name in layers)
@@ -83,7 +83,7 @@ def test_int8_stays_near_float32_and_generates(combiner: str, num_beams: int, wh
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 def test_bitsandbytes_stays_near_float32_and_generates(combiner: str, bits: str, tmp_path: Path) -> None:
     model = plain_model(combiner)
-    small = quantised(model, tmp_path, bits)
+    small = quantized(model, tmp_path, bits)
     assert {p.dtype for name, p in small.named_parameters() if name.endswith("q_proj.weight")} <= {
         torch.int8,
         torch.uint8,
@@ -117,9 +117,9 @@ def beside_text(*present: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("what", FARTHEST)
-def test_features_and_wrapped_encoders_may_be_absent_from_a_quantised_model(what: str, tmp_path: Path) -> None:
+def test_features_and_wrapped_encoders_may_be_absent_from_a_quantized_model(what: str, tmp_path: Path) -> None:
     model = mixed_model()
-    small = quantised(model, tmp_path, what)
+    small = quantized(model, tmp_path, what)
     parts = small.get_encoder().sources
     for layer in (parts["regions"].projection, parts["image"].projection, parts["image"].model.layers[0].mlp.fc1):
         assert type(layer) is not torch.nn.Linear or type(layer.weight.data) is not torch.Tensor
@@ -134,8 +134,8 @@ def test_features_and_wrapped_encoders_may_be_absent_from_a_quantised_model(what
 
 
 @pytest.mark.parametrize("what", FARTHEST)
-def test_absent_is_left_out_in_a_quantised_model(what: str, tmp_path: Path) -> None:
-    small = quantised(mixed_model(), tmp_path, what)
+def test_absent_is_left_out_in_a_quantized_model(what: str, tmp_path: Path) -> None:
+    small = quantized(mixed_model(), tmp_path, what)
     with torch.no_grad():
         absent, left_out = small(**TEXT, **beside_text(0, 0, 0)).logits, small(**TEXT).logits
     torch.testing.assert_close(absent, left_out, rtol=1e-4, atol=1e-4)
@@ -148,4 +148,4 @@ def test_nothing_but_the_package_is_lacking_for_bitsandbytes(
     for module in (quantizer_bnb_4bit, quantizer_bnb_8bit):
         monkeypatch.setattr(module, "is_bitsandbytes_available", lambda: False)
     with pytest.raises(ImportError, match="requires bitsandbytes"):
-        quantised(plain_model("serial"), tmp_path, bits)
+        quantized(plain_model("serial"), tmp_path, bits)
