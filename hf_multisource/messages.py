@@ -32,7 +32,11 @@ def shown(value: object) -> str:
         text = " ".join(repr(value).split())
     except (RecursionError, ValueError):  # nested too deeply, or an integer with too many digits
         return type(value).__name__
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return _shorten(text, LONGEST)
+
+
+def _shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def shown_key(key: object) -> str:
@@ -44,7 +48,7 @@ def shown_key(key: object) -> str:
     Returns:
         The shortened key.
     """
-    return shown(str(key))[1:-1]
+    return _shorten(" ".join(repr(str(key))[1:-1].split()), LONGEST - 2)
 
 
 def install_hint(extra: str) -> str:

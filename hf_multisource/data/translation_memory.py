@@ -181,7 +181,8 @@ class TranslationMemory:
     def similar(self, sources: Mapping[str, str]) -> Hint | None:
         """Find the translation of the most similar source text.
 
-        The first given source whose language occurs in the memory is compared.
+        Every given source is compared with the texts of its language. Of equally similar texts, that of the source
+        given first counts.
 
         Args:
             sources: Language -> text of each present source.
@@ -193,15 +194,15 @@ class TranslationMemory:
             ImportError: If the package rapidfuzz is not installed.
         """
         fuzz, process = import_rapidfuzz()
+        hints = []
         for language, source in sources.items():
             line = one_line(source.strip())
-            if line and len(line) <= LONGEST_HINT and language in self._texts:
-                texts = self._texts[language]
+            texts = self._texts.get(language, {})
+            if line and len(line) <= LONGEST_HINT:
                 best = process.extractOne(line, texts.keys(), scorer=fuzz.ratio, score_cutoff=SIMILAR)
-                if best is None:
-                    return None
-                return Hint(language, best[0], self.rows[texts[best[0]]].text, best[1] / 100)
-        return None
+                if best is not None:
+                    hints.append(Hint(language, best[0], self.rows[texts[best[0]]].text, best[1] / 100))
+        return max(hints, key=lambda hint: hint.similarity, default=None)
 
     def digest(self) -> str:
         """Return a digest of the content of the memory.

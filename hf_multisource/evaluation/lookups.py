@@ -46,8 +46,8 @@ def remembered_texts(
         target: Name of the target.
         syntax: Syntax of the placeholders. A translation is rejected if its placeholders differ from those of the first
             present source. None: placeholders are not checked.
-        similar: Whether a row without an exact match gets the translation of the text that is most similar to its first
-            present source, if there is a similar one. The placeholders of this translation are not checked.
+        similar: Whether a row without an exact match gets the translation of the text that is most similar to one
+            of its sources, if there is a similar one. The placeholders of this translation are not checked.
 
     Returns:
         The translation of each row (the most frequent one if there are several); None if the memory has no answer.

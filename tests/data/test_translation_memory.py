@@ -84,6 +84,17 @@ def test_a_hint_is_the_translation_of_the_most_similar_text(monkeypatch: pytest.
         memory.similar({"en": "Open"})
 
 
+def test_a_hint_is_looked_for_in_all_sources() -> None:
+    both = {"en": "Open the file", "de": "Datei öffnen"}
+    memory = memory_of((both, "Wócyniś dataju"), ({"en": "Open a window", "de": "Fenster"}, "Wócyniś wokno"))
+    hint = memory.similar({"en": "Click here", "de": "Dateien öffnen"})  # the first source has no similar text
+    assert hint is not None and (hint.language, hint.text) == ("de", "Wócyniś dataju")
+    hint = memory.similar({"en": "Open a file", "de": "Fenster"})  # the second source is more similar
+    assert hint is not None and (hint.language, hint.text, hint.similarity) == ("de", "Wócyniś wokno", 1.0)
+    hint = memory.similar({"en": "Open a window", "de": "Datei öffnen"})  # both are equally similar
+    assert hint is not None and (hint.language, hint.text) == ("en", "Wócyniś wokno")
+
+
 def test_the_digest_changes_with_a_row() -> None:
     one, other = memory_of(({"en": "a"}, "b")), memory_of(({"en": "a"}, "c"))
     assert one.digest() == memory_of(({"en": "a"}, "b")).digest() != other.digest()

@@ -17,7 +17,7 @@ from transformers import AutoConfig, BartConfig, BertConfig, PreTrainedConfig, V
 
 from hf_multisource import MultiSourceConfig, MultiSourceRNNConfig, SourceConfig
 from hf_multisource.limits import LIMITS, RANGES, check_encoder_settings, check_range
-from hf_multisource.messages import shown
+from hf_multisource.messages import shown, shown_key
 from hf_multisource.weight_checks import check_sources
 
 FAMILIES: list[Any] = [MultiSourceConfig, MultiSourceRNNConfig]
@@ -244,6 +244,8 @@ def test_values_are_shown_in_one_short_line() -> None:
     assert shown("a\nb") == repr("a\nb") and shown(10**30) == str(10**30)
     assert shown(-(10**5000)) == "an integer of 16610 bits"
     assert len(shown("x" * 10**6)) == 100
+    assert shown_key("a\nb") == r"a\nb" and shown_key(3) == "3"
+    assert shown_key("x" * 98) == "x" * 98 and shown_key("x" * 99) == "x" * 95 + "..."
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
