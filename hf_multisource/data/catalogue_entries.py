@@ -49,6 +49,8 @@ class Entry:
         source: The text in the source language, in formats whose files contain it.
         markup: Whether the text contains XML elements, and is therefore XML itself: `&amp;` stands for `&`.
         flags: Flags of gettext, such as `c-format`, without `fuzzy`.
+        sources: The singular and the plural text in the source language, in the plural forms of gettext messages.
+            `source` is then the singular for the form 0, and the plural for other forms.
     """
 
     key: str
@@ -59,6 +61,21 @@ class Entry:
     source: str | None = None
     markup: bool = False
     flags: tuple[str, ...] = ()
+    sources: tuple[str, str] | None = None
+
+    def source_of(self, category: str) -> str | None:
+        """Return the text in the source language that a plural form of a category translates.
+
+        Args:
+            category: Plural category of the form, such as `few`; "" if it is not known or the text has no plural forms.
+
+        Returns:
+            In plural forms of gettext messages, the singular for the category `one` and the plural for all others;
+            otherwise `source`.
+        """
+        if self.sources is None or not category:
+            return self.source
+        return self.sources[category != "one"]
 
     @property
     def identity(self) -> Identity:

@@ -129,10 +129,12 @@ def read_po(path: str, content: bytes) -> Catalogue:
         for part, name in block.forms.items():
             text = block.texts[name]
             state = OBSOLETE if block.obsolete else UNTRANSLATED if not text else FUZZY if block.fuzzy else TRANSLATED
-            source = block.texts.get("msgid_plural") if part not in ("", "[0]") else None
-            source = block.texts["msgid"] if source is None else source
+            message, plural = block.texts["msgid"], block.texts.get("msgid_plural")
+            sources = (message, plural) if part and plural is not None else None
+            source = sources[part != "[0]"] if sources else message
             flags = tuple(flag for flag in block.flag_names if flag != "fuzzy")
-            entries.append(Entry(block.key, part, text, state, "\n".join(block.comments), source, flags=flags))
+            comment = "\n".join(block.comments)
+            entries.append(Entry(block.key, part, text, state, comment, source, flags=flags, sources=sources))
     return Catalogue(path, content, tuple(entries), encoding=encoding, header=header)
 
 
@@ -264,17 +266,11 @@ def read_mo(path: str, content: bytes) -> Catalogue:
             message, *plurals = decode(path, key, encoding).split("\0")
             forms = decode(path, translation, encoding).split("\0")
             source = message.partition(CONTEXT)[2] or message
+            sources = (source, plurals[0]) if plurals else None
             for i, form in enumerate(forms):
-                part = f"[{i}]" if plurals else ""
-                entries.append(
-                    Entry(
-                        message,
-                        part,
-                        form,
-                        TRANSLATED if form else UNTRANSLATED,
-                        source=plurals[0] if plurals and i else source,
-                    )
-                )
+                part, state = f"[{i}]" if plurals else "", TRANSLATED if form else UNTRANSLATED
+                text = sources[i > 0] if sources else source
+                entries.append(Entry(message, part, form, state, source=text, sources=sources))
     return Catalogue(path, content, tuple(entries), encoding=encoding, header=decode(path, header, encoding))
 
 

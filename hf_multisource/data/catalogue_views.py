@@ -158,11 +158,14 @@ def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[st
             continue
         for entry in catalogue.entries:
             if entry.source and entry.source.strip() and entry.state != OBSOLETE:
-                part = entry.part
+                part, texts = entry.part, {entry.part: entry.source}
                 if part and suffix_of(catalogue) in NUMBERED:
-                    part = "[one]" if part == "[0]" else f"[{OTHER}]"
-                message = Entry(entry.key, part, entry.source, markup=entry.markup)
-                found.setdefault(entry.key, {}).setdefault(part, message)
+                    texts = {"[one]" if part == "[0]" else f"[{OTHER}]": entry.source}
+                if entry.sources:
+                    texts = dict(zip(("[one]", f"[{OTHER}]"), entry.sources, strict=True))
+                for part, text in texts.items():
+                    message = Entry(entry.key, part, text, markup=entry.markup)
+                    found.setdefault(entry.key, {}).setdefault(part, message)
     return found
 
 

@@ -474,12 +474,15 @@ def align(
                     counts.count(REPEATED, language)
                     continue
                 seen.add(entry.identity)
-                part, source_part = entry.part, entry.part
+                part, texts = entry.part, {entry.part: entry.source}
                 if categories and part:
                     part = category_part(part, catalogue, categories.get(language)) or ""
-                    source_part = ONE_PART if source_part == "[0]" else OTHER_PART
+                    texts = {ONE_PART if entry.part == "[0]" else OTHER_PART: entry.source}
+                    if entry.sources:
+                        texts = dict(zip((ONE_PART, OTHER_PART), entry.sources, strict=True))
                 if entry.source is not None and _source_language(catalogue, selection) == selection.source_language:
-                    sources.setdefault((entry.key, source_part), entry.source)
+                    for source_part, text in texts.items():
+                        sources.setdefault((entry.key, source_part), text or "")
                 if entry.part and not part:
                     counts.count(NO_CATEGORY, language)
                     continue

@@ -423,7 +423,6 @@ def _missing(
         seen: set[Identity] = set()
         numbers = count_current(catalogue.entries)
         begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
-        plurals = {entry.key: entry.source for entry in catalogue.entries if entry.part == "[1]"}
         for entry in catalogue.entries:
             if entry.state != UNTRANSLATED or entry.identity in seen:
                 continue
@@ -436,9 +435,11 @@ def _missing(
                 reason = COMPILED
             elif numbers[entry.identity] > 1:
                 reason = ambiguous(numbers[entry.identity])
-            own, part, message = syntax_of(entry, default), category or entry.part, entry.source or ""
-            if rule and split_part(part)[2] in rule.repeated:
-                other = plurals.get(entry.key) or message
+            own, part = syntax_of(entry, default), category or entry.part
+            variant = split_part(part)[2] if category else ""
+            message = entry.source_of(variant) or ""
+            if rule and variant in rule.repeated:
+                other = entry.source_of(OTHER) or ""
                 message = other if lacks_value(message, other, own) else message
             yield missing(entry.key, entry.part, part, entry.markup, reason, own, message)
         return

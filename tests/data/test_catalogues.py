@@ -13,6 +13,7 @@ from archive_files import debian, tarred, zipped
 from catalogue_samples import PO
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogues import SPLITS, Selection, neutral_path, split_of, write_catalogue_rows
+from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.rows import read_split
 
 LANGUAGES = ["en", "de", "dsb"]
@@ -151,6 +152,17 @@ def test_plural_forms_are_aligned_by_their_categories(tmp_path: Path) -> None:
     ]
     keys = json.loads((tmp_path / "out/keys.json").read_text("utf-8"))["train"]
     assert [part for _, _, part in keys] == ["[one]", "[other]", "[few]", "[two]"]
+
+
+def test_the_source_text_of_a_plural_form_is_that_of_its_category_not_of_its_number(tmp_path: Path) -> None:
+    arabic = plural_rule("ar")
+    assert arabic is not None
+    headers = {"ja": (PLURALS["ja"], 1), "ar": (arabic.formula, 6)}
+    texts = {f"{one}.po": plural_po(header, *map(str, range(number))) for one, (header, number) in headers.items()}
+    place = write_tree(tmp_path / "l10n", texts)
+    assert make(f"{place}/{{lang}}.po", tmp_path / "ja", languages=["en", "ja"])["train"] == [("%d files", "0")]
+    rows = make(f"{place}/{{lang}}.po", tmp_path / "ar", languages=["en", "ar"])["train"]
+    assert rows == [("%d files", "0"), ("%d file", "1"), *(("%d files", f"{i}") for i in range(2, 6))]
 
 
 def test_plural_forms_of_a_language_without_a_rule_in_cldr_are_aligned_by_their_formula(tmp_path: Path) -> None:

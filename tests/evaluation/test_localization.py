@@ -15,6 +15,7 @@ from hf_multisource.cli import localize as command
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import read_catalogue
+from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import NO_RULE, NO_SOURCE, PARTLY, Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options
@@ -433,6 +434,20 @@ def test_the_first_form_of_gettext_is_translated_from_one_with_a_number(tmp_path
     assert {(one.part, one.guide, one.sources["en"]) for one in plan.missing if one.key == "Close"} == {
         (f"[{i}]", "Close %d tabs", "Close %d tabs") for i in range(4)
     }
+
+
+@pytest.mark.parametrize("target", ["ja", "he", "ar", "cy"])
+def test_only_the_form_one_of_gettext_is_translated_from_the_singular(tmp_path: Path, target: str) -> None:
+    rule = plural_rule(target)
+    assert rule is not None
+    head = f'msgid ""\nmsgstr "Plural-Forms: {rule.formula}\\n"\n\n#, c-format\n'
+    forms = "".join(f'msgstr[{i}] ""\n' for i in range(len(rule.categories)))
+    message = 'msgid "Last month"\nmsgid_plural "%d months ago"\n'
+    write(tmp_path, {f"{target}.po": head + message + forms, "en.pot": head + message + 'msgstr[0] ""\nmsgstr[1] ""\n'})
+    plan = make_plan(Places(target, {"en": tmp_path / "en.pot"}, tmp_path / f"{target}.po"), ["en"])
+    expected = ["Last month" if name == "one" else "%d months ago" for name in rule.categories]
+    assert [one.sources["en"] for one in plan.missing] == [one.guide for one in plan.missing] == expected
+    assert not any(one.reason for one in plan.missing)
 
 
 class Half:
