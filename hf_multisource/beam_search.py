@@ -371,6 +371,8 @@ def beam_search(
         active = _find_active(lists, ends, start, config, length_normalization)
         number = int(active.sum())
         over = number == 0
+        # PEFT replaces the cache of the call in the first step, for prefix tuning.
+        may_leave = may_leave and model._examples_can_leave(model_kwargs.get("past_key_values"))
         if may_leave and not over and len(active) - number >= LEAVING_SHARE * len(active):
             found.append(lists.select((~active).nonzero().flatten()))
             kept = active.nonzero().flatten()

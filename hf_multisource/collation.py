@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .arrays import pad_rows, to_array
+from .messages import shown
 from .source_kinds import MASK, integers, source_key
 
 LABEL_PADDING = -100  # label that cross-entropy ignores (its default `ignore_index`)
@@ -25,13 +26,18 @@ class DataCollatorForMultiSource:
         processor: The [`MultiSourceProcessor`] that encoded the examples; provides source names and padding ids.
         model: If given, `decoder_input_ids` are made from the labels; required by Trainer's `label_smoothing_factor`.
         pad_to_multiple_of: Lengths of token ids and features are rounded up to a multiple of this number; pictures and
-            speech are not affected.
+            speech are not affected. None is 1.
+
+    Raises:
+        ValueError: If `pad_to_multiple_of` is less than 1.
     """
 
-    def __init__(self, processor: Any, model: Any = None, pad_to_multiple_of: int = 1) -> None:
+    def __init__(self, processor: Any, model: Any = None, pad_to_multiple_of: int | None = None) -> None:
+        if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
+            raise ValueError(f"pad_to_multiple_of must be 1 or more, or None; got {shown(pad_to_multiple_of)}.")
         self.processor = processor
         self.model = model
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self.pad_to_multiple_of = pad_to_multiple_of or 1
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Pad examples to a batch.

@@ -169,7 +169,9 @@ class FromSourcesMixin:
             if checkpoint is not None:
                 weights |= checkpoint.vector_of(checkpoint.own_source(name), name, "source_embeddings")
             if combiner == "gated_serial":
-                source["gated"] = checkpoint is not origin or origin.is_gated(name)
+                # Of several sources from the decoder's only source, the decoder was trained with one.
+                is_new = checkpoint is not origin or (name != decoder and len(origin.config.source_names) == 1)
+                source["gated"] = is_new or origin.is_gated(name)
             if "dropout" in kwargs:
                 source.pop("dropout", None)
             listed.append({**source, **source_fields.get(name, {})})

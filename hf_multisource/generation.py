@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -163,7 +164,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if not isinstance(fold, bool):
             raise ValueError(f"{FOLD} is {shown(fold)}; it must be True or False.")
         for name in ("num_beams", "num_return_sequences"):
-            if not isinstance(number := getattr(prepared, name), int | None):
+            number = getattr(prepared, name)
+            if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise ValueError(f"{name} is {shown(number)}; it must be a whole number of at least 1.")
         model_kwargs[EXPANSION] = max(prepared.num_beams or 1, prepared.num_return_sequences or 1) if fold else 1
         return prepared, model_kwargs

@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import SourceMemory, show_first_position
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
-from .inference import InferenceMixin, output_logits
+from .inference import InferenceMixin, is_bare, output_logits
 from .layers import AbsentVector, modules_of_sources
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
@@ -760,7 +760,9 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         smoothing = self.config.label_smoothing if self.training else 0.0
         logits = loss = best_ids = None
         plain = not num_best_tokens and decoder_shortlist is None
-        if plain and skip_logits and labels is not None and type(self.lm_head) is nn.Linear:  # not wrapped by PEFT
+        # PEFT replaces the output layer; hooks, such as Accelerate's, need a call of it.
+        is_plain_layer = type(self.lm_head) is nn.Linear and is_bare(self.lm_head)
+        if plain and skip_logits and labels is not None and is_plain_layer:
             states = output.last_hidden_state.flatten(0, 1)
             row = None if bias is None else bias[0]
             loss = linear_cross_entropy(states, self.lm_head.weight, row, labels.flatten(), smoothing)

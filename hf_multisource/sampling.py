@@ -237,6 +237,23 @@ def give_rate(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Pa
             optimizer.add_param_group({**group, "params": chosen, "lr": rate})
 
 
+class PatienceCallback(EarlyStoppingCallback):
+    """`EarlyStoppingCallback` whose count of evaluations without improvement continues when training is resumed."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the count from the checkpoint, if training is resumed.
+
+        Args:
+            args: The training arguments.
+            state: The trainer's state; that of the checkpoint if training is resumed.
+            control: Flags by which callbacks stop training.
+            **kwargs: Not used.
+        """
+        super().on_train_begin(args, state, control, **kwargs)
+        for stored in state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).items():
+            setattr(self, *stored)
+
+
 class MultiSourceTrainer(Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] for multi-source models, with the options of [`MultiSourceTrainingArguments`].
 
@@ -320,7 +337,7 @@ class MultiSourceTrainer(Seq2SeqTrainer):
                 raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
         options.use_noam(self._config.d_model)
         if options.patience is not None:
-            self.add_callback(EarlyStoppingCallback(options.patience))
+            self.add_callback(PatienceCallback(options.patience))
 
     @property
     def _config(self) -> Any:

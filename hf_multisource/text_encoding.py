@@ -6,6 +6,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -115,7 +116,7 @@ class TextOptions:
 
 
 def _check_whole(option: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
         raise ValueError(f"{option} must be a whole number, {least} or more, or None; got {value!r}.")
 
 

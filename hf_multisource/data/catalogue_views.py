@@ -17,6 +17,7 @@ HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that h
 #: of Latvian in Qt is for the number 0.
 QT_FORMS = {"lv": ("one", "other", "zero")}
 ZERO_FIRST = ("ar",)  # languages with the category `zero` whose order in Qt is known to be CLDR's order, `zero` first
+ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"  # parts of the two plural forms of English
 NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats that number the plural forms of a message
 
 
@@ -142,6 +143,22 @@ def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None
     return f"[{forms[number]}]" if forms and number < len(forms) else None
 
 
+def source_forms(entry: Entry, source: str) -> dict[str, str]:
+    """Return the source text of a numbered plural form by plural category.
+
+    Args:
+        entry: The entry of the plural form.
+        source: Its text in the source language.
+
+    Returns:
+        Part of the source language, `[one]` or `[other]` -> text. In gettext these are both texts of the message, and
+        otherwise the one text that the format has.
+    """
+    if entry.sources:
+        return dict(zip((ONE_PART, OTHER_PART), entry.sources, strict=True))
+    return {ONE_PART if entry.part == "[0]" else OTHER_PART: source}
+
+
 def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[str, Entry]]:
     """Return the texts in the source language, which gettext, XLIFF and Qt files of all languages contain.
 
@@ -158,11 +175,8 @@ def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[st
             continue
         for entry in catalogue.entries:
             if entry.source and entry.source.strip() and entry.state != OBSOLETE:
-                part, texts = entry.part, {entry.part: entry.source}
-                if part and suffix_of(catalogue) in NUMBERED:
-                    texts = {"[one]" if part == "[0]" else f"[{OTHER}]": entry.source}
-                if entry.sources:
-                    texts = dict(zip(("[one]", f"[{OTHER}]"), entry.sources, strict=True))
+                numbered = entry.part and suffix_of(catalogue) in NUMBERED
+                texts = source_forms(entry, entry.source) if numbered else {entry.part: entry.source}
                 for part, text in texts.items():
                     message = Entry(entry.key, part, text, markup=entry.markup)
                     found.setdefault(entry.key, {}).setdefault(part, message)
@@ -178,6 +192,6 @@ def _is_language(named: str | None, code: str) -> bool:
 
 
 __all__ = [
-    *("HOLDS_MESSAGES", "NUMBERED", "View", "category_part", "forms_of", "messages_of", "split_part", "suffix_of"),
-    "view_of",
+    *("HOLDS_MESSAGES", "NUMBERED", "ONE_PART", "OTHER_PART", "View", "category_part", "forms_of", "messages_of"),
+    *("source_forms", "split_part", "suffix_of", "view_of"),
 ]

@@ -25,9 +25,17 @@ from hf_multisource.data.catalogue_entries import (
     Identity,
 )
 from hf_multisource.data.catalogue_files import NAMES, find_format, read_catalogue
-from hf_multisource.data.catalogue_views import NUMBERED, category_part, forms_of, suffix_of
+from hf_multisource.data.catalogue_views import (
+    NUMBERED,
+    ONE_PART,
+    OTHER_PART,
+    category_part,
+    forms_of,
+    source_forms,
+    suffix_of,
+)
 from hf_multisource.data.files import check_new_folder, write_json
-from hf_multisource.data.plural_forms import CATEGORIES, OTHER, plural_rule
+from hf_multisource.data.plural_forms import CATEGORIES, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
 from hf_multisource.messages import shown_key
 
@@ -180,7 +188,6 @@ KEPT_COPIES = "of these, where all other languages have other texts (kept)"
 DROPPED_COPIES = "equal to {}, where all other languages have other texts (absent)"
 FROM_SOURCE = "texts from the source side of other languages' files"
 NO_CATEGORY = "plural forms of unknown categories (absent)"  # counted only if there are such forms
-ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"
 RULES = (FILES, UNREAD, ENTRIES, UNHANDLED, REPEATED, *STATES.values(), EMPTY, FROM_SOURCE)
 # Rules that drop whole rows.
 NO_TARGET, FEW, DUPLICATES = "without the target (dropped)", "too few languages (dropped)", "duplicates (dropped)"
@@ -474,15 +481,13 @@ def align(
                     counts.count(REPEATED, language)
                     continue
                 seen.add(entry.identity)
-                part, texts = entry.part, {entry.part: entry.source}
-                if categories and part:
+                part, by_category = entry.part, bool(categories and entry.part)
+                if by_category:
                     part = category_part(part, catalogue, categories.get(language)) or ""
-                    texts = {ONE_PART if entry.part == "[0]" else OTHER_PART: entry.source}
-                    if entry.sources:
-                        texts = dict(zip((ONE_PART, OTHER_PART), entry.sources, strict=True))
                 if entry.source is not None and _source_language(catalogue, selection) == selection.source_language:
-                    for source_part, text in texts.items():
-                        sources.setdefault((entry.key, source_part), text or "")
+                    forms = source_forms(entry, entry.source) if by_category else {entry.part: entry.source}
+                    for source_part, text in forms.items():
+                        sources.setdefault((entry.key, source_part), text)
                 if entry.part and not part:
                     counts.count(NO_CATEGORY, language)
                     continue

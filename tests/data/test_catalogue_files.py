@@ -1,4 +1,4 @@
-"""Localization catalogues: what is read from each format, and that filling changes only the lines of an entry."""
+"""Reading and filling localization catalogues: the entries of each format, and the lines that filling changes."""
 
 from __future__ import annotations
 

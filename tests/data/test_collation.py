@@ -53,6 +53,16 @@ def test_a_source_is_padded_with_its_own_tokenizers_id() -> None:
     assert batch["input_ids"][1].tolist() == [0] * 3
 
 
+def test_lengths_are_rounded_up_to_a_multiple_or_not_at_all() -> None:
+    as_they_are, rounded = (DataCollatorForMultiSource(processor_of(), None, size)(EXAMPLES) for size in (None, 8))
+    assert {key: tensor.shape[1] for key, tensor in as_they_are.items() if "mask" not in key} == {
+        **{"input_ids": 3, "de_input_ids": 5, "labels": 4}
+    }
+    assert {tensor.shape[1] for tensor in rounded.values()} == {8}
+    with pytest.raises(ValueError, match="pad_to_multiple_of must be 1 or more, or None; got 0"):
+        DataCollatorForMultiSource(processor_of(), pad_to_multiple_of=0)
+
+
 @pytest.mark.parametrize("absent", [[], None])
 def test_a_source_absent_in_all_examples_is_one_masked_token(absent: list[int] | None) -> None:
     examples: list[dict[str, Any]] = [{"input_ids": [5, 1], "de_input_ids": absent}, {"input_ids": [6, 1]}]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import BatchFeature, ByT5Tokenizer, MBartTokenizer
 
@@ -255,6 +256,13 @@ def test_padding_without_truncation_warns_that_a_length_has_no_effect() -> None:
 def test_options_that_do_not_exist_or_do_not_fit_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         processor_of(bpe(11))(en="a", **options)
+
+
+def test_lengths_may_be_integers_of_numpy() -> None:
+    options: dict[str, Any] = {"truncation": True, "padding": True, "return_tensors": "pt"}
+    options |= {"max_length": np.int64(4), "pad_to_multiple_of": np.int64(2)}
+    found = processor_of(bpe(11))(en="a b c d e f", **options)
+    assert found["input_ids"].shape == (1, 4)
 
 
 def test_a_length_cannot_be_given_for_what_is_no_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -332,3 +333,13 @@ def test_a_length_penalty_below_zero_prefers_short_texts(combiner: str) -> None:
     """Also guards the penalties above: if they changed nothing, agreeing on them would prove nothing."""
     short, long = (generate(make(combiner), batch(), num_beams=4, length_penalty=p)[0] for p in (-4.0, 4.0))
     assert sum(map(len, short)) < sum(map(len, long))
+
+
+def test_numbers_of_beams_may_be_integers_of_numpy_and_are_at_least_1() -> None:
+    model, options = make("flat"), {"max_new_tokens": 4, "do_sample": False}
+    numbers: Any = {"num_beams": np.int64(3), "num_return_sequences": np.int64(2)}
+    expected = model.generate(**batch(), **options, num_beams=3, num_return_sequences=2)
+    assert torch.equal(model.generate(**batch(), **options, **numbers), expected)
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(ValueError, match=f"num_beams is {wrong}; it must be a whole number of at least 1"):
+            model.generate(**batch(), **options, num_beams=wrong)

@@ -1,4 +1,4 @@
-"""One optimized model that several threads share gives each what it would give alone, and takes no more memory."""
+"""Threads that share one optimized model get the outputs of a model of their own, and need no further memory."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Seq2SeqTrainingArguments
@@ -200,6 +200,21 @@ def test_each_example_may_have_an_adapter_of_its_own(num_beams: int) -> None:
     found = model.generate(**three_source_batch(), num_beams=num_beams, max_new_tokens=6, adapter_names=names)
     for i, name in enumerate(names):
         assert found[i].tolist() == (plain if name == "__base__" else changed)[i].tolist()
+
+
+def test_prefix_tuning_finds_the_beams_of_the_loop_of_transformers() -> None:
+    """Examples end after different numbers of tokens, while the cache of PEFT holds a row for each beam."""
+    model = three_source_model("flat", norm_position="pre")
+    layers = model.config.decoder_layers
+    settings = PrefixTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4, num_layers=layers)
+    tuned: Any = get_peft_model(model, settings).eval()
+    ends = [*range(2, model.config.vocab_size, 3)]
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12, "eos_token_id": ends}
+    found = tuned.generate(**three_source_batch(), **options)
+    expected = tuned.generate(**three_source_batch(), **options, fold_beams=False)
+    assert torch.equal(found, expected)
+    first = torch.isin(found[:, 1:], torch.tensor(ends)).int().argmax(dim=1)
+    assert len({*first.tolist()}) > 1, "no example ends before the others"
 
 
 @pytest.mark.parametrize("kept", [None, ["gate"]])

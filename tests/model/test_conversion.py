@@ -744,6 +744,15 @@ def test_a_model_of_several_sources_keeps_its_combiner(combiner: str, told: pyte
     assert not told.text
 
 
+def test_only_one_source_of_the_decoders_checkpoint_is_ungated() -> None:
+    theirs = stock("bart")
+    ours = convert({"de": theirs, "en": theirs, "fr": theirs}, "en", combiner="gated_serial")
+    assert ours.config.gated_sources == (True, False, True)
+    one = convert({"en": theirs})
+    every = {**batch(one), **batch(one, "en_"), **batch(one, "fr_")}
+    same(logits(ours, every), logits(one, batch(one)))
+
+
 def test_another_combiner_than_the_checkpoints_is_told(told: pytest.LogCaptureFixture) -> None:
     own = three_source_model("parallel")
     names = own.config.source_names

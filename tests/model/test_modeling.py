@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import cross_entropy, log_softmax
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,7 +25,16 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from builders import EVERY_COMBINER, NAMES, PAPER_FIRST, ROWS, randomize, three_source_model, tiny_config
+from builders import (
+    EVERY_COMBINER,
+    NAMES,
+    PAPER_FIRST,
+    ROWS,
+    randomize,
+    three_source_batch,
+    three_source_model,
+    tiny_config,
+)
 from hf_multisource import (
     COMBINERS,
     MultiSourceConfig,
@@ -1088,3 +1097,12 @@ def test_inputs_that_are_no_tensors_are_refused_by_name(form: Any) -> None:
     for call in (model, model.generate):
         with pytest.raises(TypeError, match=r"input_ids of source 'de' must be a tensor; got a (list|ndarray)"):
             call(input_ids=ids, de_input_ids=form(ids.tolist()))
+
+
+def test_hooks_of_the_output_layer_act_on_the_loss_without_logits_too() -> None:
+    model = three_source_model("flat").train()
+    labels = torch.tensor([[5, 6, 1]] * len(three_source_batch()["input_ids"]))
+    model.lm_head.register_forward_hook(lambda module, inputs, output: output * 0.5)
+    whole, silent = (model(**three_source_batch(), labels=labels, skip_logits=skip) for skip in (False, True))
+    expected = cross_entropy(whole.logits.flatten(0, 1), labels.flatten()).item()
+    assert (silent.loss.item(), whole.loss.item()) == (pytest.approx(expected), pytest.approx(expected))

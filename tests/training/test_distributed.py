@@ -220,7 +220,12 @@ def test_with_zero3_the_output_layer_is_called(zero3: bool, tmp_path: Path, monk
     monkeypatch.setattr(hf_multisource.sampling, "is_deepspeed_zero3_enabled", lambda: zero3)
     model = three_source_model()
     calls: list[Any] = []
-    model.lm_head.register_forward_hook(lambda *_: calls.append(1))
+
+    def called(layer: Any, states: Any) -> Any:  # a hook of the layer would make the model call it
+        calls.append(layer)
+        return layer(states)
+
+    monkeypatch.setattr(hf_multisource.modeling_sources, "output_logits", called)
     trainer = MultiSourceTrainer(model, Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True))
     trainer.compute_loss(model, {**three_source_batch(), "labels": torch.full((5, 3), 4)})
     assert bool(calls) == zero3

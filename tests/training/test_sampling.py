@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import IterableDataset, RandomSampler
-from transformers import EvalPrediction, HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, ViTConfig
+from transformers import (
+    EvalPrediction,
+    HfArgumentParser,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    ViTConfig,
+)
 
 from builders import SMALL, tiny_config
 from hf_multisource import (
@@ -517,6 +524,31 @@ def test_patience_stops_training_when_the_metric_gets_no_better(tmp_path: Path) 
     )
     trainer.train()
     assert trainer.state.global_step == 3
+
+
+def test_patience_counts_on_when_training_is_resumed(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    settings |= {"patience": 4, "load_best_model_at_end": True, "metric_for_best_model": "worth", **TOKENS}
+
+    def run(stop: int, resume: bool = False) -> int:
+        worth = lambda _: {"worth": 1.0}  # noqa: E731
+        trainer = trainer_of(tmp_path, made_up_examples(8), compute_metrics=worth, **settings, max_steps=20)
+        trainer.add_callback(StopAt(stop))
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3") if resume else None)
+        return trainer.state.global_step
+
+    assert run(stop=3) == 3
+    assert run(stop=20, resume=True) == 5  # the first evaluation, and four without an improvement
+
+
+class StopAt(TrainerCallback):
+    """Stops training after an update."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop |= state.global_step >= self.step
 
 
 @pytest.mark.parametrize(
