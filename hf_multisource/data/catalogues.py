@@ -10,7 +10,7 @@ import glob
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,10 +44,15 @@ SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
 NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
+ANOTHER = "a file of another language, by its path"
 LONGEST_PATH = 60  # number of characters after which a printed path is shortened
 SHOWN = 5  # number of examples per language in the report of unhandled messages
 MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # modifier of a locale: script, region or currency
 LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])[a-z]{2,3}[_-]$")  # a language code before a territory
+# What may be the code of a language in a path: a language of two or three letters, a script, a region and a modifier.
+CODE = re.compile(
+    r"(?:(?<=[/_.-])|^)(?:[A-Za-z]{2,3}(?:[-_]\w{2,8})*(?:@[A-Za-z]+)?|b\+[A-Za-z]+(?:\+\w+)*)(?=[/.@]|$)"
+)
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -220,13 +225,17 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
     for row in apply_row_rules(align(catalogues, selection, counts), selection, counts):
         splits[split_of(row.file, selection.dev, selection.test)].append(row)
     number = len({path for files in catalogues.values() for path in files})
+    _check_languages_have_texts([row for rows in splits.values() for row in rows], selection, counts)
     for name, rows in splits.items():
         counts.rows[name], counts.files[name] = len(rows), len({row.file for row in rows})
         if not rows and (name == "train" or getattr(selection, name)):
+            total = sum(map(len, splits.values()))
+            advice = (
+                f"change the shares dev ({selection.dev}) and test ({selection.test}), 0 for no such split, or name"
+            )
+            advice = f"{advice} more files" if total else f"all rows were dropped\n{counts.describe()}"
             raise ValueError(
-                f"the split {name} gets no row (files: {number}, rows: {sum(map(len, splits.values()))}): "
-                f"files are split as a whole; change the shares dev ({selection.dev}) and test ({selection.test}), "
-                "0 for no such split, or name more files"
+                f"the split {name} gets no row (files: {number}, rows: {total}): files are split as a whole; {advice}"
             )
     with new_folder(out) as folder:
         for name, rows in splits.items():
@@ -256,6 +265,16 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
         }
         write_json(folder / COUNTS, {**settings, **found})
     return counts
+
+
+def _check_languages_have_texts(rows: Sequence[Row], selection: Selection, counts: CatalogueCounts) -> None:
+    """Raise ValueError if a language has neither a catalogue nor a text in the files of other languages."""
+    for language in selection.languages:
+        if not counts.languages[ENTRIES][language] and all(row.texts[language] is None for row in rows):
+            raise ValueError(
+                f"no row has a text of {language!r} (code {selection.code(language)}), and no catalogue of it was "
+                "found: leave it out, or name its code (languages: NAME=CODE) or its place (paths: NAME=PATH)"
+            )
 
 
 def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) -> dict[str, dict[str, Catalogue]]:
@@ -322,6 +341,8 @@ def read_place(
         language: The language, for messages.
         code: Code of the language in paths.
         shared: Whether the place contains several languages. If so, only files with the code in their path are read.
+            Otherwise, a file is not read if the place has the same file with the code in its path, and this file has
+            another code, or none. `po/be.po` beside `po/sr.po` is not a file of `sr`.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
 
@@ -339,10 +360,21 @@ def read_place(
         if unread is not None and not (shared and neutral == path and not path.endswith("/")):
             unread[neutral] = LINK
 
-    for path, content in read_files(place, lambda name: find_format(name) is not None, skipped):
+    found: Iterable[tuple[str, bytes]] = read_files(place, lambda name: find_format(name) is not None, skipped)
+    own: frozenset[str] = frozenset()
+    if not shared:
+        found = [*found]
+        own = frozenset(neutral for path, _ in found if (neutral := neutral_path(path, code)) != path)
+    without_code = {re.sub(rf"[-_.]{re.escape(LANG)}(?=[/.]|$)", "", one) for one in own}
+    for path, content in found:
         neutral = neutral_path(path, code)
         if shared and neutral == path:
             continue  # a file of another language
+        others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
+        if (neutral == path and path in without_code) or any(one in own for one in others):
+            if unread is not None:
+                unread[path] = ANOTHER
+            continue
         if (name := path.encode(errors="backslashreplace").decode()) != path:
             if unread is None:
                 raise ForeignFileError(f"{place}: {name}", NOT_UTF_8)

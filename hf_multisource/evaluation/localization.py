@@ -224,7 +224,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
     alone: dict[str, bool] = {}
     skipped: dict[str, dict[str, str]] = {}
     for language, place in given.items():
-        shared = sum(place == other for other in given.values()) > 1
+        shared = sum(place.resolve() == other.resolve() for other in given.values()) > 1
         skipped[language] = {}
         files = read_place(place, language, places.code(language), shared=shared, unread=skipped[language])
         alone[language] = place.is_file() and not is_archive(place.name)

@@ -12,7 +12,15 @@ import pytest
 from archive_files import debian, tarred, zipped
 from catalogue_samples import PO
 from hf_multisource.cli.app import main
-from hf_multisource.data.catalogues import SPLITS, Selection, neutral_path, split_of, write_catalogue_rows
+from hf_multisource.data.catalogues import (
+    ANOTHER,
+    SPLITS,
+    Selection,
+    neutral_path,
+    read_place,
+    split_of,
+    write_catalogue_rows,
+)
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.rows import read_split
 
@@ -358,6 +366,28 @@ def test_catalogues_are_found_wherever_they_are(tmp_path: Path) -> None:
     assert make(tmp_path / "langpack-{lang}.xpi", tmp_path / "out", codes=codes, paths=paths) == expected
 
 
+def test_files_of_other_languages_in_the_place_of_a_language_are_counted_and_not_read(tmp_path: Path) -> None:
+    one, two = (f'msgid "Open"\nmsgstr "{text}"\n' for text in ("one", "two"))
+    write_tree(tmp_path, {"a/po/sr.po": one, "a/po/sr@latin.po": two, "a/po/be.po": two, "a/menu.ftl": "k = v\n"})
+    write_tree(tmp_path, {"b/sr/a.ftl": "k = one\n", "b/de_AT/a.ftl": "k = two\n", "b/other/a.ftl": "k = own\n"})
+    write_tree(tmp_path, {"c/a_sr.properties": "k=one\n", "c/a.properties": "k=two\n", "c/b.properties": "k=own\n"})
+    for name, read, others in (
+        ("a", ["menu.ftl", "po/{lang}.po"], ["po/be.po", "po/sr@latin.po"]),
+        ("b", ["other/a.ftl", "{lang}/a.ftl"], ["de_AT/a.ftl"]),
+        ("c", ["a_{lang}.properties", "b.properties"], ["a.properties"]),
+    ):
+        unread: dict[str, str] = {}
+        assert sorted(read_place(tmp_path / name, "sr", "sr", unread=unread)) == read
+        assert unread == dict.fromkeys(others, ANOTHER)
+
+
+def test_a_language_without_a_text_in_any_row_is_refused(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"de.ftl": "k = v\n", "dsb.ftl": "k = w\n"})
+    with pytest.raises(ValueError, match=r"^no row has a text of 'en' \(code en\), and no catalogue of it was"):
+        make(f"{tmp_path}/{{lang}}.ftl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
     string = '<resources><string name="a">{}</string></resources>'
     write_tree(tmp_path, {f"res/values{x}/strings.xml": string.format(f"text{x}") for x in ("", "-de", "-dsb")})
@@ -398,7 +428,7 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
                 "languages": ["en", "de", "dsb"],
                 "paths": {"de": "other"},
             },
-            r"the split train gets no row \(files: 9, rows: 0\): files are split as a whole",
+            r"the split train gets no row \(files: 9, rows: 0\): files are split as a whole; all rows were dropped\n",
         ),
         ({"dev": 1e-9}, r"the split dev gets no row .* change the shares dev \(1e-09\) and test \(0\.1\)"),
     ],
