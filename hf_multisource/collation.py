@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .arrays import pad_rows, to_array
-from .messages import shown
 from .source_kinds import MASK, integers, source_key
 
 LABEL_PADDING = -100  # label that cross-entropy ignores (its default `ignore_index`)
@@ -34,7 +33,7 @@ class DataCollatorForMultiSource:
 
     def __init__(self, processor: Any, model: Any = None, pad_to_multiple_of: int | None = None) -> None:
         if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
-            raise ValueError(f"pad_to_multiple_of must be 1 or more, or None; got {shown(pad_to_multiple_of)}.")
+            raise ValueError(f"pad_to_multiple_of must be 1 or more, or None; got {pad_to_multiple_of!r}.")
         self.processor = processor
         self.model = model
         self.pad_to_multiple_of = pad_to_multiple_of or 1
