@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from hf_multisource.data.catalogue_entries import JOINT, OBSOLETE, TRANSLATED, Catalogue, Entry
-from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule, qt_formula
 
 HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language
-#: Language -> categories of Qt's plural forms, for languages whose order in Qt differs from CLDR's order. The last form
-#: of Latvian in Qt is for the number 0.
-QT_FORMS = {"lv": ("one", "other", "zero")}
-ZERO_FIRST = ("ar",)  # languages with the category `zero` whose order in Qt is known to be CLDR's order, `zero` first
 ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"  # parts of the two plural forms of English
 NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats that number the plural forms of a message
 
@@ -96,7 +92,7 @@ def view_of(catalogue: Catalogue, code: str) -> View:
         ImportError: If the package babel is not installed.
     """
     rule = plural_rule(code, catalogue.header)
-    forms = forms_of(catalogue, rule)
+    forms = forms_of(catalogue, code, rule)
     entries: dict[str, dict[str, Entry]] = {}
     for entry in catalogue.entries:
         if entry.state == TRANSLATED and entry.text.strip():
@@ -105,11 +101,12 @@ def view_of(catalogue: Catalogue, code: str) -> View:
     return View(entries, rule)
 
 
-def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] | None:
+def forms_of(catalogue: Catalogue, code: str, rule: PluralRule | None) -> tuple[str, ...] | None:
     """Return the plural categories of a catalogue's numbered plural forms.
 
     Args:
         catalogue: A catalogue.
+        code: Code of its language.
         rule: Plural rule of its language.
 
     Returns:
@@ -120,10 +117,10 @@ def forms_of(catalogue: Catalogue, rule: PluralRule | None) -> tuple[str, ...] |
     if suffix_of(catalogue) != ".ts":
         return forms_of_header(catalogue.header, rule)
     number = max((int(entry.part[1:-1]) for entry in catalogue.entries if entry.part), default=-1) + 1
-    forms = QT_FORMS.get(rule.language, rule.categories)
-    if rule.language not in (*QT_FORMS, *ZERO_FIRST) and "zero" in forms:
-        return None
-    return forms if number == len(forms) else None
+    forms = forms_of_header(qt_formula(code), rule) or ()
+    # Other tools write the forms of CLDR; whether a form for 0 is the first or the last one of these, is not known.
+    known = [forms] if "zero" in rule.categories else [forms, rule.categories]
+    return next((one for one in known if number == len(one)), None)
 
 
 def category_part(part: str, catalogue: Catalogue, forms: tuple[str, ...] | None) -> str | None:

@@ -553,7 +553,8 @@ def _plural_categories(found: Mapping[str, Catalogue], selection: Selection) -> 
     categories = {}
     for language, catalogue in found.items():
         if suffix_of(catalogue) in NUMBERED and any(entry.part for entry in catalogue.entries):
-            forms = forms_of(catalogue, plural_rule(selection.code(language), catalogue.header))
+            code = selection.code(language)
+            forms = forms_of(catalogue, code, plural_rule(code, catalogue.header))
             if forms and (len(forms) == 1 or len(set(forms)) > 1):  # one form must not be used for all numbers
                 categories[language] = forms
     return categories

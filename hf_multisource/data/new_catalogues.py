@@ -6,10 +6,10 @@ import re
 from pathlib import PurePosixPath
 
 from hf_multisource.data import catalogue_android, catalogue_qt, catalogue_xliff
-from hf_multisource.data.catalogue_entries import Catalogue, Edit, apply_edits, newline_of
+from hf_multisource.data.catalogue_entries import JOINT, Catalogue, Edit, apply_edits, newline_of
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
 from hf_multisource.data.catalogue_gettext import empty_po
-from hf_multisource.data.plural_forms import plural_rule
+from hf_multisource.data.plural_forms import FORMULA, plural_rule, qt_formula
 from hf_multisource.data.xml_places import Element, indent_of, parse_xml, with_attribute, with_content
 
 # Pattern of the first comment in formats whose files contain one language, by suffix.
@@ -25,8 +25,8 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     """Create a catalogue without translations for another language.
 
     A comment at the beginning of the file is kept if a license or a following empty line shows that it belongs to the
-    file. In formats that contain the messages of the source language, the messages are kept, with the number of plural
-    forms that CLDR defines for the new language.
+    file. In formats that contain the messages of the source language, the messages are kept, with the plural
+    forms of the new language: those of CLDR, or in Qt files those of Qt.
 
     Args:
         reference: The same file in a source language.
@@ -92,9 +92,8 @@ def _empty_xliff(reference: Catalogue, language: str) -> str:
 
 def _empty_qt(reference: Catalogue, language: str) -> str:
     root, text = parse_xml(reference.path, reference.content, catalogue_qt.ROOT)
-    rule = plural_rule(language)
-    forms = len(rule.categories) if rule else 2
-    edits = [_attribute(root, text, "language", language)]
+    forms = int(number[1]) if (number := FORMULA.search(qt_formula(language))) else 1
+    edits = [_attribute(root, text, "language", JOINT.sub("_", language))]
     for element in root.walk():
         if element.name != "translation" or element.parent is None:
             continue

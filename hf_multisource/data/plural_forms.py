@@ -21,6 +21,31 @@ EXAMPLES = (
     *("en", "fr", "ja", "cs", "pl", "ru", "is", "lt", "lv", "ro"),
     *("sl", "dsb", "ga", "gd", "br", "mt", "ar", "he", "cy", "mk"),
 )
+# Plural forms of Qt: expression of gettext -> languages. Qt has one form for all other languages, such as Turkish and
+# Sorbian. Read from the files that Qt's `lupdate` and `lrelease` 5.15 write.
+_TEENS = "(n%100<10 || n%100>19)"
+QT_FORMULAS = {
+    "nplurals=2; plural=n!=1;": (
+        "aa ab af am as az ba bg bn ca co da de el en eo es et eu fi fo fur fy gl gu ha he hi ia ie it iw ji ka kk kl "
+        "km kn ks ku kw ky la lb ln lo mg ml mn mr nb ne nl nn no nso oc or pa ps pt pt_PT qu rm rn rw sd si sn so sq "
+        "ss st sv sw ta te tg tk tn to ts ug ur uz vo wo xh yi zu"
+    ),
+    "nplurals=2; plural=n>1;": "br fil fr hy pt_BR ti tl wa",
+    "nplurals=2; plural=n%10!=1 || n%100==11;": "is",
+    "nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;": "dv ga gv iu mi sa se",
+    f"nplurals=3; plural=n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && {_TEENS} ? 1 : 2;": "be bs hr ru sh sr uk",
+    f"nplurals=3; plural=n==1 ? 0 : n%10>=2 && n%10<=4 && {_TEENS} ? 1 : 2;": "pl",
+    "nplurals=3; plural=n==1 ? 0 : n>=2 && n<=4 ? 1 : 2;": "cs sk",
+    "nplurals=3; plural=n==1 ? 0 : n==0 || n%100>0 && n%100<20 ? 1 : 2;": "ro",
+    f"nplurals=3; plural=n%10==1 && n%100!=11 ? 0 : n%10!=0 && {_TEENS} ? 1 : 2;": "lt",
+    "nplurals=3; plural=n%10==1 && n%100!=11 ? 0 : n!=0 ? 1 : 2;": "lv",
+    "nplurals=3; plural=n%10==1 ? 0 : n%10==2 ? 1 : 2;": "mk",
+    "nplurals=4; plural=n==1 || n==11 ? 0 : n==2 || n==12 ? 1 : n>=3 && n<=19 ? 2 : 3;": "gd",
+    "nplurals=4; plural=n==1 ? 0 : n==0 || n%100>0 && n%100<11 ? 1 : n%100>10 && n%100<20 ? 2 : 3;": "mt",
+    "nplurals=4; plural=n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3;": "sl",
+    "nplurals=5; plural=n==0 ? 0 : n==1 ? 1 : n>=2 && n<=5 ? 2 : n==6 ? 3 : 4;": "cy",
+    "nplurals=6; plural=n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>10 ? 4 : 5;": "ar",
+}
 FORMULA = re.compile(r"nplurals\s*=\s*(\d{1,2})\s*;\s*plural\s*=\s*([^;\n]{1,1000})")
 
 
@@ -166,15 +191,48 @@ def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
         rule: Plural rule of the file's language.
 
     Returns:
-        For each form, the most frequent category of its numbers; None if the header has no valid formula.
+        For each form, the most frequent category of its positive numbers that no other form has, or else the most
+        frequent one; None if the header has no valid formula.
     """
     if (found := _read_formula(header)) is None:
         return None
     number_of_forms, form_of = found
-    forms: list[Counter[str]] = [Counter() for _ in range(number_of_forms)]
-    for number, form in zip(NUMBERS, form_of, strict=True):
-        forms[form][rule.category(number)] += 1
-    return tuple(form.most_common(1)[0][0] if form else OTHER for form in forms)
+    counts: list[Counter[str]] = [Counter() for _ in range(number_of_forms)]
+    for number, form in [*zip(NUMBERS, form_of, strict=True)][1:]:
+        counts[form][rule.category(number)] += 1
+    if not counts[form_of[0]]:  # a form for the number 0 alone
+        counts[form_of[0]][rule.category(0)] += 1
+    categories = [OTHER] * number_of_forms
+    taken: set[str] = set()
+    for form in sorted(range(number_of_forms), key=lambda form: len(counts[form])):  # a form of one category first
+        if names := [name for name, _ in counts[form].most_common()]:
+            categories[form] = next((name for name in names if name not in taken), names[0])
+            taken.add(categories[form])
+    return tuple(categories)
 
 
-__all__ = ["CATEGORIES", "OTHER", "PluralRule", "forms_of_header", "plural_rule"]
+def qt_formula(language: str) -> str:
+    """Return the plural formula that Qt's Linguist tools have for a language, which may differ from CLDR's.
+
+    Args:
+        language: Language code, such as `dsb`, `pt-BR` or `pt_BR`.
+
+    Returns:
+        Number of forms and expression, as the `Plural-Forms` header of gettext has them.
+    """
+    parts = re.split("[-_@.]", language)
+    codes = ("_".join([parts[0].lower(), *(part.upper() for part in parts[1:2])]), parts[0].lower())
+    found = (formula for code in codes for formula, languages in QT_FORMULAS.items() if code in languages.split())
+    return next(found, "nplurals=1; plural=0;")
+
+
+__all__ = [
+    "CATEGORIES",
+    "FORMULA",
+    "OTHER",
+    "QT_FORMULAS",
+    "PluralRule",
+    "forms_of_header",
+    "plural_rule",
+    "qt_formula",
+]

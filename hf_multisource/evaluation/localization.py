@@ -43,7 +43,7 @@ from hf_multisource.data.catalogue_views import (
 from hf_multisource.data.catalogues import LANG, describe_unread, is_copy, read_place
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
-from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule, qt_formula
 from hf_multisource.data.translation_memory import TranslationMemory
 from hf_multisource.data.xml_places import escape
 
@@ -62,7 +62,6 @@ SYNTAX_OF_FLAG = {
 NO_SOURCE = "no source has a text"
 NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
-NO_RULE = "the plural forms of the file are not those of the language in CLDR, or neither CLDR nor the file tells them"
 PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
 COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
 
@@ -345,7 +344,7 @@ def _plan_file(
                 if not (places.drop_copies and is_copy(entry.text, texts.get(places.source_language), others)):
                     memory.add(texts, entry.text, key=f"{key}\x04{part}")
     order = (*places.sources, places.source_language)
-    missing = tuple(_missing(catalogue, reference, views, rule, path, order))
+    missing = tuple(_missing(catalogue, code, reference, views, rule, path, order))
     states = Counter(entry.state for entry in catalogue.entries)
     languages = tuple({**places.sources, **views})
     return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY], languages)
@@ -389,6 +388,7 @@ def _sources(
 
 def _missing(
     catalogue: Catalogue,
+    code: str,
     reference: Catalogue | None,
     views: Mapping[str, View],
     rule: PluralRule | None,
@@ -419,7 +419,7 @@ def _missing(
         return MissingText(path, key, part, texts, syntax, (), reason, guide, tuple(differing))
 
     if suffix in HOLDS_MESSAGES:
-        form, forms = find_format(catalogue.path), forms_of(catalogue, rule)
+        form, forms = find_format(catalogue.path), forms_of(catalogue, code, rule)
         seen: set[Identity] = set()
         numbers = count_current(catalogue.entries)
         begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
@@ -428,7 +428,7 @@ def _missing(
                 continue
             seen.add(entry.identity)
             category = category_part(entry.part, catalogue, forms)
-            reason = NO_RULE if category is None else ""
+            reason = _no_category(catalogue, code, rule, forms) if category is None else ""
             if entry.key in begun and suffix in NUMBERED:
                 reason = PARTLY
             if form is None or form.fill is None:
@@ -504,6 +504,20 @@ def same_placeholders(guide: str, text: str, syntax: str) -> bool:
         True if it does.
     """
     return guide == text or not differing_languages({"guide": guide, "text": text}, syntax)
+
+
+def _no_category(catalogue: Catalogue, code: str, rule: PluralRule | None, forms: Sequence[str] | None) -> str:
+    """Return the reason why the category of a numbered plural form is not known."""
+    if rule is None:
+        return f"the plural forms of {code} are known neither from CLDR nor from the header of the file"
+    if forms:
+        return f"the message has more plural forms than the header of the file, which has {len(forms)}"
+    if suffix_of(catalogue) == ".ts":
+        return (
+            f"the number of plural forms is not that of Qt for {code}, {qt_formula(code)}: update the file with lupdate"
+        )
+    what = "an invalid" if "Plural-Forms:" in catalogue.header else "no"
+    return f"the header of the file has {what} line Plural-Forms; for {code} it may be: Plural-Forms: {rule.formula}"
 
 
 def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:

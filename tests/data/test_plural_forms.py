@@ -9,7 +9,7 @@ import pytest
 
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.catalogue_views import messages_of, view_of
-from hf_multisource.data.plural_forms import forms_of_header, plural_rule
+from hf_multisource.data.plural_forms import QT_FORMULAS, forms_of_header, plural_rule, qt_formula
 
 NUMBERS = [*range(220), 1000]
 
@@ -156,21 +156,91 @@ def test_forms_are_found_by_category_and_else_by_the_form_other() -> None:
 @pytest.mark.parametrize(
     ("language", "forms"),
     [
+        ("de", "one other"),
+        ("cs", "one few other"),
+        ("ru", "one few many"),
+        ("pt_BR", "one other"),
         ("lv", "one other zero"),
         ("lv_LV", "one other zero"),
+        ("lt", "one few other"),
+        ("mk", "one other other"),
+        ("ga", "one two other"),
+        ("gd", "one two few other"),
+        ("mt", "one few many other"),
+        ("sl", "one two few other"),
+        ("cy", "zero one two many other"),
         ("ar", "zero one two few many other"),
-        ("cs", "one few other"),
+        ("he", "one other"),
+        ("br", "one other"),
+        ("fil", "one other"),
+        ("is", "one other"),
+        ("tr", "other"),
+        ("ja", "other"),
+        ("dsb", "other"),
+        ("dsb", "one two few other"),  # other tools write the forms of CLDR
+        ("ga", "one two few many other"),
+        ("dsb", None),  # neither Qt nor CLDR has three forms
+        ("cs", None),
         ("ksh", None),
-        ("mk", None),
     ],
 )
-def test_the_forms_of_qt_have_an_order_of_their_own(language: str, forms: str | None) -> None:
-    number = 6 if language == "ar" else 3
+def test_the_forms_of_qt_are_those_of_its_tools(language: str, forms: str | None) -> None:
+    number = len(forms.split()) if forms else {"dsb": 3, "cs": 1, "ksh": 3}[language]
     text = "<TS><message numerus='yes' id='a'><source>%n</source><translation>{}</translation></message></TS>"
     content = text.format("".join(f"<numerusform>{i}</numerusform>" for i in range(number))).encode()
     found = view_of(read_catalogue("a.ts", content), language).entries["a"]
-    assert [*found] == [f"[{form}]" for form in (forms.split() if forms else range(number))]
-    assert [entry.text for entry in found.values()] == [str(i) for i in range(number)]
+    expected = dict[str, str]()
+    for i, form in enumerate(forms.split() if forms else map(str, range(number))):
+        expected.setdefault(f"[{form}]", str(i))
+    assert {part: entry.text for part, entry in found.items()} == expected
+
+
+# The rules that `lrelease` 5.15 writes into a .qm file: for each form but the last, tests of "n" or of "n" modulo 10 or
+# 100 (16, 32 in the low byte), negated (8), by = (1), < (2), <= (3) or between (4), joined by and (253) and or (254).
+COMPILED_RULES = {
+    "de": "0101", "fr": "0301", "is": "1101fd290b", "ro": "0101ff0100fe240113", "ga": "0101ff0102",
+    "cs": "0101ff040204", "pl": "0101ff140204fd2c0a13", "lv": "1101fd290bff0900",
+    "ru": "1101fd290bff140204fd2c0a13", "pt_BR": "0301", "lt": "1101fd290bff1900fd2c0a13", "mk": "1101ff1102",
+    "gd": "0101fe010bff0102fe010cff040313", "cs_CZ": "0101ff040204", "mt": "0101ff0100fe24010aff240b13",
+    "sl": "2101ff2102ff240304", "cy": "0100ff0101ff040205ff0106", "dsb": "",
+    "ar": "0100ff0101ff0102ff24030aff2a0b", "tr": "", "pt": "0101", "pt-PT": "0101",
+    "hr": "1101fd290bff140204fd2c0a13",
+}  # fmt: skip
+
+
+def compiled_form(rules: bytes, number: int) -> int:
+    """The form that the rules of a .qm file give a number, by their byte code."""
+    form, place, met, joined = 0, 0, True, 253
+    while place < len(rules):
+        if (code := rules[place]) >= 253:
+            place += 1
+            if code < 255:
+                joined = code
+                continue
+            if met:
+                return form
+            form, met, joined = form + 1, True, 253
+            continue
+        value = number % 10 if code & 16 else number % 100 if code & 32 else number
+        low, high = rules[place + 1], rules[place + 2] if code & 7 == 4 else 0
+        test = (value == low, value < low, value <= low, low <= value <= high)[(code & 7) - 1] != bool(code & 8)
+        met = (met and test) if joined == 253 else (met or test)
+        place += 3 if code & 7 == 4 else 2
+    return form if met or not rules else form + 1
+
+
+@pytest.mark.parametrize("language", COMPILED_RULES)
+def test_the_formula_of_qt_is_the_rule_that_its_tools_compile(language: str) -> None:
+    rules = bytes.fromhex(COMPILED_RULES[language])
+    number, formula = qt_formula(language).removesuffix(";").split("; plural=")
+    form_of = gettext.c2py(formula)
+    assert int(number.removeprefix("nplurals=")) == (rules.count(255) + 2 if rules else 1)
+    assert [form_of(n) for n in NUMBERS] == [compiled_form(rules, n) for n in NUMBERS]
+
+
+def test_no_language_has_two_formulas_of_qt() -> None:
+    names = " ".join(QT_FORMULAS.values()).split()
+    assert len(names) == len({*names})
 
 
 def test_of_an_array_no_item_stands_for_another_one() -> None:

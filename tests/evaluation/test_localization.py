@@ -17,7 +17,7 @@ from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.evaluation import localization_run
-from hf_multisource.evaluation.localization import NO_RULE, NO_SOURCE, PARTLY, Places, Plan, make_plan
+from hf_multisource.evaluation.localization import NO_SOURCE, PARTLY, Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import localize
@@ -302,7 +302,37 @@ def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothi
     assert {one.reason for one in unknown.missing if one.part} == {PARTLY}
     write(tmp_path, {"dsb.po": po("dsb", "").replace("plural=(", "plural=EXPRESSION(")})
     unknown = make_plan(Places("dsb", {"cs": tmp_path / "cs.po"}, tmp_path / "dsb.po", {"dsb": "xx"}), ["cs"])
-    assert {one.reason for one in unknown.missing if one.part} == {NO_RULE}
+    assert {one.reason for one in unknown.missing if one.part} == {
+        "the plural forms of xx are known neither from CLDR nor from the header of the file"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("dsb.po", "PO", "has no line Plural-Forms; for dsb it may be: Plural-Forms: nplurals=4; plural=(n % 100 == 1"),
+        ("dsb.po", "Plural-Forms: nplurals=2; plural=(n!=n;", "has an invalid line Plural-Forms; for dsb it may be"),
+        (
+            "dsb.po",
+            "Plural-Forms: nplurals=2; plural=n!=1;",
+            "more plural forms than the header of the file, which has 2",
+        ),
+        ("dsb.ts", "", "is not that of Qt for dsb, nplurals=1; plural=0;: update the file with lupdate"),
+    ],
+)
+def test_what_is_wrong_with_the_plural_forms_is_said(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    message = 'msgid "%d tab"\nmsgid_plural "%d tabs"\n'
+    message += "".join(f'msgstr[{i}] ""\n' for i in range(3))
+    content = f'msgid ""\nmsgstr "{text}\\n"\n\n{message}'
+    if name.endswith(".ts"):
+        forms = "<numerusform></numerusform>" * 3
+        content = "<TS><context><name>A</name><message numerus='yes'><source>%d tab</source>"
+        content += f"<translation type='unfinished'>{forms}</translation></message></context></TS>"
+    write(tmp_path, {name: content, f"en{name[3:]}": content})
+    plan = make_plan(Places("dsb", {"en": tmp_path / f"en{name[3:]}"}, tmp_path / name), ["en"])
+    reasons = [one.reason for one in plan.missing if one.part == "[2]"]
+    assert len(reasons) == 1
+    assert reason in reasons[0]
 
 
 def test_of_a_message_that_cannot_be_written_whole_nothing_is_written(tmp_path: Path) -> None:
