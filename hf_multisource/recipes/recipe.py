@@ -276,12 +276,21 @@ class Recipe:
         """Whether this machine trains the recipe on its CPU."""
         return bool(self.training.get("use_cpu", not torch.accelerator.is_available()))
 
+    @property
+    def emulates_bf16(self) -> bool:
+        """Whether the recipe has `bf16`, and this machine trains it on a CPU without instructions for it.
+
+        On x86 processors, oneDNN needs AVX-512 for bfloat16. Without it, float32 is several times as fast.
+        """
+        wanted = bool(self.training.get("bf16")) and not self.training.get("fp16")
+        return wanted and self.on_cpu and torch.backends.cpu.get_cpu_capability() in ("AVX2", "NO AVX")
+
     def training_arguments(self) -> MultiSourceTrainingArguments:
         """Build the training arguments.
 
         Returns:
             The arguments. With `noam_scale`, they have the inverse-square-root schedule with the peak of the Noam
-            schedule.
+            schedule. `bf16` is off on CPUs that only emulate it, see `emulates_bf16`.
 
         Raises:
             ValueError: If a value is not allowed, a key or value is a secret, or this machine lacks a requested device
@@ -298,6 +307,8 @@ class Recipe:
         settings.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # avoids a warning
         if (metric := settings.get("metric_for_best_model")) and settings.get("greater_is_better") is None:
             settings["greater_is_better"] = is_larger_better(metric.removeprefix("eval_"))
+        if self.emulates_bf16:
+            settings["bf16"] = False
         settings.setdefault("use_cpu", self.on_cpu)  # without it, Transformers rejects bf16 on a CPU
         check_trackers(settings.get("report_to"))
         with errors_of("training", training_keys()):

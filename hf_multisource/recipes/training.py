@@ -77,6 +77,8 @@ def train(recipe: Recipe, *, resume: bool = False, command: str | None = None) -
     with explained(folder, next_start(args, command)), ExitStack() as stack:
         together(args, lambda: stack.enter_context(locked(folder)))
         run = TrainingRun(recipe, args, together(args, lambda: check_start(recipe, args, resume)))
+        if recipe.emulates_bf16:
+            run.say("bf16", {"off:": "this processor lacks AVX-512, so that float32 is several times as fast"})
         checkpoint = run.together(lambda: resume_point(folder, args.load_best_model_at_end)) if resume else None
         parts: dict[str, Preprocessor] = {}
         if not run.begun:
@@ -224,6 +226,7 @@ def summarize(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
         "seconds": trainer.keeper.seconds,
         "resumed": resume,
         "hardware": hardware(),
+        "precision": "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32",
         "threads": torch.get_num_threads(),
         "processes": args.world_size,
         "seed": args.seed,

@@ -196,9 +196,23 @@ def test_no_stays_text_where_the_key_is_text(small: Path) -> None:
     assert (given.data.sources, given.data.target, given.training["eval_strategy"]) == (["no", "on"], "yes", "no")
 
 
-def test_bf16_no_trains_without_it(small: Path) -> None:
-    assert overridden(small, "--bf16", "no").training_arguments().bf16 is False
-    assert overridden(small, "--bf16", "yes").training_arguments().bf16 is True
+@pytest.mark.parametrize(
+    ("arguments", "capability", "expected"),
+    [
+        (["--bf16", "no"], "AVX512", False),
+        (["--bf16", "yes"], "AVX512", True),
+        (["--bf16", "yes"], "DEFAULT", True),  # another architecture than x86
+        (["--bf16", "yes"], "AVX2", False),
+        (["--bf16", "yes"], "NO AVX", False),
+    ],
+)
+def test_bf16_is_used_where_it_is_wanted_and_no_slower_than_float32(
+    small: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], capability: str, expected: bool
+) -> None:
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    recipe = overridden(small, *arguments)
+    assert recipe.training_arguments().bf16 is expected
+    assert recipe.emulates_bf16 is (arguments[1] == "yes" and not expected)
 
 
 def test_whole_numbers_may_have_exponents_and_other_values_stay_as_they_are_written(small: Path) -> None:
