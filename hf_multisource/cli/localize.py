@@ -22,7 +22,7 @@ from hf_multisource.evaluation.localization_run import localize as localize_cata
 from hf_multisource.evaluation.review_page import find_hints, is_review_page, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
-from hf_multisource.evaluation.translating import source_options
+from hf_multisource.evaluation.translating import data_of_run, source_options
 
 NAME = "localize"
 SETTINGS = {"bare": options.BARE_OPTIMIZE}
@@ -104,6 +104,11 @@ def localize(
         import_rapidfuzz()  # fail before the translation if rapidfuzz is missing
         check_review(review, places, out)
     spoken = source_options(run)
+    if (data := data_of_run(run)) is not None and data.target != language:
+        raise ValueError(
+            f"--target is {language!r}, and {run} translates into {data.target!r}; if this language has another code "
+            f"in paths, write --target {data.target} --codes {data.target}=CODE"
+        )
     plan = make_plan(places, spoken)
     for place in memory or ():
         plan.memory.read(place, [name for name in spoken if name != language], language)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hf_multisource.data.archives import read_files
 from hf_multisource.data.catalogue_entries import (
@@ -35,7 +36,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
 )
 from hf_multisource.data.files import check_new_folder, write_json
-from hf_multisource.data.plural_forms import CATEGORIES, plural_rule
+from hf_multisource.data.plural_forms import CATEGORIES, is_locale, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
 from hf_multisource.messages import shown_key
 
@@ -48,11 +49,12 @@ ANOTHER = "a file of another language, by its path"
 LONGEST_PATH = 60  # number of characters after which a printed path is shortened
 SHOWN = 5  # number of examples per language in the report of unhandled messages
 MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # modifier of a locale: script, region or currency
-LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])[a-z]{2,3}[_-]$")  # a language code before a territory
+LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])([a-z]{2,3})[_-]$")  # a language code before a territory
 # What may be the code of a language in a path: a language of two or three letters, a script, a region and a modifier.
 CODE = re.compile(
     r"(?:(?<=[/_.-])|^)(?:[A-Za-z]{2,3}(?:[-_]\w{2,8})*(?:@[A-Za-z]+)?|b\+[A-Za-z]+(?:\+\w+)*)(?=[/.@]|$)"
 )
+WITH_CODE = re.compile(rf"[-_.]{re.escape(LANG)}(?=[/.]|$)")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -64,7 +66,8 @@ class Selection:
         languages: The languages, which are the names of the columns.
         codes: Language -> code in paths. Defaults to the name of the language.
         paths: Language -> place of its catalogues, which replaces the pattern.
-        source_language: The source language of files that contain the source text of each message, such as gettext.
+        source_language: The source language of files that contain the source text of each message, such as gettext,
+            and the language of files without a code, such as `values/strings.xml` beside `values-de/strings.xml`.
         target: The language that every row must have. With None, no language is required.
         drop_copies: Whether to drop texts of the target that [`is_copy`] considers untranslated. Such texts are
             counted in all languages in any case.
@@ -115,6 +118,20 @@ class Selection:
             The code.
         """
         return self.codes.get(language, language)
+
+
+class Place(NamedTuple):
+    """Where the catalogues of a language are.
+
+    Args:
+        path: Folder, archive or file.
+        code: Code of the language in paths.
+        shared: Whether the place contains several languages.
+    """
+
+    path: Path
+    code: str
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -292,21 +309,19 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
         FileNotFoundError: If the catalogues of a language are not found.
         ValueError: If a file is damaged, two files of a language have the same path, or no language has a catalogue.
     """
-    found: dict[str, dict[str, Catalogue]] = {}
+    places: dict[str, Place] = {}
     for language in selection.languages:
         code = selection.code(language)
         if language in selection.paths:
-            place, shared = _find_place(selection.paths[language], language), False
-        elif (place_or_none := _place_of(pattern, language, code, selection)) is None:
-            found[language] = {}
-            continue
-        else:
-            place, shared = place_or_none, LANG not in pattern
-        unread: dict[str, str] = {}
-        found[language] = read_place(place, language, code, shared=shared, unread=unread)
+            places[language] = Place(_find_place(selection.paths[language], language), code)
+        elif (place := _place_of(pattern, language, code, selection)) is not None:
+            places[language] = Place(place, code, shared=LANG not in pattern)
+    found, skipped = read_places(places, selection.source_language)
+    for language, unread in skipped.items():
         if unread:
             counts.count(UNREAD, language, len(unread))
-            counts.unread[language] = describe_unread(unread, code)
+            counts.unread[language] = describe_unread(unread, selection.code(language))
+    found = {language: found.get(language, {}) for language in selection.languages}
     if lacking := [name for name, files in found.items() if not files and name != selection.source_language]:
         code = selection.code(lacking[0])
         place_of = selection.paths.get(lacking[0], pattern.replace(LANG, code))
@@ -316,6 +331,50 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
             f"{''.join(others)}"
         )
     return found
+
+
+def read_places(
+    places: Mapping[str, Place], source_language: str
+) -> tuple[dict[str, dict[str, Catalogue]], dict[str, dict[str, str]]]:
+    """Read the catalogues of several languages, and find the files that belong to those of other languages by name.
+
+    A file without a code, such as `values/strings.xml` or `messages.properties`, belongs to the files
+    `values-{lang}/strings.xml` and `messages_{lang}.properties` of other languages: in the place of a language that has
+    no files with its code, and in a place of several languages if it is that of the source language.
+
+    Args:
+        places: Language -> place.
+        source_language: The language of files without a code in a place of several languages.
+
+    Returns:
+        Language -> path with `{lang}` -> catalogue; and language -> path of a file that was not read -> the reason.
+
+    Raises:
+        FileNotFoundError: If there is no such place.
+        ValueError: If a file is damaged, or two files of a language have the same path.
+    """
+    found: dict[str, dict[str, Catalogue]] = {}
+    skipped: dict[str, dict[str, str]] = {language: {} for language in places}
+    for language, (path, code, shared) in places.items():
+        found[language] = read_place(path, language, code, shared=shared, unread=skipped[language])
+    base: dict[str, str] = {}
+    for one in {path for files in found.values() for path in files}:
+        head, _, tail = one.partition(LANG)
+        folder, slash, _ = tail.partition("/")
+        part = f"{head.rpartition('/')[2] if slash else head}{LANG}{folder}{slash}"  # the folder's name, or the file
+        if (bare := _without_code(part)) != part:
+            base[bare] = part
+    for language, (path, code, shared) in places.items():
+        has_code = any(LANG in one for one in found[language])
+        if base and not has_code and (not shared or language == source_language):
+            skipped[language] = {}
+            found[language] = read_place(path, language, code, shared=shared, unread=skipped[language], base=base)
+    return found, skipped
+
+
+def _without_code(path: str) -> str:
+    """Return a path without `{lang}` after a separator: `messages.properties` for `messages_{lang}.properties`."""
+    return WITH_CODE.sub("", path)
 
 
 def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
@@ -332,7 +391,13 @@ def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
 
 
 def read_place(
-    place: Path, language: str, code: str, *, shared: bool = False, unread: dict[str, str] | None = None
+    place: Path,
+    language: str,
+    code: str,
+    *,
+    shared: bool = False,
+    unread: dict[str, str] | None = None,
+    base: Mapping[str, str] | None = None,
 ) -> dict[str, Catalogue]:
     """Read the catalogues of a language from a folder, an archive or a single file.
 
@@ -345,6 +410,8 @@ def read_place(
             another code, or none. `po/be.po` beside `po/sr.po` is not a file of `sr`.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
+        base: What belongs to the language without having its code -> the same with `{lang}`: the path of a file, or the
+            name of a folder anywhere in a path, with a slash at its end.
 
     Returns:
         Path in the place, with `{lang}` instead of the code -> catalogue.
@@ -355,8 +422,14 @@ def read_place(
     """
     files: dict[str, Catalogue] = {}
 
+    def neutral_of(path: str) -> str:
+        if (neutral := neutral_path(path, code)) != path or not base:
+            return neutral
+        folders = [one for one in base if one.endswith("/") and f"/{one}" in f"/{path}"]
+        return base.get(path) or next((f"/{path}".replace(f"/{one}", f"/{base[one]}", 1)[1:] for one in folders), path)
+
     def skipped(path: str) -> None:
-        neutral = neutral_path(path, code)
+        neutral = neutral_of(path)
         if unread is not None and not (shared and neutral == path and not path.endswith("/")):
             unread[neutral] = LINK
 
@@ -364,10 +437,10 @@ def read_place(
     own: frozenset[str] = frozenset()
     if not shared:
         found = [*found]
-        own = frozenset(neutral for path, _ in found if (neutral := neutral_path(path, code)) != path)
-    without_code = {re.sub(rf"[-_.]{re.escape(LANG)}(?=[/.]|$)", "", one) for one in own}
+        own = frozenset(neutral for path, _ in found if (neutral := neutral_of(path)) != path)
+    without_code = {*map(_without_code, own)}
     for path, content in found:
-        neutral = neutral_path(path, code)
+        neutral = neutral_of(path)
         if shared and neutral == path:
             continue  # a file of another language
         others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
@@ -401,14 +474,16 @@ def _place_of(pattern: str, language: str, code: str, selection: Selection) -> P
     if LANG not in pattern:
         return _find_place(pattern, language)
     android = f"b+{'+'.join(JOINT.split(code))}"
-    spellings = dict.fromkeys([code, code.lower(), code.replace("-", "_"), code.replace("-", "-r"), android])
-    for one in spellings:
+    joined = [one.join(JOINT.split(code)) for one in "-_"]
+    spellings = [code, code.lower(), *joined, *map(str.lower, joined), "-r".join(JOINT.split(code)), android]
+    for one in dict.fromkeys(spellings):
         if found := _matches(pattern.replace(LANG, one)):
             return _only(found, language)
     if language == selection.source_language:
         return None
     raise FileNotFoundError(
-        f"{pattern.replace(LANG, code)} is not there; --languages {language}=CODE or --paths name others"
+        f"{pattern.replace(LANG, code)} is not there; name another code (languages: {language}=CODE) or the place "
+        f"(paths: {language}=PATH)"
     )
 
 
@@ -464,15 +539,19 @@ def neutral_path(path: str, code: str) -> str:
     Returns:
         The path with `{lang}` where the code is a folder, the end of a name before its suffix, or followed by `@`. A
         code with the modifier of a locale, such as `ca@valencia.po`, is not replaced, because it belongs to another
-        language. Neither are capital letters after a language code, as in `en_CA.po`, which denote a territory.
+        language. Neither is the code of a territory after that of a language, as in `en_CA.po` and `es-ar.po`: two
+        capital letters, or a language and a territory that CLDR has together.
     """
     parts = [re.escape(part) for part in JOINT.split(code)]
     spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
     token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?=[/.@]|$)", re.IGNORECASE)
 
     def neutral(match: re.Match[str]) -> str:
-        territory = match[0].isupper() and match[0] != code and LANGUAGE_BEFORE.search(path[: match.start()])
-        return match[0] if territory else LANG
+        before = LANGUAGE_BEFORE.search(path[: match.start()])
+        if before is None:
+            return LANG
+        territory = match[0].isupper() and match[0] != code
+        return match[0] if territory or is_locale(f"{before[1]}_{match[0].upper()}") else LANG
 
     return token.sub(neutral, path)
 

@@ -44,7 +44,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     if suffix in (".po", ".pot"):
         path = f"{path[: -len(suffix)]}.po"
         rule = plural_rule(language)
-        text = empty_po(reference, language, rule.formula if rule else "nplurals=2; plural=(n != 1);")
+        text = empty_po(reference, JOINT.sub("_", language), rule.formula if rule else "nplurals=2; plural=(n != 1);")
     elif suffix in (".xlf", ".xliff"):
         text = _empty_xliff(reference, language)
     elif suffix == ".ts":

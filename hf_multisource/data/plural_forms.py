@@ -76,6 +76,23 @@ class PluralRule:
 
 
 @cache
+def is_locale(name: str) -> bool:
+    """Return whether CLDR has a locale.
+
+    Args:
+        name: Language and territory, such as `es_AR`.
+
+    Returns:
+        Whether CLDR has it; False without the package babel.
+    """
+    try:
+        from babel.localedata import exists
+    except ImportError:
+        return False
+    return exists(name)
+
+
+@cache
 def plural_rule(language: str, header: str = "") -> PluralRule | None:
     """Return the CLDR plural rule of a language, or the rule of a language with the same gettext formula.
 

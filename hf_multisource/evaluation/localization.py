@@ -40,7 +40,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import LANG, describe_unread, is_copy, read_place
+from hf_multisource.data.catalogues import LANG, Place, describe_unread, is_copy, read_places
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule, qt_formula
@@ -76,7 +76,8 @@ class Places:
             entries a complete catalogue has, and its texts define which placeholders a translation must have.
         target_path: Folder, archive or file of the target; None: the target has no catalogues yet.
         codes: Language -> language code in paths, for languages whose name is not their code.
-        source_language: Language of the messages in gettext files, and in Qt and XLIFF files that do not name it.
+        source_language: Language of the messages in gettext files, and in Qt and XLIFF files that do not name it; and
+            of files without a code in a place of several languages.
         drop_copies: Whether the memory ignores translations of the target that are probably untranslated copies, see
             [`is_copy`].
     """
@@ -221,11 +222,11 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
     given = {**places.sources, **({places.target: places.target_path} if places.target_path else {})}
     found: dict[str, dict[str, Catalogue]] = {}
     alone: dict[str, bool] = {}
-    skipped: dict[str, dict[str, str]] = {}
+    same = Counter(place.resolve() for place in given.values())
+    parts = {name: Place(place, places.code(name), same[place.resolve()] > 1) for name, place in given.items()}
+    read, skipped = read_places(parts, places.source_language)
     for language, place in given.items():
-        shared = sum(place.resolve() == other.resolve() for other in given.values()) > 1
-        skipped[language] = {}
-        files = read_place(place, language, places.code(language), shared=shared, unread=skipped[language])
+        files = read[language]
         alone[language] = place.is_file() and not is_archive(place.name)
         found[language] = files if alone[language] else _without_templates(files, language == places.target)
         if not found[language]:
@@ -242,6 +243,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
     elif alone.get(places.target):
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
+    spellings = _spellings(found.get(places.target, {}))
     lost = tuple(skipped.get(places.target, ()))  # unreadable files of the target; not created again
     for neutral in sorted({path for catalogues in found.values() for path in catalogues}):
         catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
@@ -251,7 +253,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
             if neutral in found[next(iter(places.sources))]:
                 skipped.setdefault(places.target, {})[neutral] = "compiled files are not made anew"
             continue
-        if plan := _plan_file(neutral, catalogues, places, spoken, memory):
+        if plan := _plan_file(neutral, catalogues, places, spoken, memory, spellings):
             if plan.path in plans:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
             plans[plan.path] = plan
@@ -269,6 +271,16 @@ def _check_formats(paths: Sequence[str]) -> None:
     for path, name in names.items():
         if name != names[first]:
             raise ValueError(f"{first} is {names[first]}, and {path} is {name}: files of one text must have one format")
+
+
+def _spellings(files: Mapping[str, Catalogue]) -> dict[str, str]:
+    """Return how the code of a language is written in the paths of its files, by the suffix of the files."""
+    found: dict[str, str] = {}
+    for neutral, catalogue in files.items():
+        head, *rest = map(re.escape, neutral.split(LANG))
+        if rest and (match := re.search(f"{head}([^/]+){'[^/]+'.join(rest)}$", catalogue.path)):
+            found.setdefault(PurePosixPath(neutral).suffix, match[1])
+    return found
 
 
 def _path_for(neutral: str, code: str) -> str:
@@ -320,6 +332,7 @@ def _plan_file(
     places: Places,
     spoken: Sequence[str],
     memory: TranslationMemory,
+    spellings: Mapping[str, str],
 ) -> FilePlan | None:
     """Plan one file and add its translations to the memory; return None if only later sources have this file."""
     code = places.code(places.target)
@@ -330,7 +343,8 @@ def _plan_file(
         whole = Path(catalogue.path)
         path = whole.name if not neutral else whole.relative_to(places.target_path).as_posix()
     elif (first := catalogues.get(next(iter(places.sources)))) is not None:
-        catalogue = new_catalogue(first, _path_for(neutral or Path(first.path).name, code), code)
+        spelled = _path_for(neutral or Path(first.path).name, spellings.get(PurePosixPath(neutral).suffix, code))
+        catalogue = new_catalogue(first, spelled, code)
         path = catalogue.path
     else:
         return None

@@ -257,10 +257,25 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
     return min(limits)
 
 
+def data_of_run(model: str) -> DataRecipe | None:
+    """Return the data section of a run's recipe.
+
+    Args:
+        model: Run folder, model folder or Hub id.
+
+    Returns:
+        The section; None for a model without a recipe.
+
+    Raises:
+        ValueError: If the recipe is invalid.
+    """
+    recipe = Path(model) / "recipe.yaml"
+    return load_recipe(recipe).data if recipe.exists() else None
+
+
 def joined_sources(model: str) -> DataRecipe | None:
     """Return the data section of a run that joined its sources into one; None for any other model."""
-    recipe = Path(model) / "recipe.yaml"
-    data = load_recipe(recipe).data if recipe.exists() else None
+    data = data_of_run(model)
     return data if data and data.concatenate else None
 
 

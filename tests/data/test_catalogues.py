@@ -337,6 +337,11 @@ def test_texts_stand_in_one_line(tmp_path: Path) -> None:
         ("DE/a.dtd", "de", "{lang}/a.dtd"),
         ("locale/en_CA/LC_MESSAGES/a.mo", "ca", "locale/en_CA/LC_MESSAGES/a.mo"),
         ("po/pt_BR.po", "br", "po/pt_BR.po"),
+        ("po/es-ar.po", "ar", "po/es-ar.po"),
+        ("po/pt-br/a.po", "br", "po/pt-br/a.po"),
+        ("sv_se.ts", "se", "sv_se.ts"),
+        ("qt_de.ts", "de", "qt_{lang}.ts"),
+        ("po/se.po", "se", "po/{lang}.po"),
         ("app_DE.ts", "DE", "app_{lang}.ts"),
         ("values-DE/strings.xml", "de", "values-{lang}/strings.xml"),
         ("po/ca@valencia.po", "ca", "po/ca@valencia.po"),
@@ -364,6 +369,41 @@ def test_catalogues_are_found_wherever_they_are(tmp_path: Path) -> None:
         assert make(tmp_path / pattern, tmp_path / f"out{i}", codes=codes) == expected, pattern
     paths = {"en": str(tmp_path / "langpack-en-GB.xpi")}
     assert make(tmp_path / "langpack-{lang}.xpi", tmp_path / "out", codes=codes, paths=paths) == expected
+
+
+BASE = {
+    "properties": ("messages.properties", "messages_{}.properties", "a = {} a\n"),
+    "android": (
+        "res/values/strings.xml",
+        "res/values-{}/strings.xml",
+        "<resources><string name='a'>{} a</string></resources>",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BASE)
+def test_files_without_a_code_are_those_of_the_source_language(tmp_path: Path, form: str) -> None:
+    base, other, text = BASE[form]
+    files = {base: text.format("en")} | {other.format(one): text.format(one) for one in ("de", "dsb", "fr")}
+    place = write_tree(tmp_path / "l10n", {**files, "res/raw/notes.properties": "b = c\n"})
+    expected = {"train": [("en a", "de a", "dsb a")]}
+    assert make(str(place), tmp_path / "shared", languages=["en", "de", "dsb"]) == expected
+    found = counts(tmp_path / "shared")["entries"]
+    assert found == {"en": 1, "de": 1, "dsb": 1}
+    pattern, paths = f"{place}/{other.format('{lang}')}", {"en": f"{place}/{base}"}
+    assert make(pattern, tmp_path / "named", languages=["en", "de", "dsb"], paths=paths) == expected
+    with pytest.raises(ValueError, match="has no catalogue of 'frr'"):  # no language is guessed
+        make(str(place), tmp_path / "none", languages=["en", "de", "frr"])
+    german = make(str(place), tmp_path / "base", languages=["dsb", "nds"], source_language="nds")
+    assert german == {"train": [("dsb a", "en a")]}
+
+
+@pytest.mark.parametrize("name", ["pt_BR", "pt-BR", "pt-br", "pt_br", "pt-rBR", "b+pt+BR"])
+@pytest.mark.parametrize("code", ["pt_BR", "pt-BR"])
+def test_the_place_of_a_language_is_found_in_any_spelling_of_its_code(tmp_path: Path, name: str, code: str) -> None:
+    place = write_tree(tmp_path / "l10n", {f"{one}/a.properties": f"a = {one}\n" for one in ("de", name)})
+    rows = make(f"{place}/{{lang}}", tmp_path / "out", languages=["de", code])
+    assert rows == {"train": [("de", name)]}
 
 
 def test_files_of_other_languages_in_the_place_of_a_language_are_counted_and_not_read(tmp_path: Path) -> None:
@@ -413,7 +453,7 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
         ({"dev": 0.5, "test": 0.5}, r"dev is 0\.5 and test is 0\.5; both must be 0 or more, their sum below 1"),
         ({"dev": -0.1}, r"dev is -0\.1 and test is"),
         ({"dev": float("nan")}, r"dev is nan and test is"),
-        ({"languages": ["en", "fr"]}, r"l10n/fr is not there; --languages fr=CODE or --paths name others"),
+        ({"languages": ["en", "fr"]}, r"l10n/fr is not there; name another code .languages: fr=CODE. or the place"),
         ({"paths": {"de": "absent"}}, r"absent, the place of 'de', is not there"),
         ({"paths": {"de": "l10n/*"}}, r"3 places fit the language 'de': .*; name one"),
         ({"paths": {"de": "bare"}}, r"bare has no catalogue of 'de' \(code de\); catalogues are \.ftl, \.po"),

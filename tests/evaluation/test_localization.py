@@ -23,6 +23,7 @@ from hf_multisource.evaluation.localization_report import describe_counts, previ
 from hf_multisource.evaluation.localization_run import localize
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
+from hf_multisource.recipes.recipe import load_recipe
 from kills import Killed, kill_in
 from quoting_translator import QuotingTranslator
 
@@ -670,6 +671,32 @@ def test_the_command_fills_prints_the_table_and_does_nothing_twice(
     (tmp_path / "de/menu.ftl").write_text("save = Speichern\n", "utf-8")
     with pytest.raises(SystemExit, match=r"out was made with other settings: de_sha256 was \w{12}…, is"):
         main(line)
+
+
+def test_new_files_spell_the_code_as_the_files_that_are_there(tmp_path: Path) -> None:
+    files = [f"res/{path}/strings.xml" for path in ("a/values", "a/values-pt-rBR", "b/values")]
+    texts = dict.fromkeys(files, "<resources><string name='a'>A b</string></resources>")
+    text = 'msgid "Old text"\nmsgstr ""\n'
+    write(tmp_path, texts | {f"l10n/{name}.po": text for name in ("x_en", "x_pt_BR", "y_en")})
+    (res, l10n) = (tmp_path / "res", tmp_path / "l10n")
+    found = make_plan(Places("pt-BR", {"en": res}, res), ["en"])
+    assert [file.path for file in found.files] == ["a/values-pt-rBR/strings.xml", "b/values-pt-rBR/strings.xml"]
+    found = make_plan(Places("pt-BR", {"en": l10n}, l10n), ["en"])
+    assert [file.path for file in found.files] == ["x_pt_BR.po", "y_pt_BR.po"]
+
+
+def test_a_run_fills_the_language_that_it_writes_only(tmp_path: Path, translator: QuotingTranslator) -> None:
+    write(tmp_path, ENGLISH)
+    (tmp_path / "run").mkdir()
+    recipe = load_recipe("text", {"data.path": "rows", "data.sources": ["en", "de"], "data.target": "hsb"})
+    recipe.save(tmp_path / "run/recipe.yaml")
+    line = [f"{tmp_path}/run", "--source", f"en={tmp_path}/en", "--out", f"{tmp_path}/out", "--target"]
+    expected = r"--target is 'dsb', and .*run translates into 'hsb'; .* write --target hsb --codes hsb=CODE"
+    with pytest.raises(SystemExit, match=expected):
+        main(["localize", *line, "dsb"])
+    assert translator.calls == 0
+    main(["localize", *line, "hsb", "--codes", "hsb=dsb"])
+    assert (tmp_path / "out.json").exists()
 
 
 def test_packages_that_are_missing_are_named_before_the_work(
