@@ -225,6 +225,28 @@ def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
     return f"{apply_edits(text, edits).rstrip()}{newline}"
 
 
+def decompiled(catalogue: Catalogue) -> Catalogue:
+    """Return a .po file with the messages and translations of a .mo file, which has no comments and flags.
+
+    Args:
+        catalogue: The .mo file.
+
+    Returns:
+        The .po file.
+    """
+    blocks = [f'msgid ""\n{_written("msgstr", catalogue.header, chr(10))}']
+    parts_of: dict[str, list[Entry]] = {}
+    for entry in catalogue.entries:
+        parts_of.setdefault(entry.key, []).append(entry)
+    for key, entries in parts_of.items():
+        context, found, _ = key.partition(CONTEXT)
+        texts = dict(zip(("msgid", "msgid_plural"), entries[0].sources or (entries[0].source or "",), strict=False))
+        texts |= {f"msgstr{entry.part}": entry.text for entry in entries}
+        texts = {"msgctxt": context, **texts} if found else texts
+        blocks.append("".join(_written(name, text, "\n") for name, text in texts.items()))
+    return read_po(f"{catalogue.path.removesuffix('.mo')}.po", "\n".join(blocks).encode())
+
+
 def read_mo(path: str, content: bytes) -> Catalogue:
     """Read a compiled .mo file.
 

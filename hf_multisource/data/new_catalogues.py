@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from hf_multisource.data import catalogue_android, catalogue_qt, catalogue_xliff
 from hf_multisource.data.catalogue_entries import JOINT, Catalogue, Edit, apply_edits, newline_of
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
-from hf_multisource.data.catalogue_gettext import empty_po
+from hf_multisource.data.catalogue_gettext import decompiled, empty_po
 from hf_multisource.data.plural_forms import FORMULA, plural_rule, qt_formula
 from hf_multisource.data.xml_places import Element, indent_of, parse_xml, with_attribute, with_content
 
@@ -30,7 +30,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
 
     Args:
         reference: The same file in a source language.
-        path: Name of the new file. The suffix `.pot` of a template becomes `.po`.
+        path: Name of the new file. The suffixes `.pot` of a template and `.mo` of a compiled file become `.po`.
         language: Code of the new language.
 
     Returns:
@@ -41,10 +41,11 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
         ValueError: If files of this format cannot be created.
     """
     suffix = PurePosixPath(path).suffix.lower()
-    if suffix in (".po", ".pot"):
+    if suffix in (".po", ".pot", ".mo"):
         path = f"{path[: -len(suffix)]}.po"
         rule = plural_rule(language)
-        text = empty_po(reference, JOINT.sub("_", language), rule.formula if rule else "nplurals=2; plural=(n != 1);")
+        template = decompiled(reference) if suffix == ".mo" else reference
+        text = empty_po(template, JOINT.sub("_", language), rule.formula if rule else "nplurals=2; plural=(n != 1);")
     elif suffix in (".xlf", ".xliff"):
         text = _empty_xliff(reference, language)
     elif suffix == ".ts":

@@ -249,10 +249,6 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         catalogues = {language: one[neutral] for language, one in found.items() if neutral in one}
         if neutral in lost or neutral.startswith(tuple(path for path in lost if path.endswith("/"))):
             continue
-        if not single and places.target not in catalogues and _is_compiled(neutral):
-            if neutral in found[next(iter(places.sources))]:
-                skipped.setdefault(places.target, {})[neutral] = "compiled files are not made anew"
-            continue
         if plan := _plan_file(neutral, catalogues, places, spoken, memory, spellings):
             if plan.path in plans:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
@@ -292,12 +288,6 @@ def _path_for(neutral: str, code: str) -> str:
         elif rest:
             neutral = neutral.replace(f"values-{LANG}", f"values-b+{'+'.join([language, *rest])}")
     return neutral.replace(LANG, code)
-
-
-def _is_compiled(path: str) -> bool:
-    """Return whether files of this format are compiled from other files and cannot be filled."""
-    form = find_format(path)
-    return form is not None and form.fill is None
 
 
 def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], code: str) -> tuple[str, ...]:

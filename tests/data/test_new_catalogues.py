@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2, Sample
 from hf_multisource.data.access_keys import choose_access_key, is_access_key, labels_of
 from hf_multisource.data.catalogue_entries import TRANSLATED, UNTRANSLATED
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
+from hf_multisource.data.catalogue_gettext import decompiled
 from hf_multisource.data.new_catalogues import new_catalogue
 
 SAMPLES = {one.path: one for one in (ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2)}
 OF_SEVERAL = (PO, QT, XLIFF_1, XLIFF_2)  # formats that hold the messages of the source language
+
+
+def compiled(texts: dict[str, str]) -> bytes:
+    """A .mo file with these messages and translations."""
+    pairs = [(key.encode(), text.encode()) for key, text in sorted(texts.items())]
+    start, tables, blob = 28 + 16 * len(pairs), [b"", b""], b""
+    for side in range(2):
+        for pair in pairs:
+            tables[side] += struct.pack("<2I", len(pair[side]), start + len(blob))
+            blob += pair[side] + b"\0"
+    head = struct.pack("<7I", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
+    return head + tables[0] + tables[1] + blob
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
@@ -53,8 +68,25 @@ def test_gettext_has_the_plural_forms_of_cldr_and_no_marks_of_the_old_language()
 def test_a_comment_on_a_message_is_no_comment_on_the_file() -> None:
     text = "# about open\nopen = Open\n"
     assert new_catalogue(read_catalogue("a.ftl", text.encode()), "a.ftl", "cs").text == ""
-    with pytest.raises(ValueError, match="compiled gettext"):
-        new_catalogue(read_catalogue("a.mo", b"\xde\x12\x04\x95" + bytes(24)), "a.mo", "cs")
+
+
+def test_a_compiled_catalogue_gives_a_new_catalogue_with_its_messages() -> None:
+    header = "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=n!=1;\n"
+    texts = {"": header, "Quit": "Beenden", 'verb\x04Open "x"\nnow': "Öffnen", "%d tab\0%d tabs": "%d Tab\0%d Tabs"}
+    old = read_catalogue("de/a.mo", compiled(texts))
+    new = new_catalogue(old, "cs/a.mo", "cs_CZ")
+    assert new.path == "cs/a.po"
+    assert {(entry.key, entry.part, entry.text, entry.state) for entry in new.entries} == {
+        ("Quit", "", "", UNTRANSLATED),
+        ('verb\x04Open "x"\nnow', "", "", UNTRANSLATED),
+        *(("%d tab", f"[{i}]", "", UNTRANSLATED) for i in range(3)),
+    }
+    assert {entry.sources for entry in new.entries if entry.part} == {("%d tab", "%d tabs")}
+    assert "Language: cs_CZ\n" in new.header
+    again = read_catalogue("de/a.po", decompiled(old).content)
+    assert [(entry.identity, entry.text) for entry in again.entries] == [
+        (entry.identity, entry.text) for entry in old.entries
+    ]
 
 
 @pytest.mark.parametrize(
