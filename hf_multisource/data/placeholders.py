@@ -59,7 +59,10 @@ PIECES = {
     "any_printf": r"(?:(?<!\d)%|%(?=\d+\$))(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diufgGxXcsSp@]",
     "strftime": r"(?<!\d)%[-_0^#EO]?[aAbBCDeFhHIjklmMpPrRTuUVwWyYzZ](?![A-Za-z])",
     "qt": r"%L?(?:\d{1,2}|n)",
-    "any_qt": r"(?<!\d)%L?(?:\d{1,2}(?![\d$.A-Za-z])|n(?![a-z]))",
+    # For texts of unknown format: a single digit, because "%50" is fifty percent in Turkish and Basque.
+    "any_qt": r"(?:(?<!\d)|(?<=%\d))%L?(?:\d(?![\d$A-Za-z]|[.,]\d)|n(?![a-z]))",
+    # LibreOffice: $(ARG1) and %PRODUCTNAME.
+    "office": r"\$\([A-Za-z]\w*\)|(?<![\w%])%[A-Z]{4,}[A-Z0-9]*(?![\w%])",
     "mustache": r"\{\{[^{}]*+\}\}",
     "dollar": r"\$\{[^{}]*+\}",
     "number": r"(?<![\w&])#[1-9](?!\d)",
@@ -75,6 +78,7 @@ PIECES = {
     # For texts of unknown format: at the beginning of a word, and an ampersand also before a lower-case letter.
     "any_underscore": r"(?<!\w)_(?=[^\W\d_])",
     "any_ampersand": r"(?<![\w&])&(?=[^\W\d_])|(?<=\w)&(?=\p{Ll})",
+    "any_tilde": r"(?<![\w~])~(?=[^\W\d_])|(?<=\w)~(?=\p{Ll})",
 }
 MARKUP = ("token", "comment", "tag", "link", "line", "entity")
 ESCAPED = (*MARKUP, "backslash")
@@ -107,8 +111,19 @@ SYNTAXES: dict[str, tuple[str, ...]] = {
     "java-format": (*ESCAPED, "quoted", "brace", "any_underscore", "any_ampersand"),
     "any": (
         *ESCAPED,
-        *("format_tag", "wrapped", "percent", "named", "any_printf", "strftime", "any_qt", "mustache", "dollar"),
-        *("number", "literal", "brace", "any_underscore", "any_ampersand"),
+        *(
+            "office",
+            "format_tag",
+            "wrapped",
+            "percent",
+            "named",
+            "any_printf",
+            "strftime",
+            "any_qt",
+            "mustache",
+            "dollar",
+        ),
+        *("number", "literal", "brace", "any_underscore", "any_ampersand", "any_tilde"),
     ),
 }
 ANY = "any"
@@ -128,7 +143,7 @@ CHARACTERS = (
     "doubled_key",
 )  # pieces that are escape sequences of characters
 FORMATS = ("printf", "formatter", "any_printf")
-KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand")
+KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand", "any_tilde")
 
 TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>")
 ATTRIBUTE_PARTS = regex.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+\\?["']?([^"']*?)\\?["']?)?""")

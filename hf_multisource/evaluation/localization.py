@@ -59,10 +59,14 @@ SYNTAX_OF_FLAG = {
     "java-printf-format": "java",
     "javascript-format": "c-format",
 }
+# A text of Mozilla's PluralForm, such as "#1 file;#1 files": forms with the number #1, separated by semicolons that do
+# not end an entity.
+PLURAL_LIST = re.compile(r"(?=.*#1(?!\d))(?:[^;&]|&(?!\w+;)|&\w+;)+;[^;]", re.DOTALL)
 NO_SOURCE = "no source has a text"
 NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
 PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
+PLURAL_LIST_REASON = "the text is a list of plural forms, whose number depends on the language"
 COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
 
 
@@ -409,6 +413,8 @@ def _missing(
         ordered = {language: texts[language] for language in order if language in texts}
         reason = reason or ("" if texts else NO_SOURCE)
         guide = next(iter(ordered.values()), "")
+        if syntax == "properties" and PLURAL_LIST.match(guide):
+            reason = reason or PLURAL_LIST_REASON
         if is_access_key(key, part) and len(guide.strip()) == 1:
             return MissingText(path, key, part, ordered, syntax, labels_of(key, part), reason, guide)
         # A message of one word without a gettext format flag may be an identifier such as "menu.open" instead of a

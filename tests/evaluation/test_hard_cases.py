@@ -103,6 +103,7 @@ REFUSED = {  # case -> the reason
     "ftl-mixed": "the first source cannot be read here: a selector inside a text or another selector",
     "ftl-inner": "the first source cannot be read here: a selector inside a text or another selector",
     "properties-choice": "holds variants of a text, which are to be translated one by one",
+    "properties-hash": "the text is a list of plural forms, whose number depends on the language",
     "properties-empty": "the text is empty in the first source",
     "properties-spaces": "the text is empty in the first source",
     "xliff1-long": r"the source 'en' has \d+ tokens; the model reads at most 256",

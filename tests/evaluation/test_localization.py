@@ -673,6 +673,22 @@ def test_the_command_fills_prints_the_table_and_does_nothing_twice(
         main(line)
 
 
+def test_lists_of_plural_forms_are_not_filled(tmp_path: Path) -> None:
+    texts = {
+        "a": "#1 file;#1 files",
+        "b": "One file;#1 files",
+        "c": "#1 of #2 &amp; more",
+        "d": "Yes; or no",
+        "e": "#1;",
+    }
+    write(tmp_path, {"en.properties": "".join(f"{key}={text}\n" for key, text in texts.items())})
+    plan = make_plan(Places("dsb", {"en": tmp_path / "en.properties"}), ["en"])
+    assert {one.key: one.reason for one in plan.missing} == {
+        **dict.fromkeys("ab", "the text is a list of plural forms, whose number depends on the language"),
+        **dict.fromkeys("cde", ""),
+    }
+
+
 def test_new_files_spell_the_code_as_the_files_that_are_there(tmp_path: Path) -> None:
     files = [f"res/{path}/strings.xml" for path in ("a/values", "a/values-pt-rBR", "b/values")]
     texts = dict.fromkeys(files, "<resources><string name='a'>A b</string></resources>")
