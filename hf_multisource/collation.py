@@ -74,6 +74,8 @@ class DataCollatorForMultiSource:
             for place, example in enumerate(examples):
                 row, known = example.get(main), example.get(mask)
                 if row is not None and len(row):
+                    if kind.has_vocabulary:
+                        _check_row(main, place, row)
                     rows[place] = row
                     masks[place] = kind.mask(row) if known is None or not len(known) else known
                     present[place] = present[place] or bool(np.any(to_array(masks[place])))
@@ -87,8 +89,19 @@ class DataCollatorForMultiSource:
         if len(unlabeled) < len(labels):
             if unlabeled:
                 raise ValueError(f"example {unlabeled[0]} of the batch has no labels, others have.")
+            for place, row in enumerate(labels):
+                _check_row("labels", place, row)
             batch["labels"] = pad_rows(list(map(integers, labels)), LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
         tensors = {key: torch.as_tensor(rows) for key, rows in batch.items()}
         if self.model is not None and "labels" in tensors:
             tensors["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(tensors["labels"])
         return tensors
+
+
+def _check_row(key: str, place: int, row: Any) -> None:
+    """Raise ValueError if the ids of an example are a batch, as the processor returns them with `return_tensors`."""
+    if (isinstance(row, list) and row and isinstance(row[0], list)) or len(getattr(row, "shape", "1")) != 1:
+        raise ValueError(
+            f"{key} of example {place} is a batch, and must be one list of ids; encode single examples without "
+            "return_tensors."
+        )

@@ -355,7 +355,14 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         return self.encoder_of(name)(**inputs, **options, return_dict=True)
 
     def _mask(self, name: str, **inputs: Tensor) -> Tensor:
-        return self.encoder_of(name).input_mask(**inputs)
+        mask = self.encoder_of(name).input_mask(**inputs)
+        for key in ("input_ids", "inputs_embeds"):
+            if key in inputs and mask.shape != (shape := inputs[key].shape)[:2]:
+                raise ValueError(
+                    f"the attention mask of source {name!r} has the shape {tuple(mask.shape)}, and its {key} "
+                    f"{tuple(shape)}; batch and length must be equal."
+                )
+        return mask
 
 
 class SourcesModel(MultiSourcePreTrainedModel):

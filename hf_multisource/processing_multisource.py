@@ -29,7 +29,7 @@ from .foreign_settings import forget_references
 from .messages import first_line, shown
 from .model_card import replace_empty_card
 from .processor_files import check_kinds, check_names, check_processor_files
-from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, read_text, source_key
+from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, is_batch, read_text, source_key
 from .text_encoding import TextOptions, encode_texts
 
 UNREADABLE = ("error", "absent")
@@ -325,8 +325,12 @@ class MultiSourceProcessor(ProcessorMixin):
             pad_to_multiple_of=pad_to_multiple_of,
         )
         for name, value in sources.items():  # a missing cell, or a number
-            if self.kind_of(name).has_vocabulary and value is not None and not hasattr(value, "__len__"):
+            if self.kind_of(name).has_vocabulary and value is not None and not is_batch(value):
                 sources[name] = read_text(f"source {name!r}", 0, value)
+        if text_target is not None and not is_batch(text_target):
+            text_target = read_text(TARGET, 0, text_target)
+            if text_target is None:
+                raise ValueError(f"{TARGET} of example 0 is missing; each example needs one.")
         single = all(value is None or self.is_single(name, value) for name, value in sources.items())
         single = single and isinstance(text_target, str | None)
         columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}

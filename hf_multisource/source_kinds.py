@@ -326,6 +326,10 @@ class TextKind(SourceKind):
     def pad(
         self, rows: Sequence[Any], masks: Sequence[Any], *, name: str, part: Any, to: int | None, multiple_of: int
     ) -> tuple[Any, Any]:
+        if part.pad_token_id is None:
+            raise ValueError(
+                f"the tokenizer of source {name!r} has no pad_token, which padding needs; set its pad_token."
+            )
         ids = pad_rows([integers(row) for row in rows], part.pad_token_id, to=to, multiple_of=multiple_of)
         return ids, pad_rows([integers(mask) for mask in masks], 0, to=to, multiple_of=multiple_of)
 
@@ -499,6 +503,18 @@ class PretrainedKind(SourceKind):
     def keys(self) -> tuple[str, ...]:
         """All keywords of the model for a source of this kind, with the mask, without the source's name."""
         return tuple(dict.fromkeys(key for kind in self.wraps for key in kind.keys))
+
+
+def is_batch(value: Any) -> bool:
+    """Return whether a value may be a batch of texts: a container, but no text, bytes or dict.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Whether the value has a length and is none of these.
+    """
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes | bytearray | Mapping)
 
 
 def read_text(what: str, row: int, value: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
+from .messages import shown
+
 CHOICES: dict[str, tuple[Any, ...]] = {  # allowed values of options; "only_second" would need pairs of texts
     "add_special_tokens": (True, False),
     "padding": (True, False, "longest", "max_length", "do_not_pad"),
     "truncation": (True, False, "longest_first", "only_first", "do_not_truncate"),
 }
+
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Held while calling a tokenizer that modifies itself in a call. The lock is global, because several processors can
 # share a tokenizer, and a module-level lock is neither copied nor pickled with a processor.
@@ -149,7 +154,7 @@ def encode_texts(
         The ids of each text.
 
     Raises:
-        ValueError: If `truncation` is set and `max_length` is negative.
+        ValueError: If `truncation` is set and `max_length` is negative, or a text is not valid Unicode.
     """
     longest: int = tokenizer.model_max_length if max_length is None else max_length
     if truncation and longest < 0:
@@ -159,8 +164,17 @@ def encode_texts(
         options.update(truncation=not cut_here, max_length=longest)
     keyword = "text_target" if is_target else "text"
     lock = TOKENIZER_LOCK if exclusive or _changes_when_called(tokenizer) else contextlib.nullcontext()
-    with lock:
-        encoded = tokenizer(**{keyword: list(texts)}, **options)
+    try:
+        with lock:
+            encoded = tokenizer(**{keyword: list(texts)}, **options)
+    except TypeError as error:
+        for text in texts:
+            if lone := SURROGATE.search(text):
+                raise ValueError(
+                    f"{shown(text)} has {lone[0]!a}, half of a surrogate pair, which is no character; texts must be "
+                    "valid Unicode."
+                ) from error
+        raise
     rows: list[list[int]] = encoded["input_ids"]
     if cut_here:
         for i, row in enumerate(rows):

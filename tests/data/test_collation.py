@@ -100,6 +100,19 @@ def test_rows_may_be_tensors() -> None:
     assert {key: rows.tolist() for key, rows in batch.items()} == {key: rows.tolist() for key, rows in expected.items()}
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_examples_that_were_encoded_as_batches_are_refused(stored: bool) -> None:
+    processor = processor_of()
+    rows: Any = [processor(en="A", de="Ein", text_target="x", return_tensors="pt") for _ in range(2)]
+    if stored:
+        rows = [{key: value.tolist() for key, value in row.items()} for row in rows]
+    with pytest.raises(ValueError, match=r"input_ids of example 0 is a batch, .* without return_tensors"):
+        DataCollatorForMultiSource(processor)(rows)
+    rows = [{**processor(en="A", de="Ein"), "labels": row["labels"]} for row in rows]
+    with pytest.raises(ValueError, match="labels of example 0 is a batch"):
+        DataCollatorForMultiSource(processor)(rows)
+
+
 def test_labels_are_in_all_examples_or_in_none() -> None:
     unlabeled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
     with pytest.raises(ValueError, match=r"^example 1 of the batch has no labels, others have"):

@@ -747,6 +747,29 @@ def test_what_is_no_text_is_refused_with_source_and_row(value: Any) -> None:
         processor(en=["a", "b"], text_target=["c", value])
 
 
+@pytest.mark.parametrize("value", [3, b"a dog", {"text": "a dog"}])
+def test_a_single_value_that_is_no_text_is_refused(value: Any) -> None:
+    processor = three_source_processor()
+    with pytest.raises(ValueError, match=r"^source 'de' of example 0 must be a text, or None; got "):
+        processor(en="a", de=value)
+    with pytest.raises(ValueError, match=r"^text_target of example 0 must be a text, or None; got "):
+        processor(en="a", text_target=value)
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    processor = three_source_processor()
+    with pytest.raises(ValueError, match=r"^'a\\ud800b' has '\\ud800', half of a surrogate pair"):
+        processor(en=["a", "a\ud800b"])
+
+
+def test_a_tokenizer_that_cannot_pad_is_named() -> None:
+    processor = three_source_processor()
+    processor.tokenizer.pad_token = None
+    assert processor(en=["a", "a b"])["input_ids"]
+    with pytest.raises(ValueError, match="the tokenizer of source 'en' has no pad_token"):
+        processor(en=["a", "a b"], return_tensors="pt")
+
+
 def test_a_single_number_and_a_missing_target_are_refused() -> None:
     processor = three_source_processor()
     with pytest.raises(ValueError, match=r"^source 'en' of example 0 must be a text, or None; got 3\.$"):
@@ -754,3 +777,5 @@ def test_a_single_number_and_a_missing_target_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^text_target of example 1 is missing; each example needs one\.$"):
         missing: Any = float("nan")
         processor(en=["a", "b"], text_target=["c", missing])
+    with pytest.raises(ValueError, match=r"^text_target of example 0 is missing; each example needs one\.$"):
+        processor(en="a", text_target=missing)

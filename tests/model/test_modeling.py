@@ -33,6 +33,7 @@ from builders import (
     randomize,
     three_source_batch,
     three_source_model,
+    three_source_processor,
     tiny_config,
 )
 from hf_multisource import (
@@ -1106,3 +1107,13 @@ def test_hooks_of_the_output_layer_act_on_the_loss_without_logits_too() -> None:
     whole, silent = (model(**three_source_batch(), labels=labels, skip_logits=skip) for skip in (False, True))
     expected = cross_entropy(whole.logits.flatten(0, 1), labels.flatten()).item()
     assert (silent.loss.item(), whole.loss.item()) == (pytest.approx(expected), pytest.approx(expected))
+
+
+def test_a_mask_of_another_length_is_named_with_its_source() -> None:
+    model, processor = three_source_model("serial"), three_source_processor()
+    batch = processor(en=["a b", "c"], de=["d e f", "g"], text_target=["x", "y"], return_tensors="pt")
+    short = {**batch, "de_attention_mask": batch["de_attention_mask"][:, :-1]}
+    with pytest.raises(
+        ValueError, match=r"the attention mask of source 'de' has the shape \(2, \d+\), and its input_ids"
+    ):
+        model(**short)
