@@ -8,6 +8,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,24 @@ MAX_LINE = 2**26  # bytes of a line; a JSON line may contain a feature map as nu
 # 10 times, a decompression bomb 1000 times.
 EXPANDED_FREELY, MAX_EXPANSION = 2**26, 50
 DAMAGED = (OSError, EOFError, zlib.error)  # exceptions that damaged gzip data causes
+
+
+@contextmanager
+def named_errors(place: str | Path) -> Iterator[None]:
+    """Context manager that adds a place to errors of the system that name no file, such as that of a full disk.
+
+    Args:
+        place: File or folder that is written.
+
+    Yields:
+        Nothing.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(place)
+        raise
 
 
 def check_expansion(place: str | Path, expanded: int, size: int, remedy: str) -> None:

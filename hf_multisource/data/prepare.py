@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_multisource.data.files import check_new_folder, write_json
+from hf_multisource.data.files import check_new_folder, named_errors, write_json
 from hf_multisource.data.overlap import Overlap
 from hf_multisource.data.rules import RuleCounts, Rules, apply_rules
 from hf_multisource.data.streams import TextRow, stream_rows
@@ -152,7 +152,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        yield partial
+        with named_errors(out):
+            yield partial
         if out.exists():
             out.rmdir()
         partial.chmod(0o777 & ~_umask())

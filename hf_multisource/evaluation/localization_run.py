@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hf_multisource.data.catalogue_files import fill_catalogue, find_format
-from hf_multisource.data.files import check_folder, write_json
+from hf_multisource.data.files import check_folder, named_errors, write_json
 from hf_multisource.evaluation.localization import Places, Plan
 from hf_multisource.evaluation.localization_answers import (
     CANDIDATES,
@@ -172,7 +172,7 @@ def localize(
     if (record := _finished(out, sidecar, settings)) is not None:
         _delete_work(work)
         return record
-    with _alone(out, work):
+    with named_errors(out), _alone(out, work):
         return _fill(plan, out, settings, load, options, work, sidecar)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,22 @@ def test_a_journal_of_other_texts_is_named_though_all_settings_are_the_same(
         run(other, tmp_path / "out")
     run(plan_of(tmp_path / "in", {}), tmp_path / "out")
     assert "«Text one»" in (tmp_path / "out/a.properties").read_text("utf-8")
+
+
+def test_a_full_disk_names_the_output_and_the_work_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(tmp_path / "in", ENGLISH)
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"No space left on device: '.*out'"):
+        patch.setattr(Path, "write_bytes", full)
+        run(plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    run(plan, tmp_path / "out")
+    assert "Text one" in (tmp_path / "out/a.properties").read_text("utf-8")
 
 
 # The page for reviewers

@@ -36,7 +36,7 @@ FLOORS = {
     "arrays": set[str](),
     "pictures": {"regular_files"},
     "sounds": {"arrays", "regular_files"},
-    "text_encoding": set[str](),
+    "text_encoding": {"messages"},
     "source_kinds": {"arrays", "messages", "pictures", "sounds", "text_encoding"},
     "collation": {"arrays", "source_kinds"},
     "loss": set[str](),
