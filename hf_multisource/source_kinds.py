@@ -514,7 +514,8 @@ def is_batch(value: Any) -> bool:
     Returns:
         Whether the value has a length and is none of these.
     """
-    return hasattr(value, "__len__") and not isinstance(value, str | bytes | bytearray | Mapping)
+    is_container = hasattr(value, "__len__") and getattr(value, "shape", None) != ()
+    return is_container and not isinstance(value, str | bytes | bytearray | Mapping)
 
 
 def read_text(what: str, row: int, value: Any) -> str | None:

@@ -28,7 +28,10 @@ def catalogues(
         typer.Option("--paths", metavar="LANGUAGE=PATH ...", help="Places that differ from the pattern."),
     ] = None,
     source_language: Annotated[
-        str, typer.Option("--source_language", help="Language of the messages in gettext, Qt and XLIFF files.")
+        str,
+        typer.Option(
+            "--source_language", help="Language of messages in gettext, Qt and XLIFF, and of files without a code."
+        ),
     ] = "en",
     target: Annotated[str | None, typer.Option("--target", help="Language that no row may lack.")] = None,
     drop_copies: Annotated[

@@ -46,7 +46,10 @@ def localize(
         typer.Option("--codes", metavar="LANGUAGE=CODE ...", help="Codes in paths that are not the names: en=en-GB."),
     ] = None,
     source_language: Annotated[
-        str, typer.Option("--source_language", help="Language of the messages in gettext, Qt and XLIFF files.")
+        str,
+        typer.Option(
+            "--source_language", help="Language of messages in gettext, Qt and XLIFF, and of files without a code."
+        ),
     ] = "en",
     memory: Annotated[
         list[str] | None,

@@ -234,7 +234,8 @@ def decompiled(catalogue: Catalogue) -> Catalogue:
     Returns:
         The .po file.
     """
-    blocks = [f'msgid ""\n{_written("msgstr", catalogue.header, chr(10))}']
+    header = re.sub(r"(?m)^(Content-Type:.*charset=).*$", r"\1UTF-8", catalogue.header)
+    blocks = [f'msgid ""\n{_written("msgstr", header, chr(10))}']
     parts_of: dict[str, list[Entry]] = {}
     for entry in catalogue.entries:
         parts_of.setdefault(entry.key, []).append(entry)

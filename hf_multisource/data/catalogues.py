@@ -6,26 +6,23 @@ because neighboring messages are often similar and would leak from the training 
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from hf_multisource.data.archives import read_files
 from hf_multisource.data.catalogue_entries import (
     FUZZY,
     JOINT,
     OBSOLETE,
     UNTRANSLATED,
     Catalogue,
-    ForeignFileError,
     Identity,
 )
-from hf_multisource.data.catalogue_files import NAMES, find_format, read_catalogue
+from hf_multisource.data.catalogue_files import NAMES
+from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, find_pattern, find_place, read_places
 from hf_multisource.data.catalogue_views import (
     NUMBERED,
     ONE_PART,
@@ -36,25 +33,14 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
 )
 from hf_multisource.data.files import check_new_folder, write_json
-from hf_multisource.data.plural_forms import CATEGORIES, is_locale, plural_rule
+from hf_multisource.data.plural_forms import CATEGORIES, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
 from hf_multisource.messages import shown_key
 
-LANG = "{lang}"
 SPLITS = ("train", "dev", "test")
 COUNTS, KEYS = "counts.json", "keys.json"
-NOT_UTF_8 = "its name is not UTF-8"
-LINK = "a link, which is not followed"
-ANOTHER = "a file of another language, by its path"
 LONGEST_PATH = 60  # number of characters after which a printed path is shortened
 SHOWN = 5  # number of examples per language in the report of unhandled messages
-MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # modifier of a locale: script, region or currency
-LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])([a-z]{2,3})[_-]$")  # a language code before a territory
-# What may be the code of a language in a path: a language of two or three letters, a script, a region and a modifier.
-CODE = re.compile(
-    r"(?:(?<=[/_.-])|^)(?:[A-Za-z]{2,3}(?:[-_]\w{2,8})*(?:@[A-Za-z]+)?|b\+[A-Za-z]+(?:\+\w+)*)(?=[/.@]|$)"
-)
-WITH_CODE = re.compile(rf"[-_.]{re.escape(LANG)}(?=[/.]|$)")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -118,20 +104,6 @@ class Selection:
             The code.
         """
         return self.codes.get(language, language)
-
-
-class Place(NamedTuple):
-    """Where the catalogues of a language are.
-
-    Args:
-        path: Folder, archive or file.
-        code: Code of the language in paths.
-        shared: Whether the place contains several languages.
-    """
-
-    path: Path
-    code: str
-    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -313,9 +285,16 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
     for language in selection.languages:
         code = selection.code(language)
         if language in selection.paths:
-            places[language] = Place(_find_place(selection.paths[language], language), code)
-        elif (place := _place_of(pattern, language, code, selection)) is not None:
-            places[language] = Place(place, code, shared=LANG not in pattern)
+            places[language] = Place(find_place(selection.paths[language], language), code)
+        elif LANG not in pattern:
+            places[language] = Place(find_place(pattern, language), code, shared=True)
+        elif (place := find_pattern(pattern, language, code)) is not None:
+            places[language] = Place(place, code)
+        elif language != selection.source_language:  # whose texts are in the files of other languages
+            raise FileNotFoundError(
+                f"{pattern.replace(LANG, code)} is not there; name another code (languages: {language}=CODE) or the "
+                f"place (paths: {language}=PATH)"
+            )
     found, skipped = read_places(places, selection.source_language)
     for language, unread in skipped.items():
         if unread:
@@ -331,176 +310,6 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
             f"{''.join(others)}"
         )
     return found
-
-
-def read_places(
-    places: Mapping[str, Place], source_language: str
-) -> tuple[dict[str, dict[str, Catalogue]], dict[str, dict[str, str]]]:
-    """Read the catalogues of several languages, and find the files that belong to those of other languages by name.
-
-    A file without a code, such as `values/strings.xml` or `messages.properties`, belongs to the files
-    `values-{lang}/strings.xml` and `messages_{lang}.properties` of other languages: in the place of a language that has
-    no files with its code, and in a place of several languages if it is that of the source language.
-
-    Args:
-        places: Language -> place.
-        source_language: The language of files without a code in a place of several languages.
-
-    Returns:
-        Language -> path with `{lang}` -> catalogue; and language -> path of a file that was not read -> the reason.
-
-    Raises:
-        FileNotFoundError: If there is no such place.
-        ValueError: If a file is damaged, or two files of a language have the same path.
-    """
-    found: dict[str, dict[str, Catalogue]] = {}
-    skipped: dict[str, dict[str, str]] = {language: {} for language in places}
-    for language, (path, code, shared) in places.items():
-        found[language] = read_place(path, language, code, shared=shared, unread=skipped[language])
-    base: dict[str, str] = {}
-    for one in {path for files in found.values() for path in files}:
-        head, _, tail = one.partition(LANG)
-        folder, slash, _ = tail.partition("/")
-        part = f"{head.rpartition('/')[2] if slash else head}{LANG}{folder}{slash}"  # the folder's name, or the file
-        if (bare := _without_code(part)) != part:
-            base[bare] = part
-    for language, (path, code, shared) in places.items():
-        has_code = any(LANG in one for one in found[language])
-        if base and not has_code and (not shared or language == source_language):
-            skipped[language] = {}
-            found[language] = read_place(path, language, code, shared=shared, unread=skipped[language], base=base)
-    return found, skipped
-
-
-def _without_code(path: str) -> str:
-    """Return a path without `{lang}` after a separator: `messages.properties` for `messages_{lang}.properties`."""
-    return WITH_CODE.sub("", path)
-
-
-def describe_unread(unread: Mapping[str, str], code: str) -> list[str]:
-    """Describe the files and folders of a place that are not read, in the order of the place.
-
-    Args:
-        unread: Path with `{lang}` in place of the code -> the reason, as [`read_place`] gives them.
-        code: Code of the language, which replaces `{lang}`.
-
-    Returns:
-        Path and reason of each file or folder.
-    """
-    return [f"{path.replace(LANG, code)}: {reason}" for path, reason in unread.items()]
-
-
-def read_place(
-    place: Path,
-    language: str,
-    code: str,
-    *,
-    shared: bool = False,
-    unread: dict[str, str] | None = None,
-    base: Mapping[str, str] | None = None,
-) -> dict[str, Catalogue]:
-    """Read the catalogues of a language from a folder, an archive or a single file.
-
-    Args:
-        place: The folder, archive or file.
-        language: The language, for messages.
-        code: Code of the language in paths.
-        shared: Whether the place contains several languages. If so, only files with the code in their path are read.
-            Otherwise, a file is not read if the place has the same file with the code in its path, and this file has
-            another code, or none. `po/be.po` beside `po/sr.po` is not a file of `sr`.
-        unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
-            that has the name of a catalogue but another content raises an error.
-        base: What belongs to the language without having its code -> the same with `{lang}`: the path of a file, or the
-            name of a folder anywhere in a path, with a slash at its end.
-
-    Returns:
-        Path in the place, with `{lang}` instead of the code -> catalogue.
-
-    Raises:
-        FileNotFoundError: If there is no such place.
-        ValueError: If a file is damaged, or two files have the same path.
-    """
-    files: dict[str, Catalogue] = {}
-
-    def neutral_of(path: str) -> str:
-        if (neutral := neutral_path(path, code)) != path or not base:
-            return neutral
-        folders = [one for one in base if one.endswith("/") and f"/{one}" in f"/{path}"]
-        return base.get(path) or next((f"/{path}".replace(f"/{one}", f"/{base[one]}", 1)[1:] for one in folders), path)
-
-    def skipped(path: str) -> None:
-        neutral = neutral_of(path)
-        if unread is not None and not (shared and neutral == path and not path.endswith("/")):
-            unread[neutral] = LINK
-
-    found: Iterable[tuple[str, bytes]] = read_files(place, lambda name: find_format(name) is not None, skipped)
-    own: frozenset[str] = frozenset()
-    if not shared:
-        found = [*found]
-        own = frozenset(neutral for path, _ in found if (neutral := neutral_of(path)) != path)
-    without_code = {*map(_without_code, own)}
-    for path, content in found:
-        neutral = neutral_of(path)
-        if shared and neutral == path:
-            continue  # a file of another language
-        others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
-        if (neutral == path and path in without_code) or any(one in own for one in others):
-            if unread is not None:
-                unread[path] = ANOTHER
-            continue
-        if (name := path.encode(errors="backslashreplace").decode()) != path:
-            if unread is None:
-                raise ForeignFileError(f"{place}: {name}", NOT_UTF_8)
-            unread[neutral_path(name, code)] = NOT_UTF_8
-            continue
-        if neutral in files:
-            raise ValueError(f"{place}: {path} and {files[neutral].path} are the same file of {language!r}")
-        alone = path == place.name and place.is_file()
-        try:
-            files[neutral] = read_catalogue(str(place if alone else place / path), content)
-        except ForeignFileError as error:
-            if alone or unread is None:
-                raise
-            unread[neutral] = error.reason
-    if unread is not None:
-        for path in [path for path in files if path.endswith(".mo") and f"{path[:-3]}.po" in files]:
-            unread[path] = f"it is made from {Path(path).stem}.po, which is read"
-            del files[path]
-    return files
-
-
-def _place_of(pattern: str, language: str, code: str, selection: Selection) -> Path | None:
-    """Return the place of a language; None for a source language whose texts are in the files of other languages."""
-    if LANG not in pattern:
-        return _find_place(pattern, language)
-    android = f"b+{'+'.join(JOINT.split(code))}"
-    joined = [one.join(JOINT.split(code)) for one in "-_"]
-    spellings = [code, code.lower(), *joined, *map(str.lower, joined), "-r".join(JOINT.split(code)), android]
-    for one in dict.fromkeys(spellings):
-        if found := _matches(pattern.replace(LANG, one)):
-            return _only(found, language)
-    if language == selection.source_language:
-        return None
-    raise FileNotFoundError(
-        f"{pattern.replace(LANG, code)} is not there; name another code (languages: {language}=CODE) or the place "
-        f"(paths: {language}=PATH)"
-    )
-
-
-def _find_place(path: str, language: str) -> Path:
-    if not (found := _matches(path)):
-        raise FileNotFoundError(f"{path}, the place of {language!r}, is not there")
-    return _only(found, language)
-
-
-def _matches(path: str) -> list[Path]:
-    return [Path(path)] if Path(path).exists() else [Path(one) for one in sorted(glob.glob(path))]
-
-
-def _only(places: Sequence[Path], language: str) -> Path:
-    if len(places) > 1:
-        raise ValueError(f"{len(places)} places fit the language {language!r}: {places[0]}, {places[1]}; name one")
-    return places[0]
 
 
 def path_tail(path: str) -> str:
@@ -526,34 +335,6 @@ def shown_place(text: str) -> str:
     """
     path, colon, rest = text.partition(": ")
     return f"{shown_key(path_tail(path))}{colon}{shown_key(rest)}"
-
-
-def neutral_path(path: str, code: str) -> str:
-    """Replace the language code in a path by `{lang}`, so that a file has the same path in all languages.
-
-    Args:
-        path: Path of the file.
-        code: The code, such as `pt-BR`. In the path, it may also be written as `pt_BR`, `pt-rBR` or `b+pt+BR`, and in
-            any letter case.
-
-    Returns:
-        The path with `{lang}` where the code is a folder, the end of a name before its suffix, or followed by `@`. A
-        code with the modifier of a locale, such as `ca@valencia.po`, is not replaced, because it belongs to another
-        language. Neither is the code of a territory after that of a language, as in `en_CA.po` and `es-ar.po`: two
-        capital letters, or a language and a territory that CLDR has together.
-    """
-    parts = [re.escape(part) for part in JOINT.split(code)]
-    spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
-    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?=[/.@]|$)", re.IGNORECASE)
-
-    def neutral(match: re.Match[str]) -> str:
-        before = LANGUAGE_BEFORE.search(path[: match.start()])
-        if before is None:
-            return LANG
-        territory = match[0].isupper() and match[0] != code
-        return match[0] if territory or is_locale(f"{before[1]}_{match[0].upper()}") else LANG
-
-    return token.sub(neutral, path)
 
 
 def align(

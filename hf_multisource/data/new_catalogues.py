@@ -44,7 +44,7 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     if suffix in (".po", ".pot", ".mo"):
         path = f"{path[: -len(suffix)]}.po"
         rule = plural_rule(language)
-        template = decompiled(reference) if suffix == ".mo" else reference
+        template = decompiled(reference) if reference.path.endswith(".mo") else reference
         text = empty_po(template, JOINT.sub("_", language), rule.formula if rule else "nplurals=2; plural=(n != 1);")
     elif suffix in (".xlf", ".xliff"):
         text = _empty_xliff(reference, language)

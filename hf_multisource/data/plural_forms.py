@@ -93,6 +93,23 @@ def is_locale(name: str) -> bool:
 
 
 @cache
+def main_territory(language: str) -> str:
+    """Return the territory where a language is mainly spoken, by CLDR's likely subtags.
+
+    Args:
+        language: Language code, such as `pt`.
+
+    Returns:
+        The territory, such as `BR`; "" if it is not known, or without the package babel.
+    """
+    try:
+        from babel.core import get_global
+    except ImportError:
+        return ""
+    return str(get_global("likely_subtags").get(language, "")).rpartition("_")[2]
+
+
+@cache
 def plural_rule(language: str, header: str = "") -> PluralRule | None:
     """Return the CLDR plural rule of a language, or the rule of a language with the same gettext formula.
 
@@ -208,8 +225,8 @@ def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
         rule: Plural rule of the file's language.
 
     Returns:
-        For each form, the most frequent category of its positive numbers that no other form has, or else the most
-        frequent one; None if the header has no valid formula.
+        For each form, the most frequent category of its positive numbers that no other form has and to which at least a
+        tenth of the numbers belong, or else the most frequent one; None if the header has no valid formula.
     """
     if (found := _read_formula(header)) is None:
         return None
@@ -219,10 +236,12 @@ def forms_of_header(header: str, rule: PluralRule) -> tuple[str, ...] | None:
         counts[form][rule.category(number)] += 1
     if not counts[form_of[0]]:  # a form for the number 0 alone
         counts[form_of[0]][rule.category(0)] += 1
+    # Categories of at least a tenth of the form's numbers, the most frequent first.
+    named = [[name for name, n in one.most_common() if 10 * n >= one.total()] for one in counts]
     categories = [OTHER] * number_of_forms
     taken: set[str] = set()
-    for form in sorted(range(number_of_forms), key=lambda form: len(counts[form])):  # a form of one category first
-        if names := [name for name, _ in counts[form].most_common()]:
+    for form in sorted(range(number_of_forms), key=lambda form: len(named[form])):  # a form of one category first
+        if names := named[form]:
             categories[form] = next((name for name in names if name not in taken), names[0])
             taken.add(categories[form])
     return tuple(categories)

@@ -7,6 +7,7 @@ with the same category.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,15 +21,18 @@ from hf_multisource.data.catalogue_entries import (
     DAMAGED,
     FUZZY,
     JOINT,
+    OBSOLETE,
     TRANSLATED,
     UNTRANSLATED,
     Catalogue,
     Entry,
     Identity,
     ambiguous,
+    by_key,
     count_current,
 )
 from hf_multisource.data.catalogue_files import ANDROID, NAMES, find_format
+from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, read_places
 from hf_multisource.data.catalogue_views import (
     HOLDS_MESSAGES,
     NUMBERED,
@@ -40,7 +44,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
-from hf_multisource.data.catalogues import LANG, Place, describe_unread, is_copy, read_places
+from hf_multisource.data.catalogues import is_copy
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule, qt_formula
@@ -59,9 +63,9 @@ SYNTAX_OF_FLAG = {
     "java-printf-format": "java",
     "javascript-format": "c-format",
 }
-# A text of Mozilla's PluralForm, such as "#1 file;#1 files": forms with the number #1, separated by semicolons that do
-# not end an entity.
-PLURAL_LIST = re.compile(r"(?=.*#1(?!\d))(?:[^;&]|&(?!\w+;)|&\w+;)+;[^;]", re.DOTALL)
+# A text of Mozilla's PluralForm, such as "#1 file;#1 files": forms with the number #1, separated by semicolons without
+# white space that do not end an entity.
+PLURAL_LIST = re.compile(r"(?=.*#1(?!\d))(?:[^;&]|&(?!\w+;)|&\w+;)+;(?![;\s]|$)", re.DOTALL)
 NO_SOURCE = "no source has a text"
 NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
@@ -246,6 +250,8 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         found = {language: {"": catalogue} for language, files in found.items() for catalogue in files.values()}
     elif alone.get(places.target):
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
+    if not single:
+        found = {name: _as_po(files, found.get(places.target, {})) for name, files in found.items()}
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
     spellings = _spellings(found.get(places.target, {}))
     lost = tuple(skipped.get(places.target, ()))  # unreadable files of the target; not created again
@@ -273,25 +279,55 @@ def _check_formats(paths: Sequence[str]) -> None:
             raise ValueError(f"{first} is {names[first]}, and {path} is {name}: files of one text must have one format")
 
 
+def _as_po(files: Mapping[str, Catalogue], target: Mapping[str, Catalogue]) -> dict[str, Catalogue]:
+    """Give compiled files the paths of .po files, unless the target has the compiled file and no .po file."""
+    found: dict[str, Catalogue] = {}
+    for path, catalogue in files.items():
+        named = f"{path[:-3]}.po" if path.endswith(".mo") else path
+        found.setdefault(named if path not in target or named in target else path, catalogue)
+    return found
+
+
 def _spellings(files: Mapping[str, Catalogue]) -> dict[str, str]:
-    """Return how the code of a language is written in the paths of its files, by the suffix of the files."""
+    """Return how the code of a language is written in the paths of its files, by their paths with `{lang}`."""
     found: dict[str, str] = {}
     for neutral, catalogue in files.items():
         head, *rest = map(re.escape, neutral.split(LANG))
         if rest and (match := re.search(f"{head}([^/]+){'[^/]+'.join(rest)}$", catalogue.path)):
-            found.setdefault(PurePosixPath(neutral).suffix, match[1])
+            found[neutral] = match[1]
     return found
 
 
-def _path_for(neutral: str, code: str) -> str:
-    """Return the path of a file in a language; Android folders write regions as in `values-pt-rBR`."""
+def _path_for(neutral: str, code: str, spellings: Mapping[str, str]) -> str:
+    """Return the path of a new file.
+
+    Args:
+        neutral: Its path with `{lang}`.
+        code: Code of the language.
+        spellings: Path of a file that is there -> how the code is written in it.
+
+    Returns:
+        The path with the code in the spelling of the most similar path, which has the code in a folder if the new file
+        has it there. Otherwise in that of Android (`values-pt-rBR`), and with an underscore after an underscore
+        (`messages_pt_BR`).
+    """
+
+    def kind(path: str) -> bool:
+        return LANG in PurePosixPath(path).name
+
+    def likeness(path: str) -> tuple[bool, bool, int]:
+        one, other = PurePosixPath(path), PurePosixPath(neutral)
+        return one.name == other.name, one.suffix == other.suffix, len(os.path.commonpath((path, neutral)))
+
+    if alike := [path for path in spellings if kind(path) == kind(neutral)]:
+        return neutral.replace(LANG, spellings[max(alike, key=likeness)])
+    language, *rest = JOINT.split(code)
     if find_format(neutral) == ANDROID and not ANDROID_CODE.fullmatch(code):
-        language, *rest = JOINT.split(code)
         if len(rest) == 1 and re.fullmatch(r"[A-Za-z]{2}|\d{3}", rest[0]):
             neutral = neutral.replace(f"values-{LANG}", f"values-{language}-r{rest[0].upper()}")
         elif rest:
             neutral = neutral.replace(f"values-{LANG}", f"values-b+{'+'.join([language, *rest])}")
-    return neutral.replace(LANG, code)
+    return neutral.replace(f"_{LANG}", f"_{JOINT.sub('_', code)}").replace(LANG, code)
 
 
 def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], code: str) -> tuple[str, ...]:
@@ -337,8 +373,7 @@ def _plan_file(
         whole = Path(catalogue.path)
         path = whole.name if not neutral else whole.relative_to(places.target_path).as_posix()
     elif (first := catalogues.get(next(iter(places.sources)))) is not None:
-        spelled = _path_for(neutral or Path(first.path).name, spellings.get(PurePosixPath(neutral).suffix, code))
-        catalogue = new_catalogue(first, spelled, code)
+        catalogue = new_catalogue(first, _path_for(neutral or Path(first.path).name, code, spellings), code)
         path = catalogue.path
     else:
         return None
@@ -432,6 +467,7 @@ def _missing(
         form, forms = find_format(catalogue.path), forms_of(catalogue, code, rule)
         seen: set[Identity] = set()
         numbers = count_current(catalogue.entries)
+        parts_of = by_key({entry.identity: entry for entry in catalogue.entries if entry.state != OBSOLETE})
         begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
         for entry in catalogue.entries:
             if entry.state != UNTRANSLATED or entry.identity in seen:
@@ -439,6 +475,8 @@ def _missing(
             seen.add(entry.identity)
             category = category_part(entry.part, catalogue, forms)
             reason = _no_category(catalogue, code, rule, forms) if category is None else ""
+            if entry.part and forms and (number := len(parts_of[entry.key])) < len(forms):
+                reason = f"the message has {number} plural forms, and the file has {len(forms)}: update the file"
             if entry.key in begun and suffix in NUMBERED:
                 reason = PARTLY
             if form is None or form.fill is None:

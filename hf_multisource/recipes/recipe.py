@@ -13,6 +13,7 @@ whose weights and preprocessing are used, and `processor` the folder or Hub id o
 from __future__ import annotations
 
 import difflib
+import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -283,7 +284,9 @@ class Recipe:
         On x86 processors, oneDNN needs AVX-512 for bfloat16. Without it, float32 is several times as fast.
         """
         wanted = bool(self.training.get("bf16")) and not self.training.get("fp16")
-        return wanted and self.on_cpu and torch.backends.cpu.get_cpu_capability() in ("AVX2", "NO AVX")
+        is_x86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
+        kernels = torch.backends.cpu.get_cpu_capability()
+        return wanted and self.on_cpu and is_x86 and kernels in ("AVX2", "NO AVX", "DEFAULT")
 
     def training_arguments(self) -> MultiSourceTrainingArguments:
         """Build the training arguments.

@@ -12,15 +12,8 @@ import pytest
 from archive_files import debian, tarred, zipped
 from catalogue_samples import PO
 from hf_multisource.cli.app import main
-from hf_multisource.data.catalogues import (
-    ANOTHER,
-    SPLITS,
-    Selection,
-    neutral_path,
-    read_place,
-    split_of,
-    write_catalogue_rows,
-)
+from hf_multisource.data.catalogue_places import ANOTHER, neutral_path, read_place
+from hf_multisource.data.catalogues import SPLITS, Selection, split_of, write_catalogue_rows
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.rows import read_split
 
@@ -337,7 +330,7 @@ def test_texts_stand_in_one_line(tmp_path: Path) -> None:
         ("DE/a.dtd", "de", "{lang}/a.dtd"),
         ("locale/en_CA/LC_MESSAGES/a.mo", "ca", "locale/en_CA/LC_MESSAGES/a.mo"),
         ("po/pt_BR.po", "br", "po/pt_BR.po"),
-        ("po/es-ar.po", "ar", "po/es-ar.po"),
+        ("app.en-de.xlf", "de", "app.en-{lang}.xlf"),
         ("po/pt-br/a.po", "br", "po/pt-br/a.po"),
         ("sv_se.ts", "se", "sv_se.ts"),
         ("qt_de.ts", "de", "qt_{lang}.ts"),
@@ -396,6 +389,68 @@ def test_files_without_a_code_are_those_of_the_source_language(tmp_path: Path, f
         make(str(place), tmp_path / "none", languages=["en", "de", "frr"])
     german = make(str(place), tmp_path / "base", languages=["dsb", "nds"], source_language="nds")
     assert german == {"train": [("dsb a", "en a")]}
+
+
+def test_files_named_after_two_languages_are_translations_or_territories(tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "pairs", {f"en-{one}.properties": f"a = {one}\n" for one in ("de", "fr", "cs")})
+    expected = {"train": [("de", "cs")]}
+    assert make(f"{place}/en-{{lang}}.properties", tmp_path / "a", languages=["de", "cs"]) == expected
+    assert make(str(place), tmp_path / "b", languages=["de", "cs"]) == expected
+    names = ("po/ar.po", "po/es.po", "po/es-ar.po", "po/pt-br.po", "po/en.po", "po/en-de.po", "x/es-ar.po")
+    write_tree(tmp_path / "all", dict.fromkeys(names, PO.text))
+    read = {code: sorted(read_place(tmp_path / "all", code, code, shared=True)) for code in ("ar", "es", "br", "de")}
+    assert read == {
+        "ar": ["po/{lang}.po", "x/es-{lang}.po"],
+        "es": ["po/{lang}.po"],
+        "br": [],
+        "de": ["po/en-{lang}.po"],
+    }
+
+
+def test_a_file_without_a_code_gives_way_to_one_with_texts(tmp_path: Path) -> None:
+    files = {
+        "m.properties": "a = base\n",
+        "m_de.properties": "a = de\n",
+        "m_en.properties": "",
+        "s/en/x.properties": "b = en\n",
+    }
+    place = write_tree(tmp_path / "l10n", {**files, "s/de/x.properties": "b = de\n"})
+    both = [("en", "de"), ("base", "de")]
+    assert sorted(make(str(place), tmp_path / "a", languages=["en", "de"])["train"]) == sorted(both)
+    write_tree(place, {"m_en.properties": "a = coded\n"})
+    assert sorted(make(str(place), tmp_path / "b", languages=["en", "de"])["train"]) == [("coded", "de"), ("en", "de")]
+    assert json.loads((tmp_path / "b/counts.json").read_text("utf-8"))["not_read"]["en"] == [
+        "m.properties: a file without a code, in place of which the language has one with its code"
+    ]
+
+
+def test_a_code_in_the_name_of_a_file_of_one_language_changes_no_other_language(tmp_path: Path) -> None:
+    folders = {one: {"print.ftl": f"a = {one}\n", "print-it.ftl": f"b = {one}\n"} for one in ("en", "it", "fr")}
+    write_tree(tmp_path, {f"{one}/{name}": text for one, files in folders.items() for name, text in files.items()})
+    rows = make(f"{tmp_path}/{{lang}}", tmp_path / "out", languages=["en", "it", "fr"])["train"]
+    assert ("en", "", "fr") in rows
+    folders = {"en": "docs", "de": "docs-de", "fr": "docs-fr"}
+    texts = {f"x/{folder}/i.properties": f"a = {one}\n" for one, folder in folders.items()}
+    place = write_tree(
+        tmp_path / "docs", {**texts, "x/docs/api/de.properties": "b = de\n", "x/docs/api/fr.properties": "b = fr\n"}
+    )
+    rows = make(str(place), tmp_path / "docs.out", languages=["en", "de", "fr"])["train"]
+    assert sorted(rows) == [("", "de", "fr"), ("en", "de", "fr")]
+
+
+@pytest.mark.parametrize("base", ["values/strings.xml", "messages.properties"])
+def test_in_the_place_of_one_language_files_of_others_are_told_by_their_keys(tmp_path: Path, base: str) -> None:
+    android = base.endswith(".xml")
+    text = "<resources><string name='a'>{}</string></resources>" if android else "a = {}\n"
+    other = "values-{}/strings.xml" if android else "messages_{}.properties"
+    files = {base: "en", other.format("de"): "de", other.format("b+sr+Latn" if android else "sr_Latn"): "sr"}
+    write_tree(tmp_path, {path: text.format(one) for path, one in files.items()})
+    write_tree(tmp_path, {"about.properties": "c = x\n", "about-us.properties": "d = x\n"})
+    unread: dict[str, str] = {}
+    read = read_place(tmp_path, "en", "en", unread=unread)
+    assert sorted(read) == sorted(["about-us.properties", "about.properties", other.format("{lang}")])
+    assert [entry.text for entry in read[other.format("{lang}")].entries] == ["en"]
+    assert unread == dict.fromkeys([path for path, one in files.items() if one != "en"], ANOTHER)
 
 
 @pytest.mark.parametrize("name", ["pt_BR", "pt-BR", "pt-br", "pt_br", "pt-rBR", "b+pt+BR"])

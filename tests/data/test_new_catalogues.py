@@ -17,9 +17,9 @@ SAMPLES = {one.path: one for one in (ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, X
 OF_SEVERAL = (PO, QT, XLIFF_1, XLIFF_2)  # formats that hold the messages of the source language
 
 
-def compiled(texts: dict[str, str]) -> bytes:
+def compiled(texts: dict[str, str], encoding: str = "utf-8") -> bytes:
     """A .mo file with these messages and translations."""
-    pairs = [(key.encode(), text.encode()) for key, text in sorted(texts.items())]
+    pairs = [(key.encode(encoding), text.encode(encoding)) for key, text in sorted(texts.items())]
     start, tables, blob = 28 + 16 * len(pairs), [b"", b""], b""
     for side in range(2):
         for pair in pairs:
@@ -27,6 +27,12 @@ def compiled(texts: dict[str, str]) -> bytes:
             blob += pair[side] + b"\0"
     head = struct.pack("<7I", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
     return head + tables[0] + tables[1] + blob
+
+
+def test_a_compiled_catalogue_in_another_character_set_gives_utf_8() -> None:
+    header = "Content-Type: text/plain; charset=ISO-8859-1\nPlural-Forms: nplurals=2; plural=n!=1;\n"
+    old = read_catalogue("a.mo", compiled({"": header, "Café": "Kaffee"}, "latin-1"))
+    assert [entry.key for entry in new_catalogue(old, "a.po", "cs").entries] == ["Café"]
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)

@@ -74,6 +74,21 @@ def test_the_categories_of_the_forms_of_a_file(header: str, forms: tuple[str, ..
     assert forms_of_header(header, rule) == forms
 
 
+@pytest.mark.parametrize(
+    ("language", "formula", "forms"),
+    [
+        ("cy", "nplurals=4; plural=(n==1) ? 0 : (n==2) ? 1 : (n != 8 && n != 11) ? 2 : 3;", "one two other other"),
+        ("br", "nplurals=2; plural=(n > 1);", "one other"),
+        ("fil", "nplurals=2; plural=(n > 1);", "one other"),
+        ("lv", "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);", "one other zero"),
+    ],
+)
+def test_a_form_has_the_category_of_many_of_its_numbers(language: str, formula: str, forms: str) -> None:
+    rule = plural_rule(language)
+    assert rule is not None
+    assert forms_of_header(f"Language: x\nPlural-Forms: {formula}\n", rule) == tuple(forms.split())
+
+
 def test_a_language_that_cldr_does_not_know_has_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plural_rule("xx") is None
     assert plural_rule("") is None

@@ -1,3 +1,4 @@
+import copy
 import json
 from functools import cache
 from pathlib import Path
@@ -747,7 +748,7 @@ def test_what_is_no_text_is_refused_with_source_and_row(value: Any) -> None:
         processor(en=["a", "b"], text_target=["c", value])
 
 
-@pytest.mark.parametrize("value", [3, b"a dog", {"text": "a dog"}])
+@pytest.mark.parametrize("value", [3, np.array(3), b"a dog", {"text": "a dog"}])
 def test_a_single_value_that_is_no_text_is_refused(value: Any) -> None:
     processor = three_source_processor()
     with pytest.raises(ValueError, match=r"^source 'de' of example 0 must be a text, or None; got "):
@@ -763,7 +764,7 @@ def test_half_a_surrogate_pair_is_no_text() -> None:
 
 
 def test_a_tokenizer_that_cannot_pad_is_named() -> None:
-    processor = three_source_processor()
+    processor = copy.deepcopy(three_source_processor())
     processor.tokenizer.pad_token = None
     assert processor(en=["a", "a b"])["input_ids"]
     with pytest.raises(ValueError, match="the tokenizer of source 'en' has no pad_token"):

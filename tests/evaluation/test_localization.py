@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from hf_multisource.recipes.recipe import load_recipe
 from kills import Killed, kill_in
 from quoting_translator import QuotingTranslator
 
+FOUR_FORMS = "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);"
 ENGLISH = {
     "en/menu.ftl": """\
 # License of the file
@@ -318,6 +320,11 @@ def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothi
             "Plural-Forms: nplurals=2; plural=n!=1;",
             "more plural forms than the header of the file, which has 2",
         ),
+        (
+            "dsb.po",
+            f"Plural-Forms: {FOUR_FORMS}",
+            "the message has 3 plural forms, and the file has 4: update the file",
+        ),
         ("dsb.ts", "", "is not that of Qt for dsb, nplurals=1; plural=0;: update the file with lupdate"),
     ],
 )
@@ -331,7 +338,11 @@ def test_what_is_wrong_with_the_plural_forms_is_said(tmp_path: Path, name: str, 
         content += f"<translation type='unfinished'>{forms}</translation></message></context></TS>"
     write(tmp_path, {name: content, f"en{name[3:]}": content})
     plan = make_plan(Places("dsb", {"en": tmp_path / f"en{name[3:]}"}, tmp_path / name), ["en"])
-    reasons = [one.reason for one in plan.missing if one.part == "[2]"]
+    if "update the file" in reason:  # another message has all forms
+        message = message.replace("tab", "file") + 'msgstr[3] ""\n'
+        write(tmp_path, {name: f"{content}\n{message}"} if name.endswith(".po") else {})
+        plan = make_plan(Places("dsb", {"en": tmp_path / f"en{name[3:]}"}, tmp_path / name), ["en"])
+    reasons = [one.reason for one in plan.missing if one.part == "[2]" and "tab" in one.key]
     assert len(reasons) == 1
     assert reason in reasons[0]
 
@@ -680,12 +691,14 @@ def test_lists_of_plural_forms_are_not_filled(tmp_path: Path) -> None:
         "c": "#1 of #2 &amp; more",
         "d": "Yes; or no",
         "e": "#1;",
+        "f": "Bug #1; fixed",
+        "g": "Tab #1 &amp; more; done",
     }
     write(tmp_path, {"en.properties": "".join(f"{key}={text}\n" for key, text in texts.items())})
     plan = make_plan(Places("dsb", {"en": tmp_path / "en.properties"}), ["en"])
     assert {one.key: one.reason for one in plan.missing} == {
         **dict.fromkeys("ab", "the text is a list of plural forms, whose number depends on the language"),
-        **dict.fromkeys("cde", ""),
+        **dict.fromkeys("cdefg", ""),
     }
 
 
@@ -699,6 +712,48 @@ def test_new_files_spell_the_code_as_the_files_that_are_there(tmp_path: Path) ->
     assert [file.path for file in found.files] == ["a/values-pt-rBR/strings.xml", "b/values-pt-rBR/strings.xml"]
     found = make_plan(Places("pt-BR", {"en": l10n}, l10n), ["en"])
     assert [file.path for file in found.files] == ["x_pt_BR.po", "y_pt_BR.po"]
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "made"),
+    [
+        (
+            ["a/pt-BR/q.properties", "x/messages_pt_BR.properties"],
+            "y/messages_en.properties",
+            "y/messages_pt_BR.properties",
+        ),
+        (["pt_BR/LC_MESSAGES/o.po"], "en/LC_MESSAGES/b.po", "pt_BR/LC_MESSAGES/b.po"),
+        (["pt/q.properties"], "y/messages_en.properties", "y/messages_pt_BR.properties"),
+        ([], "y/messages_en.properties", "y/messages_pt_BR.properties"),
+        ([], "app_en.ts", "app_pt_BR.ts"),
+        ([], "en/b.po", "pt-BR/b.po"),
+    ],
+)
+def test_new_files_are_named_like_the_most_similar_one(
+    tmp_path: Path, target: list[str], source: str, made: str
+) -> None:
+    qt = "<TS><context><name>A</name><message><source>A b</source><translation></translation></message></context></TS>"
+    text = qt if source.endswith(".ts") else 'msgid "Old text"\nmsgstr ""\n' if source.endswith(".po") else "a=A b\n"
+    write(tmp_path, dict.fromkeys([f"source/{source}", *(f"target/{one}" for one in target)], text))
+    place = tmp_path / "target" if target else None
+    plan = make_plan(Places("pt-BR", {"en": tmp_path / "source"}, place), ["en"])
+    assert [file.path for file in plan.files if file.kept + len(file.missing) and file.path not in target] == [made]
+
+
+def test_a_compiled_source_fills_the_file_that_it_was_made_from(tmp_path: Path) -> None:
+    header = b"Content-Type: text/plain; charset=UTF-8\n"
+    pairs = [(b"", header), (b"Open it", "Öffne es".encode())]
+    start, tables, blob = 28 + 32, [b"", b""], b""
+    for side in range(2):
+        for pair in pairs:
+            tables[side] += struct.pack("<2I", len(pair[side]), start + len(blob))
+            blob += pair[side] + b"\0"
+    compiled = struct.pack("<7I", 0x950412DE, 0, 2, 28, 44, 0, 0) + tables[0] + tables[1] + blob
+    write(tmp_path, {"dsb/a.po": 'msgid "Open it"\nmsgstr ""\n', "de/none.po": 'msgid "x"\nmsgstr "y"\n'})
+    (tmp_path / "de/a.mo").write_bytes(compiled)
+    plan = make_plan(Places("dsb", {"de": tmp_path / "de"}, tmp_path / "dsb"), ["de"])
+    assert [(one.file, one.sources) for one in plan.missing][:1] == [("a.po", {"de": "Öffne es"})]
+    assert [file.path for file in plan.files] == ["a.po", "none.po"]
 
 
 def test_a_run_fills_the_language_that_it_writes_only(tmp_path: Path, translator: QuotingTranslator) -> None:

@@ -15,7 +15,7 @@ from hf_multisource.cli import localize as command
 from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import DAMAGED, ambiguous
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
-from hf_multisource.data.catalogues import read_place
+from hf_multisource.data.catalogue_places import read_place
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import Options

@@ -197,18 +197,19 @@ def test_no_stays_text_where_the_key_is_text(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "capability", "expected"),
+    ("arguments", "machine", "capability", "expected"),
     [
-        (["--bf16", "no"], "AVX512", False),
-        (["--bf16", "yes"], "AVX512", True),
-        (["--bf16", "yes"], "DEFAULT", True),  # another architecture than x86
-        (["--bf16", "yes"], "AVX2", False),
-        (["--bf16", "yes"], "NO AVX", False),
+        (["--bf16", "no"], "x86_64", "AVX512", False),
+        (["--bf16", "yes"], "x86_64", "AVX512", True),
+        (["--bf16", "yes"], "arm64", "DEFAULT", True),
+        (["--bf16", "yes"], "x86_64", "AVX2", False),
+        (["--bf16", "yes"], "AMD64", "DEFAULT", False),
     ],
 )
 def test_bf16_is_used_where_it_is_wanted_and_no_slower_than_float32(
-    small: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], capability: str, expected: bool
+    small: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], machine: str, capability: str, expected: bool
 ) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     recipe = overridden(small, *arguments)
     assert recipe.training_arguments().bf16 is expected

@@ -50,7 +50,8 @@ from hf_multisource.cli.app import main as run_command
 from hf_multisource.cli.localize import parse_pairs
 from hf_multisource.data.catalogue_entries import TRANSLATED, Catalogue, Identity, apply_edits, count_current
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
-from hf_multisource.data.catalogues import LANG, SPLITS, one_line, read_place
+from hf_multisource.data.catalogue_places import LANG, read_place
+from hf_multisource.data.catalogues import SPLITS, one_line
 from hf_multisource.data.files import write_json
 from hf_multisource.data.rows import read_split
 from hf_multisource.evaluation.localization import Places, make_plan
