@@ -176,10 +176,11 @@ def read_place(
         language: The language, for messages.
         code: Code of the language in paths.
         shared: Whether the place contains several languages. If so, only files with the code in their path are read.
-            Otherwise, a file is not read if the place has the same file with the code in its path, and this file has
-            another code, or none: `po/be.po` beside `po/sr.po` is not a file of `sr`. If no file has the code, a file
-            is not read if the place has the same file without a code, and half of its keys: `values-de/strings.xml`
-            beside `values/strings.xml`, which is the file of the language in this case.
+            Otherwise, a file with another code is not read if the place has the same file with the language's code:
+            `po/be.po` beside `po/sr.po` is not a file of `sr`. Neither is a file without a code if half of its keys are
+            in the same file with the code. If no file has the language's code, a file with a code is not read if half
+            of its keys are in the same file without a code: `values-de/strings.xml` beside `values/strings.xml`, which
+            is the file of the language in this case.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
 
@@ -206,14 +207,13 @@ def read_place(
         contents = [*found]
         own = frozenset(neutral for path, _ in contents if (neutral := neutral_path(path, code)) != path)
         found = iter(contents)
-    without_code = {*map(_without_code, own)}
     for path, content in found:
         names.add(path)
         neutral = neutral_path(path, code)
         if shared and neutral == path:
             continue  # a file of another language
         others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
-        if (neutral == path and path in without_code) or any(one in own for one in others):
+        if any(one in own for one in others):
             lost[path] = ANOTHER
             continue
         if (name := path.encode(errors="backslashreplace").decode()) != path:
@@ -232,6 +232,10 @@ def read_place(
             lost[neutral] = error.reason
     for neutral in [one for one, path in paths.items() if one != path and _is_territory(path, code, names)]:
         del files[neutral]
+    for path, neutral in [(_without_code(one), one) for one in own if one in files]:
+        if path != neutral and path in files and _have_same_keys(files[path], files[neutral]):
+            lost[path] = ANOTHER
+            del files[path]
     if not shared and not own:
         _drop_other_languages(files, lost)
     if unread is not None:

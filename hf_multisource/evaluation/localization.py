@@ -66,6 +66,7 @@ SYNTAX_OF_FLAG = {
 # A text of Mozilla's PluralForm, such as "#1 file;#1 files": forms with the number #1, separated by semicolons without
 # white space that do not end an entity.
 PLURAL_LIST = re.compile(r"(?=.*#1(?!\d))(?:[^;&]|&(?!\w+;)|&\w+;)+;(?![;\s]|$)", re.DOTALL)
+NO_PATH = "; without a path, the target gets the files of the first source"
 NO_SOURCE = "no source has a text"
 NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
 EMPTY = "the text is empty in the first source"
@@ -240,7 +241,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         if not found[language]:
             raise ValueError(
                 f"{place} has no catalogue of {language!r} (code {places.code(language)}); "
-                f"catalogues are {', '.join(NAMES)}"
+                f"catalogues are {', '.join(NAMES)}{NO_PATH if language == places.target else ''}"
             )
     digests = {language: _digest(catalogues) for language, catalogues in found.items()}
     single = all(alone.values())
