@@ -254,7 +254,8 @@ class OneDNNLinear(PackedLinear):
 class Int8Linear(PackedLinear):
     """Linear layer computed with 8-bit integers: weights are quantized per row, inputs by the range of the whole batch.
 
-    The result is not exact: outputs differ by about 1 % of the largest output, and the generated text of an example can
+    On x86 processors without VNNI (of AVX2 only), weights have 7 bits, so that sums of products do not overflow. The
+    result is not exact: outputs differ by about 1 % of the largest output, and the generated text of an example can
     depend on the other examples in its batch.
     """
 
@@ -269,7 +270,12 @@ class Int8Linear(PackedLinear):
 
     @classmethod
     def pack(cls, weight: Tensor, bias: Tensor | None) -> Any:
-        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny).double() / 127
+        return cls._pack(weight, bias, 127 if cls._is_exact() else 63)
+
+    @classmethod
+    def _pack(cls, weight: Tensor, bias: Tensor | None, largest: int) -> Any:
+        """Quantize a weight to whole numbers from `-largest` to `largest`, and pack it."""
+        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny).double() / largest
         zero = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings():  # quantized tensors are deprecated, but have no public replacement yet
             warnings.simplefilter("ignore", UserWarning)
@@ -280,6 +286,17 @@ class Int8Linear(PackedLinear):
             return torch.ops.quantized.linear_prepack(quantized, None if bias is None else bias.detach())
         finally:
             torch.backends.quantized.engine = engine
+
+    @classmethod
+    @cache
+    def _is_exact(cls) -> bool:
+        """Return whether sums of products do not overflow with weights of 8 bits.
+
+        On x86 processors without VNNI, pairs of products are added in 16 bits, which only weights of 7 bits fit.
+        """
+        ones = torch.ones(64, 64, device="cpu", dtype=torch.float32)
+        with torch.no_grad():
+            return torch.allclose(INT8_LINEAR(ones[:1], cls._pack(ones, None, 127), False), ones[:1] @ ones, rtol=0.01)
 
     def compute(self, states: Tensor, packed: Any, bias: Tensor | None) -> Tensor:
         return INT8_LINEAR(states, packed, False)
@@ -294,16 +311,6 @@ class FBGEMMInt8Linear(Int8Linear):
     @classmethod
     def available(cls) -> bool:
         return super().available() and cls._is_exact()
-
-    @classmethod
-    @cache
-    def _is_exact(cls) -> bool:
-        """Return whether sums of products do not overflow: without VNNI, FBGEMM adds pairs of products in 16 bits."""
-        largest = cls(64, 64, bias=False, device="cpu", dtype=torch.float32)
-        with torch.no_grad():
-            largest.weight.fill_(1.0)
-            ones = torch.ones(1, 64, device="cpu", dtype=torch.float32)
-            return torch.allclose(largest(ones), nn.Linear.forward(largest, ones), rtol=0.01)
 
 
 KINDS: tuple[type[PackedLinear], ...] = (Int8Linear, FBGEMMInt8Linear, OneDNNLinear)

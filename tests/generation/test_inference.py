@@ -343,14 +343,27 @@ def test_projections_of_one_attention_are_one_product() -> None:
     assert [attention.v_proj] not in inference.products_of(model, together[:2])
 
 
-def test_kernels_whose_sums_do_not_fit_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def saturated(self: Any, states: Tensor, *args: Any) -> Tensor:
-        return states.new_full((*states.shape[:-1], self.out_features), self.in_features * 32767 / (255 * 127 * 2))
+def test_where_sums_of_8_bits_do_not_fit_weights_have_7_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturated(states: Tensor, *args: Any) -> Tensor:
+        return states.new_full((*states.shape[:-1], 64), 64 * 32767 / (255 * 127 * 2))
 
-    FBGEMMInt8Linear._is_exact.cache_clear()
-    monkeypatch.setattr(FBGEMMInt8Linear, "compute", saturated)
-    assert not FBGEMMInt8Linear.available()
-    FBGEMMInt8Linear._is_exact.cache_clear()
+    packed: list[int] = []
+    pack = Int8Linear._pack
+
+    def spied(weight: Tensor, bias: Tensor | None, largest: int) -> Any:
+        packed.append(largest)
+        return pack(weight, bias, largest)
+
+    monkeypatch.setattr(Int8Linear, "_pack", spied)
+    monkeypatch.setattr(inference, "INT8_LINEAR", saturated)
+    Int8Linear._is_exact.cache_clear()
+    try:
+        assert not FBGEMMInt8Linear.available()
+        assert Int8Linear.available()
+        Int8Linear.pack(torch.randn(4, 4), None)
+        assert packed[-1] == 63
+    finally:
+        Int8Linear._is_exact.cache_clear()
 
 
 def test_a_call_is_measured_by_its_fastest_run(monkeypatch: pytest.MonkeyPatch) -> None:
