@@ -512,7 +512,7 @@ def is_batch(value: Any) -> bool:
         value: The value.
 
     Returns:
-        Whether the value has a length and is none of these.
+        True for lists, tuples, arrays and columns of tables; False for a single text, bytes, a dict, and numbers.
     """
     is_container = hasattr(value, "__len__") and getattr(value, "shape", None) != ()
     return is_container and not isinstance(value, str | bytes | bytearray | Mapping)

@@ -53,7 +53,7 @@ def find_pattern(pattern: str, language: str, code: str) -> Path | None:
         code: Its code, which is also tried in other spellings.
 
     Returns:
-        The place; None if there is none.
+        The path of the folder, archive or file; None if nothing fits the pattern.
 
     Raises:
         ValueError: If several places fit the pattern.
@@ -178,8 +178,8 @@ def read_place(
         shared: Whether the place contains several languages. If so, only files with the code in their path are read.
             Otherwise, a file with another code is not read if the place has the same file with the language's code:
             `po/be.po` beside `po/sr.po` is not a file of `sr`. Neither is a file without a code if half of its keys are
-            in the same file with the code. If no file has the language's code, a file with a code is not read if half
-            of its keys are in the same file without a code: `values-de/strings.xml` beside `values/strings.xml`, which
+            in the same file with the code. If no file has the language's code, a file with the code of a language is
+            not read if half of its keys are in the same file without a code: `values-de/strings.xml` beside `values/strings.xml`, which
             is the file of the language in this case.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
@@ -247,13 +247,19 @@ def read_place(
 
 
 def _drop_other_languages(files: dict[str, Catalogue], lost: dict[str, str]) -> None:
-    """Drop the files that have a code, and the keys of the same file without a code, which gets `{lang}`, in place."""
+    """Remove the files of other languages, in a place where no file has the language's own code; changes the arguments.
+
+    `messages_de.properties` is a file of another language if CLDR has the language `de`, and at least half of its keys
+    are in `messages.properties`. The latter gets the path `messages_{lang}.properties`.
+    """
     base: dict[str, str] = {}
     for path in [*files]:
         for one in CODE.finditer(path):
             start, end = one.span()
             bare = f"{path[: start - 1]}{path[end:]}"
-            if start and path[start - 1] in "-_." and bare in files and _have_same_keys(files[path], files[bare]):
+            language = re.split(r"[-_+@]", one[0].removeprefix("b+"))[0]
+            is_coded = start > 0 and path[start - 1] in "-_." and is_locale(language)
+            if is_coded and bare in files and _have_same_keys(files[path], files[bare]):
                 base[bare] = f"{path[:start]}{LANG}{path[end:]}"
                 lost[path] = ANOTHER
     for path in [*files]:

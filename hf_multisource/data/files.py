@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -20,12 +21,13 @@ MAX_LINE = 2**26  # bytes of a line; a JSON line may contain a feature map as nu
 # Limits of decompressed data: this many bytes, or this many times the size of the file if that is more. Text grows 3 to
 # 10 times, a decompression bomb 1000 times.
 EXPANDED_FREELY, MAX_EXPANSION = 2**26, 50
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # error numbers of a full disk and an exhausted quota
 DAMAGED = (OSError, EOFError, zlib.error)  # exceptions that damaged gzip data causes
 
 
 @contextmanager
 def named_errors(place: str | Path) -> Iterator[None]:
-    """Context manager that adds a place to errors of the system that name no file, such as that of a full disk.
+    """Context manager that adds a place to the error of a full disk, which names no file.
 
     Args:
         place: File or folder that is written.
@@ -36,7 +38,7 @@ def named_errors(place: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.filename is None and error.errno in NO_SPACE:
             error.filename = str(place)
         raise
 

@@ -80,7 +80,7 @@ def is_locale(name: str) -> bool:
     """Return whether CLDR has a locale.
 
     Args:
-        name: Language and territory, such as `es_AR`.
+        name: Language, such as `es`, or language and territory, such as `es_AR`.
 
     Returns:
         Whether CLDR has it; False without the package babel.

@@ -7,7 +7,6 @@ began; a resumed run is compared with this record.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainingArguments
 
+from hf_multisource.data.files import NO_SPACE
 from hf_multisource.data.media import digest
 from hf_multisource.data.rows import Row
 from hf_multisource.json_files import JsonObject, read_json
@@ -45,7 +45,6 @@ FREE_KEYS = {"data.origin", "data.test"} | {
         *("per_device_eval_batch_size", "eval_accumulation_steps", "save_total_limit", "dataloader_num_workers"),
     )
 }
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

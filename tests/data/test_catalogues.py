@@ -445,10 +445,14 @@ def test_in_the_place_of_one_language_files_of_others_are_told_by_their_keys(tmp
     other = "values-{}/strings.xml" if android else "messages_{}.properties"
     files = {base: "en", other.format("de"): "de", other.format("b+sr+Latn" if android else "sr_Latn"): "sr"}
     write_tree(tmp_path, {path: text.format(one) for path, one in files.items()})
-    write_tree(tmp_path, {"about.properties": "c = x\n", "about-us.properties": "d = x\n"})
+    write_tree(
+        tmp_path, {"about.properties": "c = x\n", "about-us.properties": "d = x\n", "about-gtk.properties": "c = y\n"}
+    )
     unread: dict[str, str] = {}
     read = read_place(tmp_path, "en", "en", unread=unread)
-    assert sorted(read) == sorted(["about-us.properties", "about.properties", other.format("{lang}")])
+    assert sorted(read) == sorted(
+        ["about-gtk.properties", "about-us.properties", "about.properties", other.format("{lang}")]
+    )
     assert [entry.text for entry in read[other.format("{lang}")].entries] == ["en"]
     assert unread == dict.fromkeys([path for path, one in files.items() if one != "en"], ANOTHER)
 
