@@ -179,8 +179,8 @@ def read_place(
             Otherwise, a file with another code is not read if the place has the same file with the language's code:
             `po/be.po` beside `po/sr.po` is not a file of `sr`. Neither is a file without a code if half of its keys are
             in the same file with the code. If no file has the language's code, a file with the code of a language is
-            not read if half of its keys are in the same file without a code: `values-de/strings.xml` beside `values/strings.xml`, which
-            is the file of the language in this case.
+            not read if half of its keys are in the same file without a code: `values-de/strings.xml` beside
+            `values/strings.xml`, which is the file of the language in this case.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
 

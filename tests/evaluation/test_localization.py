@@ -722,6 +722,7 @@ def test_new_files_spell_the_code_as_the_files_that_are_there(tmp_path: Path) ->
             "y/messages_en.properties",
             "y/messages_pt_BR.properties",
         ),
+        (["x/m_pt_BR.properties", "y/q_pt-BR.properties"], "y/m_en.properties", "y/m_pt_BR.properties"),
         (["pt_BR/LC_MESSAGES/o.po"], "en/LC_MESSAGES/b.po", "pt_BR/LC_MESSAGES/b.po"),
         (["pt/q.properties"], "y/messages_en.properties", "y/messages_pt_BR.properties"),
         ([], "y/messages_en.properties", "y/messages_pt_BR.properties"),
