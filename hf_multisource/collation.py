@@ -55,9 +55,12 @@ class DataCollatorForMultiSource:
             The batch. Ids and masks are integers; all other tensors are converted to float32.
 
         Raises:
-            ValueError: If no example has the key of a source, the shapes of a source's arrays do not match, an example
-                has no source, or only some examples have labels; the message gives the index in the batch.
+            ValueError: If `examples` is one dict, no example has the key of a source, the shapes of a source's arrays
+                do not match, an example has no source, or only some examples have labels; the message gives the index
+                in the batch.
         """
+        if isinstance(examples, Mapping):
+            raise ValueError("examples must be a list of encoded examples; got one dict: put it in a list, [example].")
         batch: dict[str, Any] = {}
         present = [False] * len(examples)
         for i, name in enumerate(self.processor.source_names):

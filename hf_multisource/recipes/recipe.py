@@ -605,6 +605,10 @@ def _check_names(names: list[str]) -> None:
         hint = f" Rename its files or column, for example to {other}." if other.isidentifier() else ""
         hint = " Separate names by blanks: --sources en de." if "," in (wrong or "") else hint
         raise ValueError(f"data.sources: {error.__cause__}{hint}") from error
+    modules = torch.nn.ModuleDict()
+    taken = next((name for name in names if hasattr(modules, name)), None)
+    if taken is not None:  # the model raises an error, too, but only after the data was prepared
+        raise ValueError(f"data.sources: source name {taken!r} is an attribute of torch modules; choose another.")
 
 
 def _read_sections(path: Path, known: Mapping[str, set[str]]) -> dict[str, dict[str, Any]]:

@@ -113,6 +113,12 @@ def test_examples_that_were_encoded_as_batches_are_refused(stored: bool) -> None
         DataCollatorForMultiSource(processor)(rows)
 
 
+def test_one_example_instead_of_a_list_is_refused() -> None:
+    one: Any = EXAMPLES[0]
+    with pytest.raises(ValueError, match=r"examples must be a list of encoded examples; got one dict: .* \[example\]"):
+        DataCollatorForMultiSource(processor_of())(one)
+
+
 def test_labels_are_in_all_examples_or_in_none() -> None:
     unlabeled = {key: value for key, value in EXAMPLES[1].items() if key != "labels"}
     with pytest.raises(ValueError, match=r"^example 1 of the batch has no labels, others have"):

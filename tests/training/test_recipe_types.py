@@ -170,7 +170,10 @@ def test_a_source_needs_a_name_that_its_inputs_can_have(name: str, hint: str, sm
     assert overridden(small, "--sources", name, "de", "--concatenate", "yes").data.sources == [name, "de"]
 
 
-@pytest.mark.parametrize(("names", "reason"), [(["en", "en"], "occurs twice"), (["labels"], "is reserved")])
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [(["en", "en"], "occurs twice"), (["labels"], "is reserved"), (["to", "en"], "is an attribute of torch modules")],
+)
 def test_names_of_sources_are_unique_and_free(names: list[str], reason: str, small: Path) -> None:
     message = refusal(small, "--data.sources", f"[{', '.join(names)}]")
     assert message.startswith(f"data.sources: source name {names[0]!r} {reason}")
