@@ -303,18 +303,27 @@ def _read_texts(
 
 def _within(folder: Path, columns: Columns, forms: Mapping[str, str]) -> Columns:
     """Join the paths in the columns with the folder."""
-
-    def place(value: Any) -> Any:
-        if isinstance(value, str) and value.strip():
-            return str(folder / value)
-        if isinstance(value, Mapping) and value.get("bytes") is None and value.get("path"):
-            return str(folder / value["path"])
-        return value
-
     return {
-        name: [place(value) for value in column] if FORMS[forms[name]].column == "files" else column
+        name: [place_of_file(folder, value) for value in column] if FORMS[forms[name]].column == "files" else column
         for name, column in columns.items()
     }
+
+
+def place_of_file(folder: Path, value: Any) -> Any:
+    """Return the value of a column of pictures or recordings, with the path that it names joined with a folder.
+
+    Args:
+        folder: Folder to which the path is relative.
+        value: The value: a path, or a dict of `datasets.Image` or `datasets.Audio` with `path` or `bytes`.
+
+    Returns:
+        The joined path. An absent value, and a dict with `bytes`, are returned unchanged.
+    """
+    if isinstance(value, str) and not is_absent(value):
+        return str(folder / value)
+    if isinstance(value, Mapping) and value.get("bytes") is None and value.get("path"):
+        return str(folder / value["path"])
+    return value
 
 
 def _read_parquet(path: Path, forms: Mapping[str, str], optional: Collection[str] = ()) -> Columns:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hf_multisource.data.files import write_json
+from hf_multisource.data.normalization import compose
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.messages import first_line, shown, shown_key
@@ -81,7 +82,8 @@ class Quality:
 
     Args:
         rows: Number of rows with a reference.
-        refused: Number of rows whose translation was refused or has no score; their probability is 0.
+        refused: Number of rows whose translation was refused or has no score. Their probability is 0, and the
+            calibration error and the Brier scores leave them out.
         correct: Number of rows whose best candidate equals the reference.
         calibration_error: Expected calibration error, see [`expected_calibration_error`].
         brier: Brier score, see [`brier_score`].
@@ -326,7 +328,7 @@ def features_of(row: Mapping[str, str | None], translation: Translation, sources
 
 
 def is_right(translation: Translation, reference: str) -> bool:
-    """Return whether the best candidate equals the reference, ignoring leading and trailing white space.
+    """Return whether the best candidate equals the reference, ignoring white space at both ends and Unicode's form.
 
     Args:
         translation: The translation; not refused.
@@ -335,7 +337,7 @@ def is_right(translation: Translation, reference: str) -> bool:
     Returns:
         True if the two texts are equal.
     """
-    return translation.candidates[0].text.strip() == reference.strip()
+    return compose(translation.candidates[0].text).strip() == compose(reference).strip()
 
 
 def sigmoid(values: Array) -> Array:

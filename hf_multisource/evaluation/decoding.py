@@ -478,10 +478,11 @@ def check_output(path: Path) -> None:
     check_folder(path.parent)
 
 
-def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: int) -> tuple[int, float]:
+def _resume(out_path: Path, sidecar: Path, settings: JsonObject, rows: int, lines_per_row: int) -> tuple[int, float]:
     """Return the number of complete rows and the seconds so far.
 
-    An incomplete last row is cut off. For a new file, the settings are written beside it.
+    An incomplete last row is cut off. For a new file, the settings are written beside it. A file with all rows must be
+    the one that was written.
     """
     check_output(out_path)
     content = out_path.read_bytes() if out_path.exists() else b""
@@ -495,18 +496,25 @@ def _resume(out_path: Path, sidecar: Path, settings: JsonObject, lines_per_row: 
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed and len(lines) >= stored.get("lines_per_row", 1):
         differences = "; ".join(f"{key} was {before.get(key)!r}, is {settings[key]!r}" for key in changed)
-        hint = " (the input or --limit differs)" if {"rows", "rows_sha256"} & set(changed) else ""
+        causes = "the input, --limit or, for a shuffled source, --seed differs"
+        hint = f" ({causes})" if {"rows", "rows_sha256"} & set(changed) else ""
         raise ValueError(
             f"{out_path} was begun with other settings: {differences}{hint}. It is unchanged; go back to those "
             f"settings, give another --out, or delete it and {sidecar.name}"
         )
-    rows = 0 if changed else len(lines) // lines_per_row
-    if rows == 0:  # no row is complete, so earlier settings do not matter
+    done = 0 if changed else len(lines) // lines_per_row
+    written = stored.get("sha256", "")  # only beside a finished file
+    if done > rows or (done == rows and written and written != hashlib.sha256(content).hexdigest()):
+        raise ValueError(
+            f"{out_path} is not the file that {sidecar.name} describes: it was changed after it was written. It is "
+            f"unchanged now; give another --out, or delete it and {sidecar.name}"
+        )
+    if done == 0:  # no row is complete, so earlier settings do not matter
         out_path.parent.mkdir(parents=True, exist_ok=True)
         write_json(sidecar, {"settings": settings, "lines_per_row": lines_per_row, "seconds": 0.0})
     if content:
-        os.truncate(out_path, sum(len(line) + 1 for line in lines[: rows * lines_per_row]))
-    return rows, stored.get("seconds", 0.0) if rows else 0.0
+        os.truncate(out_path, sum(len(line) + 1 for line in lines[: done * lines_per_row]))
+    return done, stored.get("seconds", 0.0) if done else 0.0
 
 
 def write_windows(
@@ -515,7 +523,8 @@ def write_windows(
     """Write the lines of rows as they are produced; a later call continues at the first missing row.
 
     Args:
-        out_path: The file. `<out_path>.json` beside it holds the settings with which it was begun.
+        out_path: The file. `<out_path>.json` beside it holds the settings with which it was begun and, once the file
+            is finished, its SHA-256.
         settings: Everything that determines the lines.
         rows: Number of rows.
         lines_per_row: Number of lines per row.
@@ -527,18 +536,23 @@ def write_windows(
 
     Raises:
         FileExistsError: If the file exists but was not written by this function.
-        ValueError: If it was begun with other settings; the message says which.
+        ValueError: If it was begun with other settings (the message says which), or changed after it was finished.
     """
     sidecar = out_path.with_name(out_path.name + ".json")
-    done, seconds = _resume(out_path, sidecar, settings, lines_per_row)
+    done, seconds = _resume(out_path, sidecar, settings, rows, lines_per_row)
+    record = {"settings": settings, "lines_per_row": lines_per_row}
     with out_path.open("a", encoding="utf-8", newline="\n") as out:
         began = time.perf_counter() - seconds
         for window in windows(done) if done < rows else ():
             out.write("".join(window))
             out.flush()
             seconds = round(time.perf_counter() - began, 3)
-            write_json(sidecar, {"settings": settings, "lines_per_row": lines_per_row, "seconds": seconds})
-    return out_path.read_bytes().decode("utf-8").split("\n")[:-1], seconds
+            write_json(sidecar, {**record, "seconds": seconds})
+    content = out_path.read_bytes()
+    finished = {**record, "seconds": seconds, "sha256": hashlib.sha256(content).hexdigest()}
+    if read_json(sidecar) != finished:
+        write_json(sidecar, finished)
+    return content.decode("utf-8").split("\n")[:-1], seconds
 
 
 def decode(
@@ -571,7 +585,8 @@ def decode(
 
     Raises:
         FileExistsError: If the file exists but was not written by this function.
-        ValueError: If it was begun with other settings, rows or weights; the message says which.
+        ValueError: If it was begun with other settings, rows or weights (the message says which), or changed after it
+            was finished.
     """
     lines_per_row = max(1, search.n_best)
 

@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from hf_multisource.data.checks import check_choice
 from hf_multisource.data.files import read_lines, single_line, write_json, write_text
-from hf_multisource.data.rows import Split, read_split
+from hf_multisource.data.rows import Split, check_files, read_split
 from hf_multisource.evaluation.experiment_page import EXPERIMENT, describe_experiment, write_page
 from hf_multisource.evaluation.kept_cells import keep_cell, restore_cell
 from hf_multisource.evaluation.lookups import describe_answers, remembered_texts, score_texts
@@ -260,9 +260,11 @@ class Run:
 
     def test_split(self) -> Split:
         """Return the rows of the test split on which all rows of the experiment are scored."""
-        split, limit = self.splits()["test"], self.experiment.score.get("limit")
+        recipe, split, limit = self.plain_recipe(), self.splits()["test"], self.experiment.score.get("limit")
         chosen = [i for i, line in enumerate(split.kept) if limit is None or line < limit]
-        return replace(split, rows=[split.rows[i] for i in chosen], kept=[split.kept[i] for i in chosen])
+        split = replace(split, rows=[split.rows[i] for i in chosen], kept=[split.kept[i] for i in chosen])
+        data = recipe.data
+        return check_files(split, data.test, self.experiment.sources, recipe.forms(), data.unreadable)[0]
 
     def check_data(self) -> None:
         """Check before any training that the data can be read and have not changed since the runs began.
@@ -404,7 +406,7 @@ class Run:
         """Run all cells that no other process is running, and write the page.
 
         Returns:
-            The reason of each failure, by name of the cell.
+            The reason of each failure, by name of the cell or row.
         """
         failed: dict[str, str] = {}
         self.check_data()
@@ -421,7 +423,10 @@ class Run:
                 self.keep(cell)
         for row in {cell.row.name: cell.row for cell in done}.values():
             if row.shown and not (self.table / f"{row.name}.json").exists():  # the file of the row was removed
-                self.write_row(row)
+                try:
+                    self.write_row(row)
+                except Exception as error:  # as in `next_cell`
+                    self.note_failure(failed, row.name, error)
         while self.next_cell(failed):
             pass
         self.write_page()
@@ -513,12 +518,22 @@ class Run:
                 try:
                     self.one_cell(cell)
                 except Exception as error:  # an error of any kind must not stop the other cells
-                    failed[cell.name] = " ".join(str(error).split()) or type(error).__name__
-                    self.say(f"{cell.name} failed: {failed[cell.name]}")
-                    if not isinstance(error, ValueError | OSError):
-                        self.say(traceback.format_exc())
+                    self.note_failure(failed, cell.name, error)
                 return True
         return False
+
+    def note_failure(self, failed: dict[str, str], name: str, error: Exception) -> None:
+        """Print the reason of a failure and add it to the dict, under the name of the cell or row.
+
+        Args:
+            failed: Receives the reason.
+            name: Name of the cell or row.
+            error: The error. The traceback is printed, too, unless it is about the input or a file.
+        """
+        failed[name] = " ".join(str(error).split()) or type(error).__name__
+        self.say(f"{name} failed: {failed[name]}")
+        if not isinstance(error, ValueError | OSError):
+            self.say("".join(traceback.format_exception(error)))
 
     def one_cell(self, cell: Cell) -> None:
         """Train and score one cell, and write its row and the page.
@@ -619,12 +634,11 @@ class Run:
             folder: Folder of the scores of the report.
             out: Folder to write to.
         """
-        split, sources, target = (report[key] for key in ("split", "sources", "target"))
+        split, sources = report["split"], report["sources"]
         entry = report["conditions"]["reranked"]
         out.mkdir(parents=True, exist_ok=True)
         texts = {name: (folder / f"{split}.{name}.txt").read_text("utf-8") for name in ("reranked", "reference")}
-        known = self.experiment
-        rows = read_split(known.path, split, known.sources, target, limit=known.score.get("limit")).rows
+        known, rows = self.experiment, self.test_split().rows
         hypotheses, references = (text.split("\n")[:-1] for text in texts.values())
         presence = measure_presence(hypotheses, references, rows, known.sources, metrics_of(entry))
         whole = {}
@@ -680,8 +694,7 @@ class Run:
 
     def analyze(self, folder: Path, row: Mapping[str, Any]) -> JsonObject:
         """Compute the analyses that the page shows only for the row `analyzed`."""
-        known, split = self.experiment, row["split"]
-        rows = read_split(known.path, split, known.sources, known.target, limit=known.score.get("limit")).rows
+        known, split, rows = self.experiment, row["split"], self.test_split().rows
         metrics = [name for name in metrics_of(row["scores"]["all"]) if not METRICS[name].needs_sources][:2]
         sources = known.sources_of(known.rows[row["name"]])
         measured: JsonObject = {"left_out": measure_sources(folder, split, rows, sources, metrics)}

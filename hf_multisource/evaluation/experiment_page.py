@@ -321,7 +321,8 @@ def _differences(
 
 {_capitalized(METRICS[metric].label)} of the row minus that of {whose}, each the mean over its seeds. The interval
 and *p (bootstrap)* come from a paired bootstrap over the test examples, *p (randomization)* from approximate
-randomization. Both tests draw examples, not seeds: they do not say whether other seeds give the same difference.{words}
+randomization. *p (bootstrap)* is computed as in sacreBLEU and is one-sided; the interval and *p (randomization)* are
+two-sided. Both tests draw examples, not seeds: they do not say whether other seeds give the same difference.{words}
 
 {format_table(header, lines)}
 """

@@ -395,9 +395,17 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
         seeds and the last value of the learning curve.
 
     Raises:
-        ValueError: If the seeds were trained on different sources, or scored on different splits.
+        ValueError: If the seeds were trained on different sources, or scored on different splits, with different
+            metrics or by different searches.
     """
     first = rows[0]
+    scorings: list[JsonObject] = [{"metrics": metrics_of(row["scores"]["all"]), "search": _search(row)} for row in rows]
+    for key, known in scorings[0].items():
+        if other := [scoring[key] for scoring in scorings if scoring[key] != known]:
+            raise ValueError(
+                f"{name}: the seeds were scored differently: {key} is {known} and {other[0]}; score them again with "
+                "the same options"
+            )
     for key in ("sources", "target", "split", "limit", "combiner", "parameters"):
         if different := [row.get(key) for row in rows if row.get(key) != first.get(key)]:
             known = first.get(key)
@@ -406,7 +414,7 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
         return {**first, "run": name}
     steps = [dict(row["curve"]) for row in rows]
     return {
-        **first,
+        **{key: value for key, value in first.items() if key not in ("presence", "placeholders")},
         "run": name,
         "seed": [row["seed"] for row in rows],
         "updates": round(statistics.fmean(row["updates"] for row in rows)),
@@ -426,7 +434,11 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
             if all("presence" in row for row in rows)
             else {}
         ),
-        **({"placeholders": _mean_counts([row["placeholders"] for row in rows])} if "placeholders" in first else {}),
+        **(
+            {"placeholders": _mean_counts([row["placeholders"] for row in rows])}
+            if all("placeholders" in row for row in rows)
+            else {}
+        ),
         "runs": [
             {
                 "seed": row["seed"],
@@ -438,6 +450,11 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
         ],
         "date": max(row["date"] for row in rows),
     }
+
+
+def _search(row: Mapping[str, Any]) -> JsonObject:
+    """Return the settings of the search of a row, without the batch size, which does not change the hypotheses."""
+    return {key: value for key, value in (row["search"] or {}).items() if key != "batch_size"}
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
@@ -463,6 +480,8 @@ def _pool_scores(entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> JsonObje
             continue
         pooled[label] = {key: value for key, value in found[0].items() if key not in METRICS}  # such as `n`
         for metric in metrics_of(found[0]):
+            if not all(metric in own for own in found):  # this condition was scored earlier with other metrics
+                continue
             scores = [own[metric]["score"] for own in found]
             pooled[label][metric] = {
                 "score": statistics.fmean(scores),
@@ -679,7 +698,7 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
 <!-- Made by `hf-multisource results table {table}` from what lies in {table}/. Do not edit. -->
 # {table}
 
-{lead}Test set: {splits}. *p*: paired bootstrap test.
+{lead}Test set: {splits}. *p*: paired bootstrap test as in sacreBLEU, one-sided.
 {spread}
 *dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
 be compared, while {unfinished_rule(head)}.{explained}

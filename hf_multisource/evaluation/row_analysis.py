@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource.data.files import read_lines
+from hf_multisource.data.normalization import compose
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import load_model
 from hf_multisource.evaluation.likelihood import log_probabilities
@@ -99,8 +100,10 @@ def measure_symbols(folder: Path, split: str) -> JsonObject:
         and symbols in each third of the words.
     """
     runs = runs_of(folder)
-    hypotheses = [text for run in runs for text in read_lines(run / "scores" / f"{split}.all.txt")]
-    references = [text for run in runs for text in read_lines(run / "scores" / f"{split}.reference.txt")]
+    hypotheses, references = (
+        [compose(text) for run in runs for text in read_lines(run / "scores" / f"{split}.{name}.txt")]
+        for name in ("all", "reference")
+    )
     found = count_symbol_errors(hypotheses, references)
     total = found.symbols.total()
     ordered = sorted(found.confusions.items(), key=lambda item: (-item[1], item[0]))

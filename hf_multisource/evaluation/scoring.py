@@ -16,6 +16,8 @@ no row twice. The n-best lists for reranking are written to `<split>.nbest.jsonl
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -281,8 +283,10 @@ def table(scored: JsonObject) -> str:
                 spread = f"± {METRICS[name].show(deviation, more=1)} over {len(entry['draws'])} draws"
             line += [METRICS[name].show(entry[name]["score"], more=1), spread]
         perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # older reports lack it
-        line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}")
         first = entry["draws"][0]
+        tokens, whole = (one.get(PERPLEXITY, {}).get("tokens") for one in (first, scored["all"]["draws"][0]))
+        some = "" if tokens == whole else f" ({tokens} of {whole} tokens)"  # rows that lost all sources are left out
+        line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}{some}")
         worst = max((draw.get(head, {}).get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
         line += ["" if condition == "all" else f"{worst:.3f}", str(first["sentences_per_second"])]
         lines.append(line)
@@ -415,12 +419,15 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
         Indices of sentences.
 
     Raises:
-        ValueError: If there is no such sentence.
+        ValueError: If there is no such sentence, or it has no source.
     """
+    absent = [sum(row[name] is None for name in sources) for row in rows]
     for number in asked:
         if not 0 <= number < len(rows):
             raise ValueError(f"--attention_plot {number}: there are {len(rows)} sentences, numbered from 0")
-    fullest = sorted(range(len(rows)), key=lambda i: sum(rows[i][name] is None for name in sources))
+        if absent[number] == len(sources):
+            raise ValueError(f"--attention_plot {number}: this sentence has none of the sources {', '.join(sources)}")
+    fullest = sorted((i for i in range(len(rows)) if absent[i] < len(sources)), key=lambda i: absent[i])
     return list(asked) or fullest[:PLOTS]
 
 
@@ -495,9 +502,13 @@ def score(args: Scoring, command: str) -> JsonObject:
     before = read_json(path) if path.exists() else {}
     reverse = None if args.rerank is None else load_reverse(args.rerank, data.sources, data.target, args.device)
     model = load_members(args.run, args.ensemble, processor, args.device, args.optimize)
-    identity = fingerprint(model, processor, data.model_rows(split.rows), search)
+    references = [row[data.target] or "" for row in split.rows]
+    identity = {
+        **fingerprint(model, processor, data.model_rows(split.rows), search),
+        "references_sha256": hashlib.sha256(json.dumps(references).encode()).hexdigest(),
+    }
     if before.get("fingerprint") != identity:
-        # The old report is of other models or data. `decode` checks the old hypotheses separately.
+        # The old report is of other models, data or references. `decode` checks the old hypotheses separately.
         before = {"commands": [], "conditions": {}}
     report: JsonObject = {
         "run": Path(args.run).name,
@@ -519,7 +530,7 @@ def score(args: Scoring, command: str) -> JsonObject:
         "conditions": before["conditions"],
     }
     congruent: list[str] | None = None
-    references = [row[data.target] or "" for row in split.rows]
+    targets = [row[data.target] for row in data.model_rows(split.rows)]  # their mask tokens are those of all sources
     for condition, draws in chosen_rows.items():
         measured = []
         for i, rows in enumerate(draws):
@@ -528,9 +539,8 @@ def score(args: Scoring, command: str) -> JsonObject:
             decoded = decode(
                 model, processor, data.model_rows(rows), out, search, batch_size=args.batch_size, title=name
             )
-            known = cross_entropy(
-                model, processor, data.model_rows(rows), data.target, data.max_length, args.batch_size
-            )
+            taught = [{**row, data.target: text} for row, text in zip(data.model_rows(rows), targets, strict=True)]
+            known = cross_entropy(model, processor, taught, data.target, data.max_length, args.batch_size)
             measured.append(
                 {
                     "hypotheses": out.name,

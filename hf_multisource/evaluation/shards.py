@@ -235,7 +235,6 @@ class ShardedFile:
         counts: Counter[str] = Counter()
         for content in shards:
             counts.update(content["counts"])
-        empty = sum(line == "\n" for content in shards for line in content["lines"])
         record = {
             "synthetic": True,
             "settings": self.settings,
@@ -243,7 +242,7 @@ class ShardedFile:
             "shard_rows": shard_rows,
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
             **facts,
-            "counts": {"rows": self.rows, "empty": empty, **{name: n for name, n in sorted(counts.items()) if n}},
+            "counts": {"rows": self.rows, "empty": 0, **{name: n for name, n in sorted(counts.items()) if n}},
             "seconds": round(sum(content["seconds"] for content in shards), 3),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
@@ -355,6 +354,7 @@ def decode_shards(
                 model, processor, window, search, batch_size=batch_size, first=first, advance=bar.update
             )
             results = restore_window(results, window, counts)
+            counts["empty"] = sum(not hypotheses[0].text for hypotheses in results)
             lines = [format_lines(first + i, hypotheses) for i, hypotheses in enumerate(results)]
             seconds = time.perf_counter() - began
             file.write_shard(first, {"lines": lines, "seconds": seconds, "counts": counts})

@@ -36,7 +36,10 @@ def target_tokens(processor: MultiSourceProcessor, file: str) -> Tensor:
     lines = [line for line in read_lines(Path(file)) if not is_absent(line)]
     found: set[int] = set()
     for start in range(0, len(lines), LINES_PER_CALL):
-        for ids in tokenizer(lines[start : start + LINES_PER_CALL], add_special_tokens=False)["input_ids"]:
+        some = lines[start : start + LINES_PER_CALL]
+        for ids in tokenizer(text_target=some, add_special_tokens=False)[
+            "input_ids"
+        ]:  # Marian's differ from a source's
             found.update(ids)
     found -= {tokenizer.pad_token_id, tokenizer.unk_token_id}
     if not found:

@@ -27,7 +27,7 @@ from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import parse_lines, read_lines
 from hf_multisource.data.masking import mask_sources, remembered_syntax
 from hf_multisource.data.media import find_unreadable, forms_of, read_features
-from hf_multisource.data.rows import Row
+from hf_multisource.data.rows import Row, place_of_file
 from hf_multisource.data.tables import find_delimiter, read_table
 from hf_multisource.evaluation.decoding import (
     Search,
@@ -65,7 +65,7 @@ def rows_from_files(files: dict[str, str], forms: Mapping[str, str] | None = Non
         kind = FORMS[(forms or {}).get(name, "text")]
         columns[name] = read_features(Path(path)) if kind.column == "arrays" else read_lines(path, pipes=True)
         if kind.column == "files":
-            columns[name] = [line.strip() and str(Path(path).parent / line) for line in columns[name]]
+            columns[name] = [place_of_file(Path(path).parent, line) for line in columns[name]]
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{name} ({files[name]}) has {len(column)}" for name, column in columns.items())
         raise ValueError(f"the sources differ in their number of lines: {lengths}")
@@ -219,8 +219,8 @@ def read_rows(
                     raise ValueError(
                         f"{place}, line {number}: features of {name!r} cannot be given in a table: use --{name} FILE"
                     )
-                if value and kind.column == "files":
-                    row[name] = str(Path(job.table or "").parent / value)
+                if kind.column == "files":
+                    row[name] = place_of_file(Path(job.table or "").parent, value)
     whole = [{**dict.fromkeys(sources), **row} for row in rows]
     for name, places in find_unreadable(whole, forms, parts=parts).items():
         for i, reason in places.items():

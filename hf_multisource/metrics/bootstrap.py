@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_multisource.data.checks import check_choice
+from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.metrics.measurement import Counts, Measurement
 from hf_multisource.metrics.table import DEFAULT, METRICS, Sources
 
@@ -122,7 +122,8 @@ def paired_bootstrap(
 
     The p-value is the share of resamples whose absolute difference exceeds the mean absolute difference over all
     resamples by more than the observed absolute difference (Koehn 2004, https://aclanthology.org/W04-3250, as in
-    sacrebleu and Moses).
+    sacrebleu and Moses). It is that of a one-sided test: between systems of equal quality it lies below 0.05 in about
+    10 % of the comparisons. The 95 % interval and `approximate_randomization` are two-sided.
 
     Args:
         hypotheses: The system's output, one per sentence.
@@ -137,7 +138,8 @@ def paired_bootstrap(
         The output of `pooled_bootstrap` for one seed per system.
 
     Raises:
-        ValueError: If hypotheses, baseline and references differ in length.
+        ValueError: If hypotheses, baseline and references differ in length, a metric is unknown, or `n_samples` is
+            below `LEAST_RESAMPLES`.
     """
     return pooled_bootstrap(
         [hypotheses], [baseline], references, sources, metrics=metrics, n_samples=n_samples, seed=seed
@@ -175,9 +177,10 @@ def pooled_bootstrap(
         the replicas), `difference_low_90` and `difference_high_90` (90 % interval) and `p_value`.
 
     Raises:
-        ValueError: If there is no seed, or the texts differ in number.
+        ValueError: If there is no seed, the texts differ in number, a metric is unknown, or `n_samples` is below
+            `LEAST_RESAMPLES`.
     """
-    check_paired(systems, baselines, references)
+    check_paired(systems, baselines, references, metrics, n_samples, LEAST_RESAMPLES)
     compared = {}
     for name in metrics:
         ours, theirs = (
@@ -195,26 +198,37 @@ def pooled_bootstrap(
             "difference_high": high,
             "difference_low_90": low_90,
             "difference_high_90": high_90,
-            # Adding 1 keeps the false positive rate below the significance level. A difference of exactly 0 gets the
-            # p-value 1, because it would be significant if no resample differed.
+            # Adding 1 counts the observed test set as a resample. A difference of exactly 0 gets the p-value 1, because
+            # it would be significant if no resample differed.
             "p_value": (larger + 1) / (n_samples + 1) if difference else 1.0,
         }
     return compared
 
 
 def check_paired(
-    systems: Sequence[Sequence[str]], baselines: Sequence[Sequence[str]], references: Sequence[str]
+    systems: Sequence[Sequence[str]],
+    baselines: Sequence[Sequence[str]],
+    references: Sequence[str],
+    metrics: Sequence[str],
+    n_samples: int,
+    least: int,
 ) -> None:
-    """Check that two systems were applied to the same number of sentences.
+    """Check that two systems were applied to the same number of sentences, and the settings of the comparison.
 
     Args:
         systems: The outputs of each seed of the system.
         baselines: The outputs of each seed of the baseline.
         references: One reference per sentence.
+        metrics: Names of metrics.
+        n_samples: Number of samples.
+        least: The smallest allowed number of samples.
 
     Raises:
-        ValueError: If there is no seed, or the texts differ in number.
+        ValueError: If there is no seed, the texts differ in number, a metric is unknown, or there are too few samples.
     """
+    check_at_least(least, n_samples=n_samples)
+    for name in metrics:
+        check_choice(tuple(METRICS), metrics=name)
     if not systems or not baselines:
         raise ValueError(
             f"got {len(systems)} seeds of the system and {len(baselines)} of the baseline; give one or more"

@@ -46,9 +46,9 @@ def approximate_randomization(
         the observed one. The observed difference is counted as an additional sample.
 
     Raises:
-        ValueError: If there is no seed, or the texts differ in number.
+        ValueError: If there is no seed, the texts differ in number, a metric is unknown, or `n_samples` is below 1.
     """
-    check_paired(systems, baselines, references)
+    check_paired(systems, baselines, references, metrics, n_samples, 1)
     size, runs = len(references), [*systems, *baselines]
     copies = math.lcm(len(systems), len(baselines))
     rows = np.arange(len(runs) * size).reshape(len(runs), size)  # output indices, all runs concatenated

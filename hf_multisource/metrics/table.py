@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_multisource.data.normalization import compose
 from hf_multisource.metrics import counted, symbols
 from hf_multisource.metrics.measurement import Measurement
 
@@ -39,7 +40,9 @@ class Metric:
     def measure(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sources | None = None, **options: Any
     ) -> Measurement:
-        """Apply the metric to a test set.
+        """Apply the metric to a test set, with all texts in Unicode's composed form (NFC).
+
+        Tokenizers compose texts, so that a translation never equals a decomposed reference otherwise.
 
         Args:
             hypotheses: One per sentence.
@@ -60,7 +63,7 @@ class Metric:
         if self.needs_sources and (sources is None or len(sources) != len(hypotheses)):
             given = "no sources" if sources is None else f"{len(sources)} sources"
             raise ValueError(f"{self.label} needs the sources of {len(hypotheses)} sentences; got {given}")
-        return self.compute(hypotheses, references, sources, **options)
+        return self.compute([*map(compose, hypotheses)], [*map(compose, references)], sources, **options)
 
     def show(self, score: float, *, sign: bool = False, more: int = 0) -> str:
         """Format a score, or a difference of scores.

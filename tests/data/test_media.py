@@ -31,6 +31,7 @@ from hf_multisource.data.media import (
 )
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
+from hf_multisource.evaluation.translating import read_rows, rows_from_files
 from hf_multisource.sounds import read_sound
 from hf_multisource.source_kinds import is_absent
 from kinds import mixed_processor, picture, regions
@@ -262,6 +263,19 @@ def test_tables_hold_paths_bytes_or_what_datasets_makes_of_pictures(
 
 
 # Files that cannot be read.
+
+
+def test_paths_are_joined_and_absent_values_stay_wherever_they_come_from(folder: Path) -> None:
+    forms = {"image": FORMS["image"]}
+    files = rows_from_files({"image": str(folder / "train.image")}, forms)
+    lines = [f"{one}\t{two}" for one, two in zip("abcd", ["images/0.png", "", "images/1.png", " "], strict=True)]
+    write_lines(folder / "table.txt", lines)
+    job: Any = SimpleNamespace(files={}, table=str(folder / "table.txt"), jsonl=False, unreadable="error")
+    tables = read_rows(job, ["en", "image"], forms, {})
+    split = read_split(str(folder), "train", ["en", "image"], "cs", forms=forms).rows
+    paths = [str(folder / "images/0.png"), str(folder / "images/1.png")]
+    for rows in (files, tables, split):
+        assert [row["image"] for row in rows if not is_absent(row["image"])] == paths
 
 
 def test_what_cannot_be_read_is_found_in_one_pass_and_is_an_error_or_absent(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from hf_multisource.evaluation.confidence import (
     expected_calibration_error,
     features_of,
     fit_logistic,
+    is_right,
     measure,
     sigmoid,
 )
@@ -136,6 +138,11 @@ def test_a_refused_translation_and_one_without_a_score_have_probability_zero(fit
     for refused in (Translation(()), translated(float("nan"), -1.0), translated(float("-inf"))):
         assert fitted.probability(ROW, refused) == 0
     assert fitted.probability(ROW, translated(-0.1)) == fitted.probability(ROW, translated(-0.1, -0.1))
+
+
+def test_a_translation_is_right_in_any_form_of_unicode() -> None:
+    assert is_right(translated(-1.0, text="wócyniś"), f" {unicodedata.normalize('NFD', 'wócyniś')}")
+    assert not is_right(translated(-1.0, text="wocyniś"), "wócyniś")
 
 
 def test_features_count_the_present_sources_and_two_candidates() -> None:

@@ -161,6 +161,18 @@ def test_a_finished_file_is_not_decoded_again_and_its_seconds_stay(tmp_path: Pat
     assert model.batches == []
 
 
+@pytest.mark.parametrize("search", [GREEDY, BEST_TWO])
+def test_a_finished_file_that_was_changed_is_refused_and_stays(tmp_path: Path, search: Search) -> None:
+    out = tmp_path / "out.txt"
+    run(out, search)
+    content = out.read_bytes()
+    for changed in (content.replace(b"0", b"1", 1), content + content, content + b"x\n" * max(1, search.n_best)):
+        out.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"out\.txt is not the file that out\.txt\.json describes: it was changed"):
+            run(out, search)
+        assert out.read_bytes() == changed
+
+
 def test_the_batch_size_may_change_between_starts(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "out.txt", model=Model(dies_after=2))
@@ -179,7 +191,7 @@ def other_weights() -> Model:
         (lambda out: run(out, Search(num_beams=4)), r"num_beams was 1, is 4"),
         (lambda out: run(out, Search(num_beams=1, max_length=9)), r"max_length was None, is 9"),
         (lambda out: run(out, BEST_TWO), r"num_beams was 1, is 3; n_best was 0, is 2"),
-        (lambda out: run(out, rows=ROWS[:-1]), r"rows was 11, is 10; rows_sha256 was"),
+        (lambda out: run(out, rows=ROWS[:-1]), r"rows was 11, is 10; .*the input, --limit or, .*, --seed differs"),
         (lambda out: run(out, rows=[*ROWS[:-1], {"en": "other"}]), r"settings: rows_sha256 was"),
         (lambda out: run(out, model=other_weights()), r"settings: weights_sha256 was"),
     ],

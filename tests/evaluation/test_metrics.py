@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ def test_counts_of_sentences_add_up_to_sacrebleus_score(
         metric = oracle(**options)
         assert measured.score(chosen) == pytest.approx(metric.corpus_score(texts[0], [texts[1]]).score)
         assert measured.signature == str(metric.get_signature())
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if not metric.needs_sources])
+def test_texts_are_compared_in_their_composed_form(name: str) -> None:
+    """Tokenizers compose texts: a model whose references are decomposed cannot write them."""
+    composed = [unicodedata.normalize("NFC", text) for text in ("žluťoučký kůň", "příliš žluťoučký kůň úpěl", "é")]
+    decomposed = [unicodedata.normalize("NFD", text) for text in composed]
+    assert composed != decomposed
+    whole = METRICS[name].measure(composed, composed).score()
+    assert METRICS[name].measure(composed, decomposed).score() == whole
+    assert METRICS[name].measure(decomposed, composed).score() == whole
 
 
 def share_of_words(hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> Counts:

@@ -222,6 +222,9 @@ def test_score_takes_the_first_sentences_that_lack_no_source(run: Path) -> None:
     rows: list[Row] = [{"en": "a", "de": None}, {"en": "b", "de": "c"}, {"en": None, "de": "d"}, {"en": "e", "de": "f"}]
     assert scoring.rows_to_plot([], rows, ["en", "de"]) == [1, 3, 0]
     assert scoring.rows_to_plot([2, 0], rows, ["en", "de"]) == [2, 0]
+    with pytest.raises(ValueError, match="--attention_plot 2: this sentence has none of the sources en, fr"):
+        scoring.rows_to_plot([2], [{**row, "fr": None} for row in rows], ["en", "fr"])
+    assert scoring.rows_to_plot([], rows, ["de"]) == [1, 2, 3]
     with pytest.raises(
         SystemExit, match=r"^hf-multisource score: --attention_plot 12: there are 12 sentences, numbered"
     ):

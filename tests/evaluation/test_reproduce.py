@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from filelock import FileLock
@@ -304,6 +305,45 @@ def test_a_failed_cell_is_reported_and_the_others_go_on(toy: Path, capsys: pytes
         ("serial/seed-1", "done"),
         ("bad/seed-1", "not begun"),
     }
+
+
+def test_a_row_that_cannot_be_written_is_reported_and_the_others_go_on(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("toy", ONE_ROW)
+    main([str(toy)])
+    Path("docs/results/toy/joined.json").unlink()
+    write("toy", merge(ONE_ROW, {"rows": {"serial": TOY["rows"]["serial"]}}))
+
+    def fail(self: Run, row: Any) -> None:
+        if row.name == "joined":
+            raise ValueError("no space")
+        write_row(self, row)
+
+    write_row = Run.write_row
+    monkeypatch.setattr(Run, "write_row", fail)
+    with pytest.raises(SystemExit, match="1 cell failed: joined: no space"):
+        main([str(toy)])
+    assert Path("docs/results/toy/serial.json").exists()
+
+
+def test_the_analyses_of_an_experiment_read_the_rows_that_were_scored(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With features in a file of their own, and a limit."""
+    seen: list[Any] = []
+    data = {"path": "words", "sources": ["north", "map"], "target": "old"}
+    model = {**RECIPE["model"], "sources": [{"name": "map", "kind": "features", "feature_size": 2}]}
+    write("recipe", {**RECIPE, "data": {**RECIPE["data"], **data}, "model": model})
+    for split, count in {"train": 24, "dev": 12, "test": 12}.items():
+        np.save(f"words/{split}.map.npy", np.ones((count, 3, 2), np.float32))
+    write("toy", {**TOY, **data, "analyzed": "serial", "score": {**TOY["score"], "limit": 7}})
+    run = Run(load_experiment("toy.yaml"), tmp_path / "runs", tmp_path / "results")
+    monkeypatch.setattr(experiment, "measure_sources", lambda folder, split, rows, *_: seen.extend(rows))
+    monkeypatch.setattr(experiment, "measure_symbols", lambda *_: None)
+    run.analyze(tmp_path, {"name": "serial", "split": "test", "scores": {"all": {"exact_match": {}}}})
+    assert [row["old"] for row in seen] == lines_of(Path("words/test.old"))[:7]
+    assert all(row["map"].shape == (3, 2) for row in seen)
 
 
 def test_a_cell_that_another_process_works_on_is_left_to_it(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -402,6 +402,26 @@ def test_an_interrupted_score_goes_on_and_finished_conditions_stay(
     assert "| absent-de |" in capsys.readouterr().out
 
 
+def test_conditions_of_other_references_do_not_stay(run: Path, tmp_path: Path) -> None:
+    score.main([str(run), *OPTIONS, "--absent"])
+    texts = {path: path.read_bytes() for path in (run / "scores").glob("test.a*.txt")}
+    write_lines(tmp_path / "test.cs", [*COLUMNS["cs"][1:], COLUMNS["cs"][0]])
+    score.main([str(run), *OPTIONS])
+    assert list(json.loads((run / "scores" / "test.json").read_text("utf-8"))["conditions"]) == ["all"]
+    assert {path: path.read_bytes() for path in texts} == texts
+
+
+def test_a_perplexity_of_some_tokens_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    score.main([str(run), *OPTIONS, "--absent"])
+    draws = json.loads((run / "scores" / "test.json").read_text("utf-8"))["conditions"]
+    tokens = {name: entry["draws"][0]["perplexity"]["tokens"] for name, entry in draws.items()}
+    header, _, *lines = cells_of(capsys.readouterr().out.partition("\n\n")[0])
+    shown = {line[0]: line[header.index("perplexity")] for line in lines}
+    assert tokens["absent-en"] < tokens["absent-de"] == tokens["all"], "one row has no German"
+    assert shown["absent-en"].endswith(f" ({tokens['absent-en']} of {tokens['all']} tokens)")
+    assert "tokens" not in shown["all"] + shown["absent-de"]
+
+
 def test_scoring_another_way_into_the_same_folder_is_refused_and_changes_nothing(run: Path) -> None:
     score.main([str(run), *OPTIONS])
     before = {path.name: path.read_bytes() for path in (run / "scores").iterdir()}

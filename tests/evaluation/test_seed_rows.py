@@ -102,6 +102,33 @@ def test_runs_that_are_no_seeds_of_one_recipe_are_refused(scored: Path) -> None:
         make_row(scored, "t", "x")
 
 
+def test_seeds_that_were_scored_differently_are_refused(scored: Path) -> None:
+    path = scored / "seed-10" / "scores" / "test.json"
+    report = read_json(path)
+    path.write_text(json.dumps({**report, "search": {**report["search"], "batch_size": 9}}))
+    make_row(scored, "t", "x")  # the hypotheses do not depend on the batch size
+    path.write_text(json.dumps({**report, "search": {**report["search"], "num_beams": 3}}))
+    with pytest.raises(ValueError, match=r"scored differently: search is .*'num_beams': 2.* and .*'num_beams': 3"):
+        make_row(scored, "t", "x")
+    report["conditions"]["all"].pop("chrf")
+    path.write_text(json.dumps(report))
+    with pytest.raises(
+        ValueError, match=r"runs: the seeds .*: metrics is \['bleu', 'chrf'\] and \['bleu'\]; score them"
+    ):
+        make_row(scored, "t", "x")
+
+
+def test_conditions_and_counts_that_one_seed_lacks_are_left_out(run: Path) -> None:
+    score.main([str(run), *OPTIONS, "--absent"])
+    path = run / "seed-2" / "scores" / "test.json"
+    report = read_json(path)
+    report["conditions"]["absent-en"].pop("chrf")
+    path.write_text(json.dumps({**report, "placeholders": {"syntax": "any", "rows": 1, "written": 1, "whole": 1}}))
+    row = make_row(run, "t", "x")
+    assert "chrf" not in row["scores"]["absent-en"] and "bleu" in row["scores"]["absent-en"]
+    assert "placeholders" not in row
+
+
 def test_the_page_shows_mean_and_deviation_and_one_seed_as_before(scored: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     shutil.copytree(scored / "seed-2", tmp_path / "few" / "seed-2")

@@ -105,6 +105,25 @@ def test_what_cannot_be_compared_is_refused(test: object) -> None:
         test([], [EIGHT], EIGHT)
     with pytest.raises(ValueError, match="needs equally many sentences: 8 hypotheses, 7 of the baseline, 8 references"):
         test([EIGHT], [EIGHT, EIGHT[1:]], EIGHT)
+    least = {pooled_bootstrap: 40, approximate_randomization: 1}[test]
+    with pytest.raises(ValueError, match=f"n_samples is {least - 1}; it must be at least {least}"):
+        test([EIGHT], [EIGHT], EIGHT, n_samples=least - 1)
+    with pytest.raises(ValueError, match="foo"):
+        test([EIGHT], [EIGHT], EIGHT, metrics=["foo"])
+
+
+def test_the_bootstrap_p_value_is_one_sided_and_the_interval_and_randomization_are_not() -> None:
+    """Pairs of systems of equal quality: how often each of the three says that they differ."""
+    rng = np.random.default_rng(7)
+    found = np.zeros(3)
+    for _ in range(150):
+        ours, theirs = (["a" if right else "b" for right in rng.random(100) < 0.5] for _ in range(2))
+        one = pooled_bootstrap([ours], [theirs], ["a"] * 100, metrics=["exact_match"], n_samples=200)["exact_match"]
+        p = approximate_randomization([ours], [theirs], ["a"] * 100, metrics=["exact_match"], n_samples=200)
+        excluded = one["difference_low"] > 0 or one["difference_high"] < 0
+        found += [one["p_value"] < 0.05, excluded, p["exact_match"] < 0.05]
+    assert 0.07 < found[0] / 150 < 0.15
+    assert all(0.02 < share / 150 < 0.085 for share in found[1:])
 
 
 @pytest.mark.parametrize(

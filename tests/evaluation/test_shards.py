@@ -240,6 +240,33 @@ def test_the_record_says_that_the_text_is_synthetic_and_how_it_was_made(folder: 
     assert record["date"] and record["seconds"] > 0 and record["hardware"]
 
 
+def test_empty_translations_are_counted_with_n_best_too(folder: Path, tmp_path: Path) -> None:
+    for more in ((), ("--n_best", "2")):
+        out = tmp_path / f"out{len(more)}.cs"
+        run(folder, out, *more)
+        texts = [line.split("\t")[-1] for line in out.read_text("utf-8").split("\n")[:-1]]
+        best = texts[:: 2 if more else 1]
+        assert read_json(Path(f"{out}.json"))["counts"]["empty"] == best.count("") >= 1
+
+
+def test_the_tokens_of_a_shortlist_are_those_of_targets(tmp_path: Path) -> None:
+    """Marian's tokenizer has two models, one for sources and one for targets."""
+
+    class TwoModes:
+        pad_token_id, unk_token_id, eos_token_id = 0, 1, 2
+
+        def __call__(self, text: Any = None, text_target: Any = None, add_special_tokens: bool = True) -> Any:
+            return {"input_ids": [[20 if text is None else 10] for _ in text or text_target]}
+
+    write_lines(tmp_path / "words", ["a", "b"])
+
+    class Processor:
+        tokenizer = TwoModes()
+
+    processor: Any = Processor()
+    assert target_tokens(processor, str(tmp_path / "words")).tolist() == [2, 20]
+
+
 def test_an_empty_input_gives_an_empty_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "no.en").touch()
     command = [str(folder / "run"), "--en", str(tmp_path / "no.en"), "--out", str(tmp_path / "out.cs")]

@@ -14,7 +14,7 @@ from hf_multisource.cli import translate
 from hf_multisource.data.masking import REFERENCE, TABLE, mask_evaluated, mask_sources, remembered_syntax
 from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.rows import Row
-from hf_multisource.evaluation import text_translator
+from hf_multisource.evaluation import scoring, text_translator
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.metrics.measurement import Counts, mean_of
@@ -140,6 +140,22 @@ def test_score_reads_and_measures_raw_texts(folder: Path, run: Path, tmp_path: P
     finally:
         (run / "recipe.yaml.hidden").rename(run / "recipe.yaml")
     assert again["fingerprint"] == report["fingerprint"]
+
+
+def test_the_perplexities_of_all_conditions_are_those_of_the_same_masked_targets(
+    folder: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = []
+
+    def noting(model: Any, processor: Any, rows: list[dict[str, Any]], target: str, *_: Any) -> dict[str, Any]:
+        targets.append([row[target] for row in rows])
+        return {"score": 1.0, "cross_entropy": 0.0, "tokens": 1}
+
+    monkeypatch.setattr(scoring, "cross_entropy", noting)
+    options: Any = {"num_beams": 1, "device": "cpu", "absent": True, "adversarial": True, "draws": 1, "out": tmp_path}
+    score(Scoring(str(run), **options), "score")
+    assert len(targets) == 5 and any("<ph1>" in text for text in targets[0])
+    assert all(other == targets[0] for other in targets)
 
 
 def test_translate_reads_and_writes_raw_texts(folder: Path, run: Path, tmp_path: Path) -> None:
