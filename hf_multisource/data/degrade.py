@@ -10,26 +10,34 @@ The masked words, after Caglayan et al. 2019 (https://doi.org/10.18653/v1/N19-14
     share         each word with probability --share; a larger share also masks the words that a smaller share masks
     words         only the words of --words
 
---words names a file with one word a line; the comparison ignores case. With `colors` or `people` these words are added
-to the built-in list, or replace it in a language without a list. The lists do not distinguish meanings: "orange" is
-masked as a fruit, too. Punctuation stays. FOLDER/degrade.json contains the settings and the counts of masked words.
+--words names a file with one word a line; the comparison ignores case and the Unicode form (NFC or NFD). With `colors`
+or `people` these words are added to the built-in list, or replace it in a language without a list. A word with hyphens
+or apostrophes, such as "red-haired", is first looked up as a whole, then in its parts. The lists do not distinguish
+meanings: "orange" is masked as a fruit, too. Everything that is not masked stays byte for byte. FOLDER/degrade.json
+contains the settings and the counts of masked words.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import regex
+
 from hf_multisource import MultiSourceConfig
 from hf_multisource.data.checks import check_choice
 from hf_multisource.data.files import check_new_folder, read_lines, write_json
+from hf_multisource.data.normalization import compose
 
 REPORT = "degrade.json"
-WORD = re.compile(r"\w+(?:['’-]\w+)*")  # "man's", "t-shirt"
-PART = re.compile(r"\w+")  # parts of a word that are compared with the lists: only "red" of "red-haired" is masked
+# A part of a word: letters, digits and underscores with their combining marks, such as the vowel signs of Hindi. A part
+# does not begin with a mark, because the variation selectors of emoji are marks, too.
+PART = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
+# A word: parts that are joined by apostrophes ("man's"), hyphens ("t-shirt"), or the zero-width joiner and non-joiner,
+# which belong to the spelling of words in Persian and Hindi.
+WORD = regex.compile(rf"{PART.pattern}(?:['’\u200c\u200d-]{PART.pattern})*")
 
 
 def inflect(stems: str, endings: str = "", prefixes: str = "") -> frozenset[str]:
@@ -93,7 +101,7 @@ class Masking:
     Args:
         how: The method, one of `HOW`.
         mask: Text that replaces a masked word.
-        words: With `colors`, `people` and `words`: the words to mask, in any letter case.
+        words: With `colors`, `people` and `words`: the words to mask, as `words_of` returns them.
         keep: With `progressive`: number of words at the beginning of a line that stay.
         share: With `share`: probability of masking a word.
         seed: With `share`: random seed. The masked words of a line depend only on the seed and the line number.
@@ -125,26 +133,35 @@ class Masking:
             number: Number of the line in the file, counted from 0.
 
         Returns:
-            The masked text, the number of words, and the number of masked words.
+            The masked text, the number of words, and the number of masked words. With a list of words, the parts of a
+            word that is not masked as a whole count as words.
         """
         lists = self.how in (*LISTS, "words")
         draws = random.Random(f"{self.seed} {number}")
         seen = masked = 0
 
-        def choose(match: re.Match[str]) -> str:
+        def count(word: str, chosen: bool) -> str:
             nonlocal seen, masked
             seen += 1
-            if lists:
-                chosen = match[0].casefold() in self.words
-            elif self.how == "share":
-                chosen = draws.random() < self.share
-            else:
-                chosen = seen > self.keep
             masked += chosen
-            return self.mask if chosen else match[0]
+            return self.mask if chosen else word
 
-        text = (PART if lists else WORD).sub(choose, line)
-        return text, seen, masked
+        def choose_part(match: regex.Match[str]) -> str:
+            return count(match[0], _comparable(match[0]) in self.words)
+
+        def choose(match: regex.Match[str]) -> str:
+            if not lists:
+                return count(match[0], draws.random() < self.share if self.how == "share" else seen >= self.keep)
+            if _comparable(match[0]) in self.words:
+                return count(match[0], True)
+            return PART.sub(choose_part, match[0])
+
+        return WORD.sub(choose, line), seen, masked
+
+
+def _comparable(word: str) -> str:
+    """Return the form in which words are compared: composed (NFC), case-folded, with straight apostrophes."""
+    return compose(word).casefold().replace("’", "'")
 
 
 def words_of(how: str, language: str, extra: Iterable[str] = ()) -> frozenset[str]:
@@ -153,16 +170,23 @@ def words_of(how: str, language: str, extra: Iterable[str] = ()) -> frozenset[st
     Args:
         how: `colors`, `people` or `words`.
         language: Language of the built-in list.
-        extra: Words to add.
+        extra: Words to add, the entries of --words.
 
     Returns:
-        The case-folded words.
+        The words in the form in which they are compared: composed (NFC), case-folded, with straight apostrophes.
 
     Raises:
-        ValueError: If there are no words.
+        ValueError: If there are no words, or an entry of `extra` is not one word.
     """
     built_in = LISTS.get(how, {}).get(language, frozenset())
-    words = frozenset(word.strip().casefold() for word in (*built_in, *extra) if word.strip())
+    added = [word.strip() for word in extra if word.strip()]
+    for entry in added:
+        if not WORD.fullmatch(entry):
+            raise ValueError(
+                f"--words has {entry!r}, which can never match, because it is not one word: give each word a line of "
+                "its own, with letters, digits, and hyphens or apostrophes between them"
+            )
+    words = frozenset(map(_comparable, (*built_in, *added)))
     if not words:
         have = f"; there is one for {', '.join(LISTS[how])}" if how in LISTS else ""
         raise ValueError(f"no list of {how} for {language!r}{have}: give --words FILE")

@@ -76,14 +76,18 @@ _ROOTS = (
     r"|gpfs|lustre|nfs)"
 )
 _NAME = r"[^\s\"'`<>|,;:()\[\]{}*?\\]"  # a character of a path in running text
+# The rest of a path in running text. A blank belongs to the path if exactly one word is between it and the next slash:
+# "/home/jane doe/x" is one path, "/home/jane/x and then a/b" is not.
+_REST = rf"{_NAME}+(?:(?<![./]) \w[\w.-]*/{_NAME}*)*"
 _POSIX = re.compile(
-    rf"(?:(?<![\w.~/\\)\]-])(?<!\b[A-Za-z]:)|(?<=file://))/{_ROOTS}/{_NAME}+|(?<![\w.~/-])(?:\.\./)+(?:home|Users)/{_NAME}+"
+    rf"(?:(?<![\w.~/\\)\]-])(?<!\b[A-Za-z]:)|(?<=file://))/{_ROOTS}/{_REST}|(?<![\w.~/-])(?:\.\./)+(?:home|Users)/{_REST}"
 )
 _WINDOWS = re.compile(
     r"(?<![A-Za-z0-9\\])[A-Za-z]:(?:\\{1,2}(?:[\w.$~-][\w .$~-]{0,63}\\{1,2}){1,32}[\w.$~-]+"
     r"|/(?:Users|home|data|temp|tmp|work)/[\w./$~-]+)"
 )
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_WINDOWS_COMMAND = re.compile(r"(?<!\w)[A-Za-z]:\\|(?<![^\s\"'=])\\\\\w")  # contains C:\... or \\server\...
 COMPONENTS = 2  # number of last components that are kept of a path outside the working directory and the home
 
 
@@ -264,7 +268,7 @@ def shorten_paths(text: str) -> str:
     Returns:
         The text without local paths.
     """
-    several = re.search(r"[\s,;:=]/", text)  # several paths, as in en=/one/place,de=/another/place
+    several = re.search(r"[\s,;:=]/", text[2:])  # several paths, as in en=/one/place,de=/another/place; not C:/one
     whole = (text.startswith("/") or _WINDOWS_PATH.match(text)) and "\n" not in text and not several
     if whole:
         return shorten_path(text)
@@ -284,8 +288,12 @@ def publishable_command(command: str) -> str:
     Returns:
         The command line with secrets masked and absolute paths shortened.
     """
+    lexer = shlex.shlex(command, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""  # as shlex.split does
+    if _WINDOWS_COMMAND.search(command):
+        lexer.escape = ""  # backslashes separate the folders of paths, and escape nothing
     try:
-        words = shlex.split(command)
+        words = list(lexer)
     except ValueError:  # unclosed quotes: not a valid command line
         return shorten_paths(mask_secrets(command))
     if all(word == same for word, same in zip(words, publishable_words(words), strict=True)):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import islice
 from pathlib import Path
 
@@ -174,7 +175,8 @@ def choose_rows(scores: Sequence[float | None], keep: float | None, threshold: f
 
     Args:
         scores: One score per row; rows with None are never kept.
-        keep: Share of the scored rows to keep; among equal scores, earlier rows are preferred.
+        keep: Share of the scored rows to keep; among equal scores, earlier rows are preferred. The number of kept rows
+            is rounded, and half a row is rounded up.
         threshold: Maximum score of the rows to keep.
 
     Returns:
@@ -192,7 +194,8 @@ def choose_rows(scores: Sequence[float | None], keep: float | None, threshold: f
             raise ValueError(f"threshold is {threshold}; it must be a finite number above 0")
         return [score is not None and score <= threshold for score in scores]
     known = sorted((score, i) for i, score in enumerate(scores) if score is not None)
-    best = {i for _, i in known[: round((keep or 0) * len(known))]}
+    exact = Decimal(str(keep)) * len(known)  # in decimal digits, because 0.29 * 50 is less than 14.5 in floating point
+    best = {i for _, i in known[: int(exact.to_integral_value(ROUND_HALF_UP))]}
     return [i in best for i in range(len(scores))]
 
 

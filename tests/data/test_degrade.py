@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,45 @@ def test_a_list_of_ones_own_adds_to_the_built_in_one_or_stands_alone() -> None:
     assert words_of("words", "en", ["Puce"]) == words_of("people", "xx", ["puce"]) == {"puce"}
     with pytest.raises(ValueError, match=r"no list of people for 'de'; there is one for en: give --words FILE"):
         words_of("people", "de")
+
+
+def test_an_entry_with_a_hyphen_or_an_apostrophe_is_masked_as_a_whole_and_other_words_by_their_parts() -> None:
+    words = words_of("words", "en", ["T-shirt", "man's", "ice-cream", "red"])
+    line = "The man’s t-shirt and the Man's red-haired friend’s ICE-CREAM; his shirt, my cream."
+    text = "The [v] [v] and the [v] [v]-haired friend’s [v]; his shirt, my cream."
+    assert Masking("words", words=words)(line, 0) == (text, 15, 5)
+
+
+@pytest.mark.parametrize("entry", ["dark blue", "C++", "'tis", "t--shirt", "♥"])
+def test_an_entry_that_is_not_one_word_is_refused_by_name_and_nothing_is_written(entry: str, tmp_path: Path) -> None:
+    data, words = make_data(tmp_path), tmp_path / "words"
+    words.write_text(f"red\n\n {entry} \n", encoding="utf-8")
+    options = ["--source", "en", "--how", "colors", "--words", str(words), "--out", str(tmp_path / "out")]
+    message = f"hf-multisource degrade: --words has {entry!r}, which can never match, because it is not one word"
+    with pytest.raises(SystemExit, match=f"^{re.escape(message)}"):
+        main([str(data), *options])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "keep", "expected", "words"),
+    [
+        ("हिन्दी में यह वाक्य है", 2, "हिन्दी में [v] [v] [v]", 5),  # vowel signs are combining marks
+        ("یک کتاب می\u200cخواهم.", 2, "یک کتاب [v].", 3),  # a zero-width non-joiner in a word
+        ("I ❤\ufe0f 👩\u200d🚀 Zoe\u0308!", 1, "I ❤\ufe0f 👩\u200d🚀 [v]!", 2),  # emoji are no words
+        ("10 m² ½", 2, "10 m² [v]", 3),
+    ],
+)
+def test_combining_marks_and_joiners_belong_to_their_word(line: str, keep: int, expected: str, words: int) -> None:
+    assert Masking("progressive", keep=keep)(line, 0) == (expected, words, words - keep)
+
+
+def test_words_are_compared_in_composed_form_and_the_rest_stays_byte_for_byte() -> None:
+    line = unicodedata.normalize("NFD", "Ein GRÜNER Ball für Zoë.")
+    expected = unicodedata.normalize("NFD", "Ein [v] Ball für Zoë.")
+    assert Masking("colors", words=words_of("colors", "de"))(line, 0) == (expected, 5, 1)
+    entry = unicodedata.normalize("NFD", "Grüner")
+    assert masked("words", ["Ein grüner Ball"], words=words_of("words", "de", [entry])) == ["Ein [v] Ball"]
 
 
 @pytest.mark.parametrize("keep", [0, 2, 100])

@@ -189,6 +189,56 @@ def test_a_command_is_published_without_secrets_and_places(tmp_path: Path, monke
     assert publishable_command(f"broken ' {HF}") == "broken ' hf_***"
 
 
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        (r"C:\Users\jane\secret\r.yaml", "secret/r.yaml"),
+        (r"C:\\Users\\jane\\secret\\r.yaml", "secret/r.yaml"),
+        (r"C:\Users\jane\secret", "secret"),
+        (r"D:\other(1)\jane+joe\secret\r.yaml", "secret/r.yaml"),
+        (r"\\server\share\jane\secret\r.yaml", "secret/r.yaml"),
+        ("E:/jane/secret/r.yaml", "secret/r.yaml"),
+    ],
+)
+def test_a_windows_path_in_a_command_is_shortened_with_and_without_quotes(path: str, short: str, quote: str) -> None:
+    word = quote + path + quote
+    command = f"hf-multisource train {word} --path={word} --hub_token {HF} --seed 2"
+    published = f"hf-multisource train {short} --path={short} --hub_token '***' --seed 2"
+    assert publishable_command(command) == published
+
+
+@pytest.mark.parametrize(
+    ("command", "published"),
+    [
+        (r"train /home/jane/my\ secret\ place/a/r.yaml", "train a/r.yaml"),
+        (r"""train --origin "the \"best\"" --load /odd/a/b/c""", """train --origin 'the "best"' --load b/c"""),
+        (r"train --placeholders '\{\d+\}' --seed 2", r"train --placeholders '\{\d+\}' --seed 2"),
+    ],
+)
+def test_a_backslash_escapes_in_a_command_without_windows_paths(command: str, published: str) -> None:
+    assert publishable_command(command) == published
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("copied from /home/jane doe/project x/data", "copied from project x/data"),
+        ("copied from /home/jane doe/a/b/c, then a/b.", "copied from b/c, then a/b."),
+        ("as /Users/jane doe/x y/z w/data.en.", "as z w/data.en."),
+        ("from /home/jane/deep/x and then a/b", "from deep/x and then a/b"),
+        ("from /home/jane/deep/x. Input/output of a/b", "from deep/x. Input/output of a/b"),
+        ("from /home/jane/x to ./a/b, ../c or ~/d", "from x to ./a/b, ../c or ~/d"),
+        ("from /home/jane/deep/x ./a/b", "from deep/x ./a/b"),
+        ("from /home/jane/deep/x/ en/de", "from deep/x en/de"),
+        ("/home/jane/x\nen/de", "x\nen/de"),
+        ("copied from /home/jane van doe/data", "copied from . van doe/data"),  # the limit in docs/publishing.md
+    ],
+)
+def test_a_blank_before_a_word_with_a_slash_belongs_to_the_path(text: str, short: str) -> None:
+    assert shorten_paths(text) == short
+
+
 def test_settings_are_published_without_secrets_and_places() -> None:
     settings = {
         "encoder": "/home/me/a/b/c",
@@ -202,7 +252,9 @@ def test_settings_are_published_without_secrets_and_places() -> None:
     }
 
 
-@pytest.mark.parametrize("piece", ["a", "hf_", "://", "a:", "sk-", "/home", "token ", "../", "a:/", "bearer ", "x:\\"])
+@pytest.mark.parametrize(
+    "piece", ["a", "hf_", "://", "a:", "sk-", "/home", "token ", "../", "a:/", "bearer ", "x:\\", "/home/a b", " b/"]
+)
 def test_a_long_text_is_searched_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     start = time.perf_counter()

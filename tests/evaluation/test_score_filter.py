@@ -47,6 +47,14 @@ def test_the_lowest_scores_are_kept_and_of_equal_ones_the_first() -> None:
     assert choose_rows(scores, None, 2) == [False, False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("keep", "rows", "kept"),
+    [(0.5, 1, 1), (0.5, 5, 3), (0.5, 3, 2), (0.25, 2, 1), (0.29, 50, 15), (0.1, 4, 0), (1, 3, 3)],
+)
+def test_the_number_of_kept_rows_is_rounded_and_half_a_row_is_rounded_up(keep: float, rows: int, kept: int) -> None:
+    assert sum(choose_rows([1.0] * rows, keep, None)) == kept  # 0.29 * 50 is 14.499999999999998 in floating point
+
+
 def nats_a_word(run: Path, row: dict[str, str | None], target: str) -> float:
     model, processor = load_model(str(run), "cpu")
     found = cross_entropy(model, processor, [row], target, 32)
