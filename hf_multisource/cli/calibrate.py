@@ -35,7 +35,7 @@ def calibrate(
         str | None,
         typer.Option("--syntax", help=f"Syntax of the placeholders: {', '.join(SYNTAXES)}; default: recipe's or any."),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Read the first so many lines only.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Number of lines to read, from the first.")] = None,
     optimize: options.Optimize = None,
     device: options.Device = None,
 ) -> None:

@@ -37,7 +37,7 @@ def catalogues(
     drop_copies: Annotated[
         bool, typer.Option("--drop_copies", help="Drop target texts that equal only the text of the source language.")
     ] = False,
-    min_languages: Annotated[int, typer.Option("--min_languages", help="Fewest languages of a row.")] = 2,
+    min_languages: Annotated[int, typer.Option("--min_languages", help="Smallest number of languages in a row.")] = 2,
     dev: Annotated[float, typer.Option("--dev", help="Share of the files in the dev split.")] = 0.1,
     test: Annotated[float, typer.Option("--test", help="Share of the files in the test split.")] = 0.1,
 ) -> None:
@@ -49,8 +49,8 @@ def catalogues(
         hf-multisource catalogues 'res/values-{lang}' --paths en=res/values --languages en de cs --out data/app
 
     The command reads .ftl, .po, .pot, .mo, .xlf, .xliff, .properties, .ts, .dtd and Android's strings.xml, from
-    folders, .zip, .xpi and .deb. Missing, fuzzy and empty texts are absent. The command prints the count of each rule,
-    and writes `<split>.<language>`, `keys.json` with file, key and part of each line, and `counts.json` to OUT.
+    folders, .zip, .xpi, .jar and .deb. Missing, fuzzy and empty texts are absent. The command prints the count of each
+    rule, and writes `<split>.<language>`, `keys.json` with file, key and part of each line, and `counts.json` to OUT.
     """
     names, codes = [], {}
     for given in languages:

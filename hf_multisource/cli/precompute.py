@@ -34,7 +34,7 @@ def precompute(
 
     \b
         hf-multisource precompute microsoft/resnet-50 --data my_folder --split train --source image --out my_folder
-        hf-multisource precompute microsoft/resnet-50 --image_size 229 --data my_folder --split train --source image \
+        hf-multisource precompute microsoft/resnet-50 --image_size 229 --data my_folder --split train --source image \\
             --out maps_8x8
 
     DATA/<split>.<source> has one path a line, relative to DATA; an empty line means that there is no picture.

@@ -26,8 +26,8 @@ def prepare(
         bool, typer.Option("--keep_punctuation", help="Leave quotation marks, dashes and ellipses as they are.")
     ] = False,
     require: Annotated[list[str] | None, typer.Option("--require", help="Languages that no row may lack.")] = None,
-    min_words: Annotated[int, typer.Option("--min_words", help="Fewest words of a text.")] = 1,
-    max_words: Annotated[int | None, typer.Option("--max_words", help="Most words of a text.")] = None,
+    min_words: Annotated[int, typer.Option("--min_words", help="Smallest number of words of a text.")] = 1,
+    max_words: Annotated[int | None, typer.Option("--max_words", help="Largest number of words of a text.")] = None,
     max_ratio: Annotated[
         float | None, typer.Option("--max_ratio", help="Largest ratio between the words of two texts of a row.")
     ] = None,
@@ -57,7 +57,7 @@ def prepare(
 
     \b
         hf-multisource prepare my_folder --languages kk ru en --out clean --held_out my_folder:dev my_folder:test
-        hf-multisource prepare web --languages kk en --out clean --max_words 60 --max_ratio 3 \
+        hf-multisource prepare web --languages kk en --out clean --max_words 60 --max_ratio 3 \\
             --scripts kk=Cyrillic en=Latin
 
     The rules, in this order: control characters and spaces, Unicode NFC, punctuation, --require, length, ratio, script,

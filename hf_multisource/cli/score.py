@@ -83,7 +83,7 @@ def score(
         int | None, typer.Option("--max_new_tokens", help="Longest hypothesis, in tokens; default: as --max_length.")
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch_size", help="Sentences decoded at once.")] = 64,
-    limit: Annotated[int | None, typer.Option("--limit", help="Score the first so many lines only.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Number of lines to score, from the first.")] = None,
     unreadable: options.Unreadable = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the shuffles.")] = 0,
     device: options.Device = None,

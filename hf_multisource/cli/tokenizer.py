@@ -21,7 +21,7 @@ def tokenizer(
     out: Annotated[Path, typer.Option("--out", help="Folder to save in, new or empty.")],
     split: Annotated[str, typer.Option("--split", help="Split to train on.")] = "train",
     kind: Annotated[str, typer.Option("--kind", help=f"One of {', '.join(KINDS)}.")] = "bpe",
-    vocab_size: Annotated[int, typer.Option("--vocab_size", help="Most tokens of a tokenizer.")] = 8000,
+    vocab_size: Annotated[int, typer.Option("--vocab_size", help="Largest number of tokens of a tokenizer.")] = 8000,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Encode in lower case.")] = False,
     null_token: Annotated[
         str | None, typer.Option("--null_token", help="A token that stands for an absent text, such as <NULL>.")

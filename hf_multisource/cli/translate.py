@@ -34,7 +34,9 @@ def translate(
     length_normalization: options.LengthNormalization = None,
     optimize: options.Optimize = None,
     shortlist: options.Shortlist = None,
-    n_best: Annotated[int, typer.Option("--n_best", help="Write so many translations with their scores.")] = 0,
+    n_best: Annotated[
+        int, typer.Option("--n_best", help="Number of translations to write for each sentence, with their scores.")
+    ] = 0,
     do_sample: Annotated[
         bool,
         typer.Option("--do_sample", help="Sample each line, as for back-translation, with random numbers of its own."),

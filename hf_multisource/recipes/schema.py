@@ -94,7 +94,7 @@ class CatalogueRecipe:
         source_language: Name or code of the language of the messages in gettext, Qt and XLIFF files.
         drop_copies: Whether texts of the target are absent that equal the source language's alone, and seem to be
             untranslated.
-        min_languages: Fewest columns of a row that have a text; the target is one of them, which no row lacks.
+        min_languages: Smallest number of columns with a text in a row, counting the target, which no row lacks.
         dev: Share of the files in the split "dev".
         test: Share of the files in the split "test".
     """
@@ -448,7 +448,7 @@ OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
     "share_encoders": (
         bool,
         False,
-        "Whether all sources, which must be of one kind, are encoded by the first one's encoder; it is short for "
+        "Whether all sources, which must be of one kind, are encoded by the first one's encoder. Shorthand for "
         "share_encoder_with in every entry of sources.",
     ),
     "init_from": (

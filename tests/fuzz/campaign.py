@@ -124,8 +124,9 @@ def write_page(page: Path, found: dict[str, Tally], seed: int, seconds: float) -
     begin, end = "<!-- results of make fuzz -->\n", "<!-- end -->"
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     examples, wrong = sum(t.examples for t in found.values()), sum(len(t.violations) for t in found.values())
+    minutes = max(1, round(seconds / 60))
     text = (
-        f"{examples:,} examples in {seconds / 60:.0f} minutes on {time.strftime('%Y-%m-%d')}, seed {seed}; "
+        f"{examples:,} examples in {minutes} minute{'s' * (minutes > 1)} on {time.strftime('%Y-%m-%d')}, seed {seed}; "
         f"kinds of violation: {wrong or 'none'}.\n\n{table(found)}\n\n"
         f"Python {platform.python_version()}, {versions}.\n"
     )

@@ -10,7 +10,7 @@ from campaign import describe, run_workers
 from oracle import violation
 
 
-@pytest.mark.feature("Hub", "Broken files of every kind are refused in one line, in a process that forbids all else")
+@pytest.mark.feature("Hub", "Broken files of all kinds cause a one-line error, without network, programs or pickles")
 def test_broken_input_is_refused_in_one_line(tmp_path: Path) -> None:
     found = run_workers(tmp_path, names=(), examples=None, seed=None)
     assert len(found) == 16

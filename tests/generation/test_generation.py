@@ -240,7 +240,7 @@ def test_sources_of_unequal_batch_sizes_are_refused_by_name(num_beams: int) -> N
         make().generate(**inputs, num_beams=num_beams)
 
 
-@pytest.mark.feature("Generation", "A call without any input is refused (Transformers: one source of a start token)")
+@pytest.mark.feature("Generation", "generate without sources raises an error (Transformers encodes a start token)")
 def test_no_source_at_all_is_refused() -> None:
     model = make()
     for inputs in ({}, {"attention_mask": torch.ones(1, 2)}, {"labels": torch.ones(1, 2, dtype=torch.long)}):

@@ -358,7 +358,7 @@ def test_beginnings_of_different_lengths_are_padded_on_the_left(combiner: str, n
             assert texts[i][: len(expected)] == list(expected)
 
 
-@feature("encoder_outputs given, and left as they were")
+@feature("encoder_outputs as input, which generate does not change")
 @each_combiner
 @each_width
 def test_encoded_sources_are_used_and_left_as_they_were(combiner: str, num_beams: int) -> None:

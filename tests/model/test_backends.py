@@ -74,7 +74,7 @@ def test_flex_attention_agrees_with_eager(combiner: str) -> None:
         same(model(**inputs()).logits, expected)
 
 
-@pytest.mark.feature("Model", "FlashAttention asked for by name (its package is missing here: says so)")
+@pytest.mark.feature("Model", "FlashAttention requested without its package: the ImportError names it")
 @each_combiner
 def test_flash_attention_fails_for_its_package_only(combiner: str) -> None:
     model = three_source_model(combiner)

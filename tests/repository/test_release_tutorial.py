@@ -155,7 +155,7 @@ def test_packages_become_rows_and_a_tokenizer(prepared: tuple[Path, list[tuple[s
 def test_the_next_release_is_filled_and_reviewed(prepared: tuple[Path, list[tuple[str, str]]]) -> None:
     write_next_release()
     filling, rest = AFTER.split("\n## Review\n")
-    listing, handing_in = rest.split("\n## Hand it in, and learn from it\n")
+    listing, handing_in = rest.split("\n## Submit the files, and learn from the review\n")
     outputs = list(run_page(filling))
     assert len(outputs) == 5
     check(outputs)

@@ -42,8 +42,11 @@ def daughter(word: str, language: str) -> str:
 
 
 def write_family(folder: Path, sets: int) -> None:
-    """Write cognate sets in CLDF, in which a third of the daughters' words is absent."""
-    rng = random.Random(0)
+    """Write cognate sets in CLDF, in which a third of the daughters' words is absent.
+
+    The dev split has a set of each daughter alone, so that every condition `absent-X` loses a set.
+    """
+    rng = random.Random(3)
     folder.mkdir(parents=True)
     forms, cognates = ["ID,Language_ID,Segments"], ["ID,Form_ID,Cognateset_ID"]
     for i in range(sets):

@@ -20,10 +20,10 @@ import pytest
 HEAD = """<!-- Made by `{command}`. Do not edit. -->
 # What works
 
-Each line names the tests that prove it; they ran on transformers {transformers}, torch {torch}. The models of these
-tests have three sources, and batches in which some examples lack one. *combiners* and *beams* tell what a feature was
-run with: an empty cell means that it has nothing to do with them; *lstm* is the LSTM family, which has no combiner. A
-skipped test counts as not supported.
+Each row names a feature and the tests that prove it. The tests ran with transformers {transformers} and torch
+{torch}. Their models have three sources, and some examples of each batch lack a source. The columns *combiners* and
+*beams* list the combiners and the beam widths of the tests; they are empty if the tests do not vary them. *lstm* is the
+LSTM model, which has no combiner. *supported* is *yes* if all cases passed, and *not run* if a case was skipped.
 
 """
 SELECTED = "feature and not gpu and not extra"
@@ -135,7 +135,7 @@ class Features:
         passed = sum(outcome == {"passed"} for outcome in outcomes)
         supported = "yes" if passed == len(nodeids) else "not run" if any("skipped" in o for o in outcomes) else "no"
         tests = sorted({nodeid.split("[")[0] for nodeid in nodeids})
-        proofs = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
+        proofs = "<br>".join(f"`{test}`" for test in tests)
         return [
             supported,
             ", ".join(sorted({str(self.cases[n].combiner) for n in nodeids} - {"None"})),

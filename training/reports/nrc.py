@@ -699,8 +699,8 @@ def render(seeds: Sequence[JsonObject], compared: JsonObject, notes: str = "", *
 
 {picture}[The paper](https://doi.org/10.18653/v1/W19-5326) translates Kazakh, of which there is little text with
 English, by a model that also reads Russian. Most of this Russian was written by another model. In this small replica,
-Czech is the scarce language, German the rich one and English the target, and no training line is given in all
-three. The German of the test set is written by a model, too. *±*: standard deviation over the seeds.
+Czech is the scarce language, German the rich one and English the target, and no training sentence is available in all
+three languages. The German of the test set is written by a model, too. *±*: standard deviation over the seeds.
 
 {render_rows(seeds)}
 
