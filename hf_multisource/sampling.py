@@ -333,6 +333,9 @@ class MultiSourceTrainer(Seq2SeqTrainer):
                 raise ValueError(f"source_learning_rates: unknown source {name!r}; the sources are {allowed}.")
             if rate < 0:
                 raise ValueError(f"source_learning_rates[{name!r}] must be 0 or more; got {rate}.")
+            sharing = [other for other in self._config.source_names if self._config.encoder_owner(other).name == name]
+            if len(sharing) > 1:
+                raise ValueError(f"source_learning_rates: the encoder of {name!r} is that of {', '.join(sharing)}.")
             if not own_parameters(self.model, name):
                 raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
         options.use_noam(self._config.d_model)
@@ -390,22 +393,11 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Fetch the batches of an update and count their labels, or with `loss_per_sentence` their sentences.
-
-        Args:
-            epoch_iterator: Iterator over batches.
-            num_batches: Number of batches per update, on this process.
-            device: Device of the count.
-
-        Returns:
-            The batches, and the number by which the summed loss is divided.
-        """
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if self.loss_per_sentence and items is not None:
-            processes = self.args.world_size if self.args.average_tokens_across_devices else 1
-            items = torch.tensor(sum(len(batch["labels"]) for batch in batches) * processes, device=device)
-        return batches, items
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """Count the labels of an update over all processes, or with `loss_per_sentence` the sentences."""
+        if self.loss_per_sentence:  # one label for each sentence
+            batch_samples = [{"labels": torch.zeros(len(batch["labels"]), 1)} for batch in batch_samples]
+        return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Compute loss and gradients of a batch; on a CPU with faster matrix products, if the attention is `eager`.

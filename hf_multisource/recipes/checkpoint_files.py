@@ -212,18 +212,20 @@ class Keeper:
         write_json(checkpoint / MARKER, marker)
         folder = checkpoint.parent.parent
         publish(checkpoint, folder / checkpoint.name)
-        self.tidy(folder, best)
+        self.tidy(folder, checkpoint.name, best)
 
-    def tidy(self, folder: Path, best: str | None) -> None:
+    def tidy(self, folder: Path, newest: str, best: str | None) -> None:
         """Delete incomplete checkpoints, and complete ones beyond the limit.
 
         Args:
-            folder: The run's folder, with a complete checkpoint in it.
+            folder: The run's folder.
+            newest: Name of the checkpoint with the state of the training, which is never deleted. A checkpoint with a
+                higher number is one that a resumed training has skipped, because its content is damaged.
             best: Path of the best checkpoint, of which only the name is used; None: there is none. The best checkpoint
                 is never deleted, even if it is damaged.
         """
         whole, faults = find_checkpoints(folder)
-        protected = (whole[-1].name, best and Path(best).name)
+        protected = (newest, best and Path(best).name)
         surplus = len(whole) - self.limit if self.limit else 0
         superfluous = [path for path in whole if path.name not in protected]
         damaged = [path for path in faults if path.name != protected[1] or path.parent != folder]

@@ -98,7 +98,8 @@ def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Pr
         )
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:
-        rows = plain_rows(training_rows, recipe.data)
+        # A target with a tokenizer of its own also learns the texts of the sources that it writes.
+        rows = training_rows if names == (target,) else plain_rows(training_rows, recipe.data)
         texts = joint_text([[row[name] for row in rows] for name in names], settings.balance)
         if markers:  # the markers are added below
             texts = [" ".join(word for word in text.split(" ") if word not in markers) for text in texts]

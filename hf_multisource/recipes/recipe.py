@@ -100,7 +100,9 @@ class Recipe:
     def rate_is_open_ended(self) -> bool:
         """Whether the learning rate schedule is independent of the total number of updates."""
         open_ended = ("constant", "constant_with_warmup", "inverse_sqrt")
-        return self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
+        is_share = 0 < (self.training.get("warmup_steps") or 0) < 1  # Transformers: a share of all updates
+        known = self.training.get("noam_scale") is not None or self.training.get("lr_scheduler_type") in open_ended
+        return known and not is_share
 
     @property
     def init_from(self) -> str | None:
@@ -296,8 +298,9 @@ class Recipe:
             schedule. `bf16` is off on CPUs that only emulate it, see `emulates_bf16`.
 
         Raises:
-            ValueError: If a value is not allowed, a key or value is a secret, or this machine lacks a requested device
-                or package; the message names the key.
+            ValueError: If a value is not allowed, a key or value is a secret, this machine lacks a requested device or
+                package, or a model that is evaluated for `load_best_model_at_end` would not be saved; the message names
+                the key.
         """
         refuse_secrets(asdict(self))
         settings = dict(self.training)
@@ -315,7 +318,30 @@ class Recipe:
         settings.setdefault("use_cpu", self.on_cpu)  # without it, Transformers rejects bf16 on a CPU
         check_trackers(settings.get("report_to"))
         with errors_of("training", training_keys()):
-            return MultiSourceTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
+            args = MultiSourceTrainingArguments(remove_unused_columns=False, predict_with_generate=True, **settings)
+        # Transformers allows a multiple of eval_steps. It then records a best score of which there is no checkpoint.
+        if args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps:
+            raise ValueError(
+                f"training.save_steps is {args.save_steps:g} and training.eval_steps {args.eval_steps:g}: with "
+                "load_best_model_at_end, both must be equal, so that each model that is evaluated is saved"
+            )
+        return args
+
+    def check_positions(self) -> None:
+        """Check that the learned positions of the model suffice for the longest text.
+
+        Raises:
+            ValueError: If `data.max_length` exceeds a table of positions; the message names the source, or the decoder.
+        """
+        config, longest = self.draft_config(), self.data.max_length
+        settings = {f"source {name!r}": config.encoder_settings(name) for name in self.own_texts()}
+        for place, one in {**settings, "the decoder": config}.items():
+            known = getattr(one, "max_position_embeddings", longest)
+            if getattr(one, "position_embedding", None) == "learned" and known < longest:
+                raise ValueError(
+                    f"data.max_length is {longest}, but {place} has {known} learned positions: raise "
+                    "max_position_embeddings, or lower data.max_length"
+                )
 
 
 def check_trackers(report_to: str | list[str] | None) -> None:
@@ -467,6 +493,8 @@ def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
     """Raise an error if a training corpus is the dev or test split, or if a tag cannot be a token."""
     if isinstance(data.train, str):
+        if role := next((role for role in ("dev", "test") if data.train == getattr(data, role)), None):
+            raise ValueError(f"data.train is {data.train}, which is data.{role}: a held-out set cannot be trained on")
         return
     markers = [source_marker(name) for name in data.sources] if data.mark_sources else []
     for i, corpus in enumerate(data.corpora):

@@ -47,6 +47,19 @@ FREE_KEYS = {"data.origin", "data.test"} | {
 }
 
 
+def free_keys(recipe: Recipe) -> set[str]:
+    """Return the keys that may change in a resumed run of a recipe.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        `FREE_KEYS`, without `training.logging_steps` if it is also the number of updates between evaluations.
+    """
+    evaluates = recipe.training.get("eval_strategy") == "steps" and recipe.training.get("eval_steps") is None
+    return FREE_KEYS - ({"training.logging_steps"} if evaluates else set())
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks a run's folder against other trainings.
@@ -127,7 +140,9 @@ def check_folder(folder: Path, recipe: Recipe, args: Seq2SeqTrainingArguments, r
     fingerprint = read_fingerprint(folder)
     batch = fingerprint.get("batch")
     free = (
-        FREE_KEYS | (BATCH_KEYS if batch is not None else set()) | ({"data.path"} if "data" in fingerprint else set())
+        free_keys(recipe)
+        | (BATCH_KEYS if batch is not None else set())
+        | ({"data.path"} if "data" in fingerprint else set())
     )
     other = [key for key in changed if key not in free]
     longer = new["training"].get("max_steps", 0) > old["training"].get("max_steps", float("inf"))
@@ -209,7 +224,10 @@ def is_finished(folder: Path, recipe: Recipe, elsewhere: Collection[str] = ()) -
     """
     if not ((folder / SUMMARY).exists() and (folder / RECIPE).exists()):
         return False
-    return set(changed_keys(read_saved(folder / RECIPE), asdict(recipe))) <= FREE_KEYS | {"data.path", *elsewhere}
+    return set(changed_keys(read_saved(folder / RECIPE), asdict(recipe))) <= free_keys(recipe) | {
+        "data.path",
+        *elsewhere,
+    }
 
 
 def value_of(sections: Mapping[str, Mapping[str, Any]], key: str) -> str:

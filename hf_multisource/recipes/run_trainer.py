@@ -19,6 +19,7 @@ from hf_multisource.data.encoding import Example
 from hf_multisource.data.placeholder_constraint import placeholder_constraint
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.checkpoint_files import UNFINISHED, Keeper, find_change, find_fault
+from hf_multisource.recipes.joined_dropout import JoinedDropout
 from hf_multisource.recipes.masked_evaluation import (
     NUMBER,
     MaskedReferences,
@@ -239,6 +240,28 @@ class Beginning(TrainerCallback):
         self.call()
 
 
+class Epochs(TrainerCallback):
+    """Callback that passes the index of each epoch to a function.
+
+    Args:
+        call: The function.
+    """
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self.call = call
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: object) -> None:
+        """Call the function.
+
+        Args:
+            args: See `TrainerCallback`.
+            state: See `TrainerCallback`. In a resumed training, its epoch has a fraction.
+            control: See `TrainerCallback`.
+            **kwargs: See `TrainerCallback`.
+        """
+        self.call(int(state.epoch or 0))
+
+
 def build_trainer(
     run: TrainingRun,
     model: PreTrainedModel,
@@ -285,6 +308,8 @@ def build_trainer(
         compute_metrics=measure,
     )
     trainer.masked = masked
+    if isinstance(encoded["train"], JoinedDropout):
+        trainer.add_callback(Epochs(encoded["train"].set_epoch))
     return trainer
 
 
@@ -300,14 +325,14 @@ def run_updates(trainer: RunTrainer, checkpoint: Path | None, begin: Callable[[]
     trainer.keeper.start(checkpoint)
     state: Any = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json") if checkpoint else None
     stopped = checkpoint and state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
-    if stopped and state.max_steps >= args.max_steps:
+    if checkpoint is not None and stopped and state.max_steps >= args.max_steps:
         # The run was killed after its last update. `Trainer.train` would make one more update.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         begin()
         trainer.state = state
         trainer._load_from_checkpoint(str(folder / Path(best).name if best else checkpoint))
         if args.process_index == 0:
-            trainer.keeper.tidy(folder, state.best_model_checkpoint)
+            trainer.keeper.tidy(folder, checkpoint.name, state.best_model_checkpoint)
     else:
         trainer.add_callback(Beginning(begin))
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -13,7 +13,7 @@ from hf_multisource.data.privacy import mask_words
 from hf_multisource.json_files import JsonObject, load_json
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import SUMMARY, is_finished
+from hf_multisource.recipes.run_folder import SUMMARY, check_folder, is_finished
 from hf_multisource.recipes.training import train
 
 SEED_FOLDER = re.compile(r"seed-(\d+)")
@@ -66,7 +66,8 @@ def train_seeds(
         The summaries of all seeds.
 
     Raises:
-        ValueError: If `overrides` sets a seed, or a seed is given twice.
+        ValueError: If `overrides` sets a seed, a seed is given twice, or a seed is not allowed. Errors of
+            `check_folder` are raised for all seeds before the first training.
     """
     if "seed" in overrides or "training.seed" in overrides:
         raise ValueError("--seed and --seeds were both given; give one of them")
@@ -74,11 +75,16 @@ def train_seeds(
         raise ValueError(f"--seeds must all differ; got {' '.join(map(str, seeds))}")
     name = "training.output_dir" if "training.output_dir" in overrides else "output_dir"
     folder = Path(load_recipe(recipe, overrides).training["output_dir"])
+    recipes = {
+        seed: load_recipe(recipe, {**overrides, name: str(seed_folder(folder, seed)), "seed": seed}) for seed in seeds
+    }
+    finished = {seed for seed, one in recipes.items() if resume and is_finished(seed_folder(folder, seed), one)}
+    for seed in recipes.keys() - finished:  # before the first training, which may take hours
+        check_folder(seed_folder(folder, seed), recipes[seed], recipes[seed].training_arguments(), resume)
     summaries = []
-    for seed in seeds:
+    for seed, one in recipes.items():
         own = seed_folder(folder, seed)
-        one = load_recipe(recipe, {**overrides, name: str(own), "seed": seed})
-        if resume and is_finished(own, one):
+        if seed in finished:
             summaries.append(load_json(own / SUMMARY))
             continue
         words = mask_words([*command, "--seed", str(seed), "--output_dir", str(own)])

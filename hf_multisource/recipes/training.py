@@ -115,6 +115,7 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
     folder = Path(str(args.output_dir))
     begun = (folder / RECIPE).exists()
     check_folder(folder, recipe, args, resume)
+    recipe.check_positions()
     if not begun:
         recipe.check_tokenizer_folder()
         check_initial(recipe)
@@ -186,7 +187,7 @@ def build_model(run: TrainingRun, processor: MultiSourceProcessor, *, begins: bo
 
 
 def record_start(run: TrainingRun, data: JsonObject, processor: MultiSourceProcessor) -> None:
-    """Write the files that mark a run as begun; `recipe.yaml` is written last.
+    """Write the files that mark a run as begun, of which `recipe.yaml` is the last, and no longer as finished.
 
     Args:
         run: The run.
@@ -200,6 +201,7 @@ def record_start(run: TrainingRun, data: JsonObject, processor: MultiSourceProce
     if not ((folder / RECIPE).exists() and (folder / FINGERPRINT).exists()):  # missing in runs of old versions
         content = {"data": data, "batch": batch_of(run.recipe, run.args), "processor": files_of(folder, processor)}
         write_json(folder / FINGERPRINT, content)
+    (folder / SUMMARY).unlink(missing_ok=True)  # of the run before it was made longer
     run.recipe.save(folder / RECIPE)  # also in a resumed run, because some keys may have changed
 
 

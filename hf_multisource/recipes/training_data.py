@@ -205,5 +205,5 @@ def encode_data(
         stored = stored_rows(processor, place)
         examples[role] = MixedExamples(processor, rows[role], stored) if has_others(processor) else stored
         if role == "train" and data.joined_dropout:
-            examples[role] = drop_joined(data, stored, processor.get_tokenizer("all"))
+            examples[role] = drop_joined(data, stored, processor.get_tokenizer("all"), run.args.seed)
     return examples

@@ -61,6 +61,7 @@ OVERRIDDEN = {
         "self working_dir repo_id files_timestamps commit_message token create_pr revision commit_description"
     ),
     "Trainer._get_eval_sampler": "self eval_dataset",
+    "Trainer._get_num_items_in_batch": "self batch_samples device",
     "Trainer._get_output_dir": "self trial",
     "Trainer._get_train_sampler": "self train_dataset",
     "Trainer._issue_warnings_after_load": "self load_result",

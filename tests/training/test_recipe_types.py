@@ -162,6 +162,38 @@ def test_a_wrong_value_is_refused_by_key(key: str, value: str, message: str, sma
         assert str(error.value).startswith(message)
 
 
+def test_each_model_that_is_evaluated_is_saved_if_the_best_one_is_loaded(small: Path) -> None:
+    best = {"eval_strategy": "steps", "load_best_model_at_end": True, "eval_steps": 2}
+    with pytest.raises(ValueError, match=r"training.save_steps is 4 and training.eval_steps 2: .* must be equal"):
+        load_recipe(small, {**best, "save_steps": 4}).training_arguments()
+    assert load_recipe(small, {**best, "save_steps": 2}).training_arguments().save_steps == 2
+    assert load_recipe(small, {**best, "save_steps": 4, "load_best_model_at_end": False}).training_arguments()
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"position_embedding": "learned"}, "source 'en'"),
+        ({"sources": [{"name": "de", "position_embedding": "learned"}]}, "source 'de'"),
+    ],
+)
+def test_learned_positions_suffice_for_the_longest_text(changes: dict[str, Any], place: str, small: Path) -> None:
+    changes = {f"model.{key}": value for key, value in changes.items()}
+    load_recipe(small, {**changes, "data.max_length": 16, "model.max_position_embeddings": 16}).check_positions()
+    with pytest.raises(
+        ValueError, match=rf"data.max_length is 17, but {place} has 16 learned positions: raise max_pos"
+    ):
+        load_recipe(small, {**changes, "data.max_length": 17, "model.max_position_embeddings": 16}).check_positions()
+
+
+@pytest.mark.parametrize("role", ["dev", "test"])
+def test_a_held_out_split_is_not_trained_on(role: str, small: Path) -> None:
+    assert (
+        refusal(small, "--data.train", role)
+        == f"data.train is {role}, which is data.{role}: a held-out set cannot be trained on"
+    )
+
+
 @pytest.mark.parametrize(("name", "hint"), [("en-US", "en_US"), ("pt br", "pt_br")])
 def test_a_source_needs_a_name_that_its_inputs_can_have(name: str, hint: str, small: Path) -> None:
     message = refusal(small, "--sources", name, "de")

@@ -191,6 +191,18 @@ def test_the_newest_the_best_and_no_more_than_the_limit_are_kept(
     assert not (tmp_path / UNFINISHED).exists()
 
 
+def test_a_checkpoint_that_was_skipped_goes_rather_than_the_one_just_written(tmp_path: Path) -> None:
+    """A resumed training has skipped checkpoint 300, whose content is damaged, and writes checkpoint 200 again."""
+    keeper = Keeper(None)
+    for step in (100, 300, 200):
+        unfinished = tmp_path / UNFINISHED / f"checkpoint-{step}"
+        unfinished.mkdir(parents=True)
+        (unfinished / "weights").write_text("1")
+        keeper.limit = 1 if step == 200 else None
+        keeper.complete(unfinished, None)
+    assert found(tmp_path) == (["checkpoint-200"], [])
+
+
 def test_a_checkpoint_that_is_being_written_is_found_neither_here_nor_by_the_stock_trainer(folder: Path) -> None:
     killed(folder, lambda patch: kill_at_marking(patch, SAVED, after=True))
     run = folder / "run"

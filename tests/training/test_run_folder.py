@@ -27,12 +27,21 @@ from hf_multisource.cli.train import main
 from hf_multisource.data.rows import Split
 from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import OWNER, check_batch, data_fingerprint, how_to_continue, locked, next_start
+from hf_multisource.recipes.run_folder import (
+    OWNER,
+    check_batch,
+    data_fingerprint,
+    free_keys,
+    how_to_continue,
+    is_finished,
+    locked,
+    next_start,
+)
 from hf_multisource.recipes.training import train
 from hf_multisource.recipes.training_data import without_unreadable
 from hf_multisource.recipes.training_run import TrainingRun
 from kills import kill_at, killed
-from runs import SAVED, STEPS, files_of, make_folder, read_json, train_at
+from runs import SAVED, STEPS, files_of, make_folder, read_json, recipe_of, train_at
 
 RUN = Path("run")
 TEXT = Path("text")
@@ -558,6 +567,17 @@ def test_a_run_resumes_from_another_place_under_other_paths_with_keys_that_do_no
 def test_a_key_that_changes_the_run_is_named_with_both_values(begun: Path) -> None:
     refused("run of another recipe, which cannot be resumed: training.seed was not given, is 7", "--seed", "7")
     refused("model.dropout was 0.2, is 0.1", "--dropout", "0.1")
+
+
+def test_logging_steps_that_are_also_those_of_the_evaluations_may_not_change(begun: Path) -> None:
+    changes: dict[str, Any] = {"eval_strategy": "steps", "logging_steps": 2}
+    for eval_steps, kept in ((None, False), (2, True)):
+        one = recipe_of(begun, **changes, eval_steps=eval_steps)
+        assert ("training.logging_steps" in free_keys(one)) == kept
+    assert "training.logging_steps" in free_keys(recipe_of(begun, logging_steps=2))
+    run = train_at(begun, "evaluated", **changes)
+    assert is_finished(run, recipe_of(begun, "evaluated", **changes))
+    assert not is_finished(run, recipe_of(begun, "evaluated", **{**changes, "logging_steps": 4}))
 
 
 def test_the_folder_of_the_data_does_not_become_a_runs(new: Path) -> None:

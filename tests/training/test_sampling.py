@@ -479,6 +479,14 @@ def test_frozen_parameters_are_in_no_group(tmp_path: Path) -> None:
     assert [name for name in groups if ".sources.de." in name]
 
 
+def test_an_encoder_of_several_sources_has_no_rate_of_its_own(tmp_path: Path) -> None:
+    config = tiny_config(sources=["en", {"name": "de", "share_encoder_with": "en"}], vocab_size=VOCAB_SIZE)
+    model = MultiSourceForConditionalGeneration(config)
+    args = MultiSourceTrainingArguments(str(tmp_path), use_cpu=True, source_learning_rates={"en": 1e-5})
+    with pytest.raises(ValueError, match="source_learning_rates: the encoder of 'en' is that of en, de"):
+        MultiSourceTrainer(model, args)
+
+
 def test_wrong_learning_rates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"source_learning_rates: unknown source 'xx'; the sources are en, de"):
         rated(tmp_path, {"xx": 1e-5})

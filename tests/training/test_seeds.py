@@ -1,5 +1,6 @@
 """`train --seeds`: one run folder a seed, resumable as a whole."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def test_seeds_given_twice_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="--seeds must all differ; got 1 1"):
         train_seeds("recipe.yaml", {}, [1, 1])
     assert not (folder / "run").exists()
+
+
+def test_all_seeds_are_checked_before_the_first_is_trained(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"training\.seed must be .*-3"):
+        train_seeds("recipe.yaml", {}, [1, -3])
+    shutil.copytree(train_at(folder, "other", dropout=0.1), folder / "run" / "seed-2")
+    with pytest.raises(FileExistsError, match="seed-2 already holds a run"):
+        train_seeds("recipe.yaml", {}, [1, 2])
+    with pytest.raises(ValueError, match="seed-2 holds a run of another recipe"):
+        train_seeds("recipe.yaml", {}, [1, 2], resume=True)
+    assert not (folder / "run" / "seed-1").exists()
 
 
 def test_the_report_has_mean_and_deviation() -> None:

@@ -14,8 +14,10 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
 from hf_multisource.cli.train import main
 from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import is_finished
 from hf_multisource.recipes.tokenization import train_tokenizer
 from hf_multisource.recipes.training import PACKAGES, train
+from kills import kill_at, killed
 from runs import (
     EVALUATED,
     SAVED,
@@ -190,6 +192,30 @@ def test_a_finished_run_can_be_made_longer_as_if_it_had_been_so_from_the_start(f
     assert summary["updates"] == STEPS
     assert same(weights_of(folder / "run"), weights_of(whole))
     assert load_recipe(folder / "run" / "recipe.yaml") == recipe_of(folder)
+
+
+def test_a_run_that_is_made_longer_and_interrupted_is_not_finished(folder: Path) -> None:
+    run = train_at(folder)
+    longer = recipe_of(folder, max_steps=2 * STEPS)
+    assert is_finished(run, recipe_of(folder)) and not is_finished(run, longer)
+    killed(folder, lambda patch: kill_at(patch, "training_step", STEPS + 2, after=False), resume=True, max_steps=16)
+    assert not is_finished(run, longer)
+    train(longer, resume=True)
+    assert is_finished(run, longer) and read_json(run / "train_summary.json")["updates"] == 2 * STEPS
+
+
+@pytest.mark.parametrize(("warmup", "open_ended"), [(0, True), (0.1, False), (1, True), (400, True)])
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "constant_with_warmup"])
+def test_a_warm_up_that_is_a_share_of_all_updates_depends_on_their_number(
+    schedule: str, warmup: float, open_ended: bool, folder: Path
+) -> None:
+    changes: dict[str, Any] = {
+        "lr_scheduler_type": schedule,
+        "warmup_steps": warmup,
+        "learning_rate": 0.1,
+        "noam_scale": None,
+    }
+    assert recipe_of(folder, **changes).rate_is_open_ended == open_ended
 
 
 def test_a_run_whose_learning_rate_depends_on_its_end_cannot_be_made_longer(folder: Path) -> None:

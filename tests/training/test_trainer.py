@@ -207,6 +207,20 @@ def test_the_loss_per_sentence_is_the_sum_over_tokens_by_the_number_of_sentences
     torch.testing.assert_close(found[1][1], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_sentences_are_counted_over_all_processes_as_labels_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {}
+    for per_sentence in (False, True):
+        trainer, _ = trainer_of(tmp_path, LSTM, loss_per_sentence=per_sentence)
+        monkeypatch.setattr(type(trainer.args), "world_size", 2)
+        monkeypatch.setattr(trainer.accelerator, "gather", lambda count: torch.stack([count, count + 5]))
+        batches = [{"labels": torch.tensor([[4, 5, -100], [4, 5, 6]])}, {"labels": torch.tensor([[4], [-100], [5]])}]
+        _, items = trainer.get_batch_samples(iter(batches), 2, torch.device("cpu"))
+        counts[per_sentence] = items
+    assert counts == {False: 7 + 7 + 5, True: 5 + 5 + 5}
+
+
 @pytest.mark.parametrize("positional", [False, True])
 def test_the_trainer_makes_batches_of_examples_of_our_processor(positional: bool, tmp_path: Path) -> None:
     expected, own = trainer_of(tmp_path, "serial")

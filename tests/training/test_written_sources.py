@@ -81,6 +81,16 @@ def test_the_tokenizer_is_that_of_a_run_without_them_but_for_the_markers(folder:
     assert more.keys() - own.keys() == {f"<{name}>" for name in recipe_of(folder).data.sources}
 
 
+def test_a_target_with_symbols_of_its_own_can_write_the_sources(folder: Path) -> None:
+    run = train_at(folder, write_sources=True, kind="symbols", separate=True)
+    tokenizer = MultiSourceProcessor.from_pretrained(run).tokenizer
+    for name in ("en", "de", "cs"):
+        lines = (folder / "text" / f"train.{name}").read_text(encoding="utf-8").splitlines()
+        assert tokenizer.unk_token_id not in [
+            token for line in lines for token in tokenizer(text_target=line).input_ids
+        ]
+
+
 def test_such_a_run_may_begin_a_training_of_the_target_alone(folder: Path) -> None:
     first = train_at(folder, "first", write_sources=True)
     second = train_at(folder, "second", init_from=str(first))
