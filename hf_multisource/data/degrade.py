@@ -263,7 +263,7 @@ def degrade_folder(
         source: Name of the source.
         how: The method, one of `HOW`.
         language: Language of the built-in list. Defaults to the name of the source.
-        words: File with one word a line.
+        words: File with one word a line; not with `progressive` and `share`.
         keep: With `progressive`: see [`Masking`].
         share: With `share`: see [`Masking`].
         seed: See [`Masking`].
@@ -280,6 +280,8 @@ def degrade_folder(
         if (how == kind) != (value is not None):
             verb = "needs" if how == kind else "does not take"
             raise ValueError(f"--how {how} {verb} --{option}")
+    if words is not None and how in ("progressive", "share"):
+        raise ValueError(f"--how {how} does not take --words")
     extra = read_lines(words) if words else []
     if words and not any(map(str.strip, extra)):
         raise ValueError(f"{words} holds no word")

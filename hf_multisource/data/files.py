@@ -253,14 +253,16 @@ def check_new_folder(path: Path) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a UTF-8 text file atomically: if the process is killed, the file has the old or the new content.
+    r"""Write a UTF-8 text file atomically: if the process is killed, the file has the old or the new content.
+
+    Lines end in "\n" on every system.
 
     Args:
         path: The file.
         content: The whole text.
     """
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(content, encoding="utf-8")
+    partial.write_text(content, encoding="utf-8", newline="\n")
     os.replace(partial, path)
 
 

@@ -288,17 +288,32 @@ def publishable_command(command: str) -> str:
     Returns:
         The command line with secrets masked and absolute paths shortened.
     """
-    lexer = shlex.shlex(command, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, ""  # as shlex.split does
-    if _WINDOWS_COMMAND.search(command):
-        lexer.escape = ""  # backslashes separate the folders of paths, and escape nothing
     try:
-        words = list(lexer)
+        words = split_command(command)
     except ValueError:  # unclosed quotes: not a valid command line
         return shorten_paths(mask_secrets(command))
     if all(word == same for word, same in zip(words, publishable_words(words), strict=True)):
         return command
     return shlex.join(publishable_words(words))
+
+
+def split_command(command: str) -> list[str]:
+    """Split a recorded command line into words, as `shlex.split` does, but keep the backslashes of Windows paths.
+
+    Args:
+        command: A command line.
+
+    Returns:
+        The words.
+
+    Raises:
+        ValueError: If a quotation mark is not closed.
+    """
+    lexer = shlex.shlex(command, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""  # as shlex.split does
+    if _WINDOWS_COMMAND.search(command):
+        lexer.escape = ""  # backslashes separate the folders of paths, and escape nothing
+    return list(lexer)
 
 
 def publishable_words(words: Sequence[str]) -> list[str]:

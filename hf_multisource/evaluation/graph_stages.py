@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import read_json
 from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.graph import GUARD, Corpus, Graph, Step, corpora_of, mixture, shared_sets
+from hf_multisource.recipes.initial_weights import check_initial
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 
 PROGRAM = "hf-multisource"
@@ -74,7 +76,8 @@ def stages_of(graph: Graph) -> dict[str, Stage]:
         Stages by name of the step, in a valid order of execution.
 
     Raises:
-        ValueError: If a recipe is not allowed, or a corpus cannot be read in the form that its step needs.
+        ValueError: If a recipe is not allowed, the model that it starts with does not fit, or a corpus cannot be read
+            in the form that its step needs.
         FileNotFoundError: If a file of a corpus is missing.
     """
     makers = {"train": _train, "translate": _translate, "prepare": _prepare, "filter": _filter, "score": _score}
@@ -185,18 +188,35 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 
 def _train(graph: Graph, step: Step) -> Made:
     recipe, changes = recipe_of(graph, step)
-    tokenizer = recipe.tokenizer.load
-    if tokenizer is not None and not Path(tokenizer).is_relative_to(graph.work):  # otherwise a step writes it
+    if recipe.tokenizer.load is not None and _writer(graph, recipe.tokenizer.load) is None:
         recipe.check_tokenizer_folder()
+    if recipe.init_from is not None and _writer(graph, recipe.init_from) is None:
+        check_initial(recipe)
     words = [*_program(step, "train"), step.subject, "--resume"]
     for key, value in changes.items():
         words += [f"--{key}", json.dumps(value, ensure_ascii=False)]
     # A shipped recipe is given by its name, and is not a file to depend on.
     reads = [step.subject] if str(find_recipe(step.subject)) == step.subject else []
-    reads += [] if tokenizer is None else [tokenizer]
+    encoders = [entry.get("encoder") for entry in recipe.source_entries().values()]
+    for place in (recipe.tokenizer.load, recipe.init_from, *encoders):
+        reads += _folder(graph, place) if isinstance(place, str) else []
     for corpus in [*(one for _, one in corpora_of(graph, step.settings["on"])), graph.corpora[step.settings["dev"]]]:
         reads += _inputs(graph, corpus)
     return (tuple(words),), reads
+
+
+def _writer(graph: Graph, place: str) -> str | None:
+    """Return the output folder of the step that writes a folder; None if no step writes it."""
+    path = Path(os.path.abspath(place))
+    folders = [str(graph.work / name) for name in graph.steps]
+    return next((folder for folder in folders if path.is_relative_to(os.path.abspath(folder))), None)
+
+
+def _folder(graph: Graph, place: str) -> list[str]:
+    """Return the folder on which a stage that loads a model depends, as a list that is empty for an id of the Hub."""
+    if (writer := _writer(graph, place)) is not None:
+        return [writer]  # also for a checkpoint in this folder, because DVC ignores checkpoints
+    return [place] if Path(place).exists() else []
 
 
 def _translate(graph: Graph, step: Step) -> Made:

@@ -31,6 +31,7 @@ from hf_multisource.json_files import JsonObject, load_json
 from hf_multisource.metrics.bootstrap import pooled_bootstrap
 from hf_multisource.metrics.randomization import approximate_randomization
 from hf_multisource.metrics.table import DEFAULT, METRICS, Metric, metrics_of
+from hf_multisource.recipes.averaging import AVERAGE
 from hf_multisource.recipes.pretrained import encoder_config
 from hf_multisource.recipes.recipe import FAMILIES
 from hf_multisource.recipes.seeds import seed_folders
@@ -236,7 +237,8 @@ def training_facts(run: Path, metric: str) -> JsonObject:
         metric: Name of the metric of the learning curve.
 
     Returns:
-        The fields of a row that describe the training, and `command`.
+        The fields of a row that describe the training, and `command`. If the weights are an average, `averaged` is the
+        number of checkpoints.
 
     Raises:
         FileNotFoundError: If training has not finished.
@@ -259,6 +261,7 @@ def training_facts(run: Path, metric: str) -> JsonObject:
         "dev_loss": best.get("eval_loss"),
         "finished": leveled_off(curve, METRICS[metric]),
         "command": summary["command"],
+        **({"averaged": len(read_result(run / AVERAGE)["members"])} if (run / AVERAGE).exists() else {}),
     }
 
 

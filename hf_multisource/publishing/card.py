@@ -11,17 +11,17 @@ import inspect
 import json
 import os
 import re
-import shlex
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_multisource import COMBINATIONS, COMBINERS, MultiSourceConfig, RNNSourceAttention
+from hf_multisource.data.files import write_text
 from hf_multisource.data.interfaces import Family
-from hf_multisource.data.privacy import publishable, publishable_command, shorten_path
+from hf_multisource.data.privacy import publishable, publishable_command, shorten_path, split_command
 from hf_multisource.evaluation.results import (
     SPREAD,
     attention_plots,
@@ -57,7 +57,7 @@ from hf_multisource.recipes.recipe import (
     load_recipe,
     parse_overrides,
 )
-from hf_multisource.recipes.schema import CATALOGUES
+from hf_multisource.recipes.schema import CATALOGUES, reverse_marker, source_marker
 from hf_multisource.source_kinds import FORMS
 
 PROGRAM = "hf-multisource"
@@ -200,12 +200,9 @@ def recipe_of_command(command: str) -> Recipe:
     Raises:
         ValueError: If it is not a training command.
     """
-    words = [word for word in shlex.split(command) if word != "--resume"]
-    starts = [
-        i + 1
-        for i, word in enumerate(words)
-        if Path(word).name == "train.py" or [Path(one).name for one in words[i - 1 : i + 1]] == [PROGRAM, "train"]
-    ]
+    words = [word for word in split_command(command) if word != "--resume"]
+    names = [PureWindowsPath(word).name for word in words]  # the last component of POSIX paths, too
+    starts = [i + 1 for i in range(len(words)) if names[i] == "train.py" or names[i - 1 : i + 1] == [PROGRAM, "train"]]
     if not starts or starts[0] == len(words):
         raise ValueError(f"no `{PROGRAM} train RECIPE` in the command {command!r}")
     name = os.path.expanduser(words[starts[0]])  # the command is recorded with `~` for the home
@@ -231,15 +228,16 @@ def family_of(recipe: Recipe) -> Family:
 
 def snippet(subject: Subject) -> str:
     """Return example code that translates one sentence."""
-    sources = {name: EXAMPLES.get(name, f"the text of {name}") for name in subject.row["sources"]}
-    if subject.recipe.data.concatenate:
-        sources = {"all": SEPARATOR.join(sources.values())}
+    data = subject.recipe.data
+    texts = {name: EXAMPLES.get(name, f"the text of {name}") for name in (*data.sources, data.target)}
+    row = data.model_rows([texts])[0]  # with the separator or the markers that the model was trained with
+    sources = {name: row[name] for name in data.model_sources}
     forms = subject.rebuilt.forms()
     kinds = {name: FORMS[forms.get(name, "text")] for name in sources}
     values = {
         name: quote(sources[name]) if kind.has_vocabulary else kind.example or "..." for name, kind in kinds.items()
     }
-    texts = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
+    lines = "".join(f"    {quote(name)}: {value},\n" for name, value in values.items())
     absent = "  # leave out what you do not have" if len(sources) > 1 else ""
     beams = (subject.row["search"] or {}).get("num_beams", 4)
     numpy = "import numpy\n" if any("numpy" in value for value in values.values()) else ""
@@ -250,7 +248,7 @@ address = {quote(subject.address)}
 processor = MultiSourceProcessor.from_pretrained(address)
 model = {model}.from_pretrained(address).eval()
 sources = {{{absent}
-{texts}}}
+{lines}}}
 output = model.generate(**processor(**sources, return_tensors="pt"), num_beams={beams})
 print(processor.batch_decode(output, skip_special_tokens=True)[0])"""
 
@@ -410,8 +408,8 @@ def render(subject: Subject, out: Path, command: str) -> str:
         recipe=subject.recipe,
         metadata=metadata(subject).to_yaml(),
         command=publishable_command(command),
-        joined=subject.recipe.data.concatenate,
         separator=SEPARATOR,
+        marker=(reverse_marker if subject.recipe.data.reverse else source_marker)(subject.recipe.data.sources[0]),
         combiner="" if plain else strategy_text(row["combiner"]),
         transformer=family_of(subject.recipe) is MultiSourceConfig,
         snippet=example,
@@ -458,7 +456,7 @@ def card_of_row(path: Path, out: Path | None = None) -> tuple[Path, str]:
 
 
 def write_card(out: Path, card: str) -> Path:
-    """Write a card.
+    """Write a card atomically.
 
     Args:
         out: The file.
@@ -468,5 +466,5 @@ def write_card(out: Path, card: str) -> Path:
         The file.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(card, encoding="utf-8", newline="\n")
+    write_text(out, card)
     return out

@@ -245,10 +245,20 @@ def training_lines(recipe: Path) -> Iterator[str]:
     data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("path"), str):
         return
-    folder, split = Path(data["path"]), str(data.get("train", "train"))
+    train, names = data.get("train", "train"), [*_names(data.get("sources")), *_names(data.get("target"))]
     if data.get("kind") == CATALOGUES:  # the rows are in the run folder
-        folder = recipe.parent / CATALOGUES
-    for name in (*_names(data.get("sources")), *_names(data.get("target"))):
+        yield from _lines_of_split(recipe.parent / CATALOGUES, str(train), names)
+    elif not isinstance(train, list):
+        yield from _lines_of_split(Path(data["path"]), str(train), names)
+    else:
+        for corpus in train:
+            if isinstance(corpus, dict) and isinstance(corpus.get("path"), str):
+                yield from _lines_of_split(Path(corpus["path"]), str(corpus.get("split", "train")), names)
+
+
+def _lines_of_split(folder: Path, split: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the long lines of a split in the files of a folder; `names` are the columns of line-aligned text."""
+    for name in names:
         for path in (folder / f"{split}.{name}", folder / f"{split}.{name}.gz"):
             if path.is_file():
                 yield from _long(islice(read_lines(path), TRAINING_LINES))

@@ -19,9 +19,14 @@ from hf_multisource.messages import first_line, shown
 from hf_multisource.recipes.checkpoint_files import MARKER, find_change, find_checkpoints, hash_file
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.processor import contents_of
+from hf_multisource.recipes.schema import CATALOGUES
 
 AVERAGE = "average.json"
-RUN_FILES = ("recipe.yaml", "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json")
+#: Files of a run that are copied, besides its processor, and the folder `catalogues` with its rows.
+RUN_FILES = (
+    *("recipe.yaml", "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json"),
+    "placeholders.json",
+)
 #: Keys of a configuration about the saved file, which do not describe the model.
 ABOUT_THE_FILE = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 
@@ -73,8 +78,8 @@ def average_weights(states: Iterable[tuple[str, Mapping[str, Tensor]]]) -> dict[
 def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = None) -> list[Path]:
     """Average checkpoints and save the result as a model folder that can be loaded, scored and published.
 
-    The processor, the recipe and the training records are copied from the run. `average.json` lists the checkpoints
-    with the hashes of their weights.
+    The processor, the recipe, the training records and the rows of catalogues are copied from the run. `average.json`
+    lists the checkpoints with the hashes of their weights.
 
     Args:
         folders: Either one run folder, whose checkpoints are averaged, or at least two model folders.
@@ -121,6 +126,8 @@ def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = N
     for name in RUN_FILES:
         if (home / name).is_file():
             shutil.copy(home / name, out / name)
+    if (home / CATALOGUES).is_dir():
+        shutil.copytree(home / CATALOGUES, out / CATALOGUES)
     hashes = [{path.name: hash_file(path) for path in sorted(member.glob("*.safetensors"))} for member in members]
     write_json(out / AVERAGE, {"members": [member.name for member in members], "sha256": hashes})
     return members

@@ -29,6 +29,7 @@ from hf_multisource.data.prepare import is_same_split
 from hf_multisource.data.streams import stream_rows
 from hf_multisource.messages import shown
 from hf_multisource.recipes.reading import read_yaml
+from hf_multisource.recipes.schema import known_keys
 
 NAME = re.compile(r"[A-Za-z][\w-]*")
 SECTIONS = ("work", "languages", "corpora", "held_out", "steps")
@@ -41,9 +42,12 @@ KINDS: dict[str, dict[str, bool]] = {
     "mix": {},
     "score": {"on": True},
 }
-# Options and keys of recipes that the graph sets itself, so that steps may not set them.
+# Options, and for `train` full keys of recipes, that the graph sets itself, so that steps may not set them.
 GIVEN = {
-    "train": {"path", "train", "dev", "test", "sources", "target", "output_dir", "limit"},
+    "train": {
+        *("data.path", "data.train", "data.dev", "data.test", "data.sources", "data.target", "data.limit"),
+        "training.output_dir",
+    },
     "translate": {"out", "input", "jsonl", "n_best", "ensemble"},
     "prepare": {"languages", "out", "split", "held_out"},
     "filter": {"languages", "out", "split", "forward", "backward"},
@@ -246,7 +250,7 @@ class _Reader:
             required = [key for key, needed in KINDS[kind].items() if needed]
             self.mapping(keys, place, (kind, *KINDS[kind], *extra), required)
             options = self.mapping(keys.get("options", {}), f"{place}.options", ())
-            if given := [key for key in options if key.rpartition(".")[2] in GIVEN.get(kind, ())]:
+            if given := [key for key in options if _is_given(kind, key)]:
                 raise self.fail(f"{place}.options: {given[0]!r} is set by the graph; leave it out")
             if kind == "train" and self.seed is not None:
                 if own := [key for key in options if key.rpartition(".")[2] == "seed"]:
@@ -395,6 +399,18 @@ class _Reader:
             name for name in (*model.settings["sources"], model.settings["target"]) if name not in corpus.languages
         ]:
             raise self.fail(f"{place}.on: {corpus.name!r} lacks {lacking[0]!r}, which {model.name!r} needs")
+
+
+def _is_given(kind: str, option: str) -> bool:
+    """Return whether the graph itself sets an option of a step.
+
+    A key of a recipe without a section is that of the first section that has it: `sources` is `data.sources`.
+    """
+    given = GIVEN.get(kind, set())
+    if kind != "train" or "." in option:
+        return option in given
+    section = next((section for section, names in known_keys().items() if option in names), None)
+    return f"{section}.{option}" in given
 
 
 def load_graph(path: str | Path, seed: int | None = None) -> Graph:

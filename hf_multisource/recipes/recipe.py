@@ -327,6 +327,17 @@ class Recipe:
             )
         return args
 
+    def check_held_out(self) -> None:
+        """Check that the training split is not the dev or the test split.
+
+        Raises:
+            ValueError: If it is; the message names the key.
+        """
+        if role := next((role for role in ("dev", "test") if self.data.train == getattr(self.data, role)), None):
+            raise ValueError(
+                f"data.train is {self.data.train}, which is data.{role}: a held-out set cannot be trained on"
+            )
+
     def check_positions(self) -> None:
         """Check that the learned positions of the model suffice for the longest text.
 
@@ -493,8 +504,6 @@ def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def _check_corpora(data: DataRecipe, null_token: str | None) -> None:
     """Raise an error if a training corpus is the dev or test split, or if a tag cannot be a token."""
     if isinstance(data.train, str):
-        if role := next((role for role in ("dev", "test") if data.train == getattr(data, role)), None):
-            raise ValueError(f"data.train is {data.train}, which is data.{role}: a held-out set cannot be trained on")
         return
     markers = [source_marker(name) for name in data.sources] if data.mark_sources else []
     for i, corpus in enumerate(data.corpora):

@@ -115,8 +115,9 @@ def check_start(recipe: Recipe, args: Seq2SeqTrainingArguments, resume: bool) ->
     folder = Path(str(args.output_dir))
     begun = (folder / RECIPE).exists()
     check_folder(folder, recipe, args, resume)
-    recipe.check_positions()
     if not begun:
+        recipe.check_positions()
+        recipe.check_held_out()
         recipe.check_tokenizer_folder()
         check_initial(recipe)
     if args.torch_compile:

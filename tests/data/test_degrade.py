@@ -193,6 +193,8 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         (["--how", "colors", "--mask", "a\nb"], r"mask is 'a\nb'; it must be on one line"),
         (["--how", "colors", "--source", "en-US", "--language", "en"], "source name 'en-US' must be an identifier"),
         (["--how", "words", "--words", "data/empty"], "data/empty holds no word"),
+        (["--how", "progressive", "--keep", "2", "--words", "data/test.en"], "--how progressive does not take --words"),
+        (["--how", "share", "--share", "0.5", "--words", "data/test.en"], "--how share does not take --words"),
         (["--how", "colors", "--out", "data/empty"], "data/empty is a file, not a folder"),
         (["--how", "colors", "--out", "data/empty/out"], "data/empty is a file, not a folder"),
     ],

@@ -30,7 +30,9 @@ from hf_multisource.publishing.card import (
     strategy_text,
     subject_of_row,
     subject_of_run,
+    write_card,
 )
+from hf_multisource.recipes.averaging import average_checkpoints
 from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
 from scored import OPTIONS, figures, made_up_row, make_run
@@ -99,6 +101,8 @@ def test_a_row_of_several_seeds_shows_their_mean_and_each_of_them(tmp_path: Path
     _, text = card_of_row(table / "serial.json")
     assert "| BLEU | 26.5 ± 2.1 | 25.0 | 28.0 |" in text and "| metric | score | seed 1 | seed 2 | signature |" in text
     assert "in 65.0 minutes on an abacus (2 threads), means over the seeds 1, 2;" in text
+    assert "- Scores are means over 2 training runs with different seeds; another run may differ" in text
+    assert "one seed" not in text
 
 
 @feature
@@ -168,19 +172,91 @@ def test_a_card_of_several_seeds_says_how_many_examples_were_scored(tmp_path: Pa
         pool_seeds(rows, "serial")
 
 
+ENGLISH, GERMAN, CZECH = "A dog runs across the meadow.", "Ein Hund läuft über die Wiese.", "Pes běží přes louku."
+MARKED = {"concatenate": True, "mark_sources": True}
+
+
 @feature
-@pytest.mark.parametrize("concatenate", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "sources"),
+    [
+        ({}, {"en": ENGLISH, "de": GERMAN}),
+        ({"concatenate": True}, {"all": f"{ENGLISH} | {GERMAN}"}),
+        (MARKED, {"all": f"<en> {ENGLISH} <de> {GERMAN}"}),
+        ({"reverse": True}, {"target": f"<2en> {CZECH}"}),
+    ],
+    ids=["sources", "joined", "marked", "reverse"],
+)
 def test_the_example_of_a_card_runs(
-    run: Path, tmp_path: Path, concatenate: bool, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], sources: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the card does not tell where on this machine the run is
-    if concatenate:
-        run = make_run(tmp_path / "joined", tmp_path, concatenate=True)
     names: dict[str, Any] = {}
-    exec(compile(code(written(run).text, "python"), "README.md", "exec"), names)
-    assert list(names["sources"]) == (["all"] if concatenate else ["en", "de"])
+    text = written(make_run(tmp_path / "run", tmp_path, **settings)).text
+    exec(compile(code(text, "python"), "README.md", "exec"), names)
+    assert names["sources"] == sources
     assert isinstance(names["model"], MultiSourceForConditionalGeneration)
     assert names["output"].shape[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "Translates 2 sources of one sentence into cs."),
+        ({"concatenate": True}, "One encoder reads all sources joined in one line, in this order, with ` | ` between"),
+        (MARKED, "in this order, each behind a token with its name, such as `<en>`. This baseline"),
+        (
+            {"reverse": True},
+            "This reverse model writes en or de from cs. A token before the text, such as `<2en>`, names",
+        ),
+    ],
+    ids=["sources", "joined", "marked", "reverse"],
+)
+def test_a_card_tells_what_the_input_of_its_model_looks_like(
+    settings: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    text = " ".join(written(make_run(tmp_path / "run", tmp_path, **settings)).text.split())
+    assert told in text
+    assert ("with ` | ` between them" in text) == (settings == {"concatenate": True})
+    assert ("a baseline with a single source" in text) is False
+
+
+def test_the_card_of_an_averaged_model_says_so_and_not_that_its_weights_were_chosen(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text("utf-8"))
+    recipe["training"] |= {"load_best_model_at_end": True, "eval_strategy": "steps", "metric_for_best_model": "bleu"}
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    average_checkpoints([run, run, run], tmp_path / "average")
+    chosen, averaged = (
+        "Best BLEU on the development set, by which the weights were chosen",
+        "averaged over 3 checkpoints",
+    )
+    for folder, told, silent in ((run, chosen, averaged), (tmp_path / "average", averaged, "Best BLEU")):
+        score.main([str(folder), *OPTIONS])
+        text = written(folder).text
+        assert told in text and silent not in text
+    monkeypatch.chdir(tmp_path)
+    summary = json.loads((run / "train_summary.json").read_text("utf-8"))
+    command = "hf-multisource train multi30k_en_de_fr_cs --sources en de"
+    (tmp_path / "average/train_summary.json").write_text(json.dumps({**summary, "command": command}), "utf-8")
+    results.main(["row", "average", "--table", "table", "--name", "x", "--results", "."])
+    _, text = card_of_row(Path("table/x.json"))
+    assert averaged in text and "Best BLEU" not in text
+
+
+def test_a_card_whose_writing_breaks_off_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = write_card(tmp_path / "cards" / "x.md", "old\n")
+
+    def break_off(path: Path, content: str, **_: Any) -> None:
+        path.write_bytes(content[:2].encode())
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", break_off)
+    with pytest.raises(OSError, match="disk full"):
+        write_card(out, "new\n")
+    assert out.read_bytes() == b"old\n"
 
 
 def test_the_address_on_the_hub_takes_the_place_of_the_folder(run: Path) -> None:
@@ -246,6 +322,7 @@ def test_a_condition_that_was_not_scored_is_not_explained_and_a_gap_stays_empty(
     assert "±: standard deviation of the score over bootstrap resamples" in text
     assert "| BLEU | 25.0 | [24.0, 27.0] |" in text
     assert "*only*" not in text
+    assert "- Scores come from one training run (one seed)" in text
     assert "Not examined: no score with a source absent or wrong." in made_up_card(tmp_path).text
 
 
@@ -285,7 +362,8 @@ HOSTILE = [
 def test_no_text_of_a_recipe_or_a_command_is_markup_in_a_card(run: Path, text: str) -> None:
     path = run / "recipe.yaml"
     recipe = yaml.safe_load(path.read_text("utf-8"))
-    recipe["data"] |= {"origin": text, "train": text, "dev": text, "test": text, "target": text}
+    splits = {split: f"{text} {split}" for split in ("train", "dev", "test")}
+    recipe["data"] |= {"origin": text, "target": text, **splits}
     recipe["training"]["run_name"] = text
     path.write_text(yaml.safe_dump(recipe), "utf-8")
     summary = json.loads((run / "train_summary.json").read_text("utf-8"))
@@ -309,7 +387,8 @@ def test_no_text_of_a_recipe_or_a_command_is_markup_in_a_card(run: Path, text: s
     line = " ".join(text.split())
     shown = ["".join(part.content for part in token.children or []) for token in tokens if token.type == "inline"]
     assert f"{line}." in " ".join(shown).replace("  ", " "), "origin is shown as it is"
-    assert [part.content for part in parts if part.type == "code_inline"].count(line) == 3, "the names of the splits"
+    names = [part.content for part in parts if part.type == "code_inline"]
+    assert [name for name in names if name.startswith(line)] == [f"{line} {split}" for split in splits]
     data = found.data.to_dict()
     assert data["license"] in ("other", "unknown")
     assert not {"<", "`", "["} & set(data.get("license_link", ""))
@@ -427,6 +506,17 @@ def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
 def test_a_command_gives_the_recipe_that_it_trained_with(command: str) -> None:
     recipe = recipe_of_command(f"{command} --resume --combiner flat --sources en de --max_steps 7")
     assert (recipe.data.sources, recipe.model["combiner"], recipe.training["max_steps"]) == (["en", "de"], "flat", 7)
+
+
+@pytest.mark.parametrize("program", ["hf-multisource train", r"python D:\repository\training\train.py"])
+def test_a_command_with_windows_paths_gives_their_folders(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = r"D:\recipes\mine.yaml"
+    Recipe(DataRecipe("text", ["en", "de"], "cs"), training={"output_dir": "run"}).save(Path(name))
+    recipe = recipe_of_command(rf"{program} {name} --path 'D:\my texts' --output_dir D:\runs\mine")
+    assert (recipe.data.path, recipe.training["output_dir"]) == (r"D:\my texts", r"D:\runs\mine")
 
 
 @pytest.mark.parametrize("command", ["python training/score.py x", "hf-multisource train", "train x", "x train y"])

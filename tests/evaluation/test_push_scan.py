@@ -105,6 +105,23 @@ def test_training_text_in_a_card_is_refused(run: Path, tmp_path: Path) -> None:
     push.main([str(run), "org/name"])
 
 
+@pytest.mark.parametrize("split", ["train", "web"])
+def test_training_text_of_each_of_several_corpora_is_refused(split: str, run: Path, tmp_path: Path) -> None:
+    """The split of a corpus is `train` if the recipe names none."""
+    named = {} if split == "train" else {"split": split}
+    corpora = [{"path": str(tmp_path / "one")}, {"path": str(tmp_path / "two"), **named}]
+    data = {"path": str(tmp_path), "sources": ["en", "de"], "target": "cs", "train": corpora}
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"data": data}), "utf-8")
+    for folder, name, line in (("one", "train.en", "a dog"), ("two", f"{split}.cs", SENTENCE)):
+        (tmp_path / folder).mkdir()
+        write_lines(tmp_path / folder / name, [line])
+    (run / "README.md").write_text(f"# A model\n\n{SENTENCE}\n", "utf-8")
+    message = "README.md, line 3: a line of the training text (The quick brown fox ...)"
+    assert refused(run).endswith(f"cannot be published: {message}")
+    (tmp_path / "two" / f"{split}.cs").unlink()
+    push.main([str(run), "org/name"])
+
+
 def test_training_data_that_are_elsewhere_are_no_hindrance(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("nowhere", "org/data"):
         (run / "recipe.yaml").write_text(yaml.safe_dump({"data": {"path": path, "sources": ["en"]}}), "utf-8")

@@ -29,6 +29,7 @@ from hf_multisource.cli.command import Terminated, terminable
 from hf_multisource.evaluation.graph_engine import Engine, run_program
 from hf_multisource.evaluation.graph_stages import duration, stages_of
 from hf_multisource.recipes.graph import load_graph
+from hf_multisource.recipes.recipe import load_recipe
 from runs import files_of, read_json, write_lines
 from toy_graph import make_toy_graph, toy_graph, write_graph
 from warm import request, start_server, write_client
@@ -305,6 +306,18 @@ BAD = {
     ),
     "value": (changed("steps.clean.options", {"max_words": "x"}), "steps.clean.options: --max_words must be a whole"),
     "given option": (changed("steps.clean.options", {"out": "x"}), "steps.clean.options: 'out' is set by the graph"),
+    "given key": (
+        changed("steps.both.options", {"sources": ["x"]}),
+        "steps.both.options: 'sources' is set by the graph",
+    ),
+    "given full key": (
+        changed("steps.both.options", {"data.sources": ["x"]}),
+        "steps.both.options: 'data.sources' is set by the graph",
+    ),
+    "given folder": (
+        changed("steps.both.options", {"output_dir": "x"}),
+        "steps.both.options: 'output_dir' is set by the graph",
+    ),
     "recipe key": (changed("steps.both.options", {"max_stepz": 2}), r"steps\.both: .*max_stepz"),
     "recipe": (changed("steps.both.train", "no.yaml"), r"steps\.both: .*no\.yaml"),
     "train on a set": (changed("steps.both.on", "crossed_dev"), "'crossed_dev' is a held-out set or is made of one"),
@@ -423,6 +436,59 @@ def test_a_training_reads_its_tokenizer_and_a_translation_its_shortlist(
         SystemExit, match=r"steps\.crossed_dev: options: shortlist is 'words.txt', and there is no such"
     ):
         call(tmp_path, "--dry_run")
+
+
+def with_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The toy graph with further keys of the recipe of its last model."""
+    graph = toy_graph()
+    graph["steps"]["both"]["options"] = {**graph["steps"]["both"]["options"], **options}
+    return graph
+
+
+def test_a_training_reads_its_initial_model_which_is_checked_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_toy_graph(tmp_path, with_options({"init_from": "models/first"}))
+    with pytest.raises(SystemExit, match=r"steps\.both: model\.init_from: models/first is no folder of a model"):
+        call(tmp_path, "--dry_run")
+    sizes = {"sources": ["scarce"], "target": "target"}
+    load_recipe("recipe.yaml", {**sizes, "d_model": 32}).draft_config().save_pretrained("models/first")
+    with pytest.raises(
+        SystemExit, match=r"steps\.both: model\.init_from is 'models/first': .* x 16 in this model, and "
+    ):
+        call(tmp_path, "--dry_run")
+    load_recipe("recipe.yaml", sizes).draft_config().save_pretrained("models/first")
+    stages = stages_of(load_graph("graph.yaml"))
+    assert "models/first" in stages["both"].reads and "models/first" not in stages["to_rich"].reads
+
+
+@pytest.mark.parametrize("folder", ["work/to_rich", "./work/to_rich", "work/to_rich/checkpoint-4"])
+@pytest.mark.parametrize("key", ["init_from", "load"])
+def test_a_training_from_the_model_of_another_step_runs_after_it(
+    key: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (folder, str(Path(folder).absolute())):
+        make_toy_graph(tmp_path, with_options({key: name}))
+        assert "work/to_rich" in stages_of(load_graph("graph.yaml"))["both"].reads
+    make_toy_graph(tmp_path, with_options({key: "work/to_richer"}))
+    with pytest.raises(ValueError, match=r"steps\.both: .*work/to_richer"):
+        stages_of(load_graph("graph.yaml"))
+
+
+def test_a_training_may_set_the_encoders_of_its_sources_and_reads_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("encoders/rich").mkdir(parents=True)
+    places = {"scarce": "organization/encoder", "rich": "encoders/rich"}
+    entries = [{"name": name, "kind": "pretrained", "encoder": place} for name, place in places.items()]
+    make_toy_graph(tmp_path, with_options({"model.sources": entries}))
+    stage = stages_of(load_graph("graph.yaml"))["both"]
+    (words,) = stage.commands
+    assert json.loads(words[words.index("--model.sources") + 1]) == entries
+    assert "encoders/rich" in stage.reads and "organization/encoder" not in stage.reads
 
 
 def test_a_set_whose_texts_are_in_other_languages_is_inside_no_corpus(tmp_path: Path) -> None:

@@ -39,11 +39,14 @@ COLUMNS["de"][3] = ""
 OPTIONS = ("--num_beams", "2", "--batch_size", "4", "--max_new_tokens", "6", "--device", "cpu")
 
 
-def make_run(folder: Path, data: Path, *, concatenate: bool = False) -> Path:
-    """A run folder as train.py leaves it, with a model that has learned nothing; and the data it is tested on."""
+def make_run(folder: Path, data: Path, **settings: Any) -> Path:
+    """A run folder as train.py leaves it, with a model that has learned nothing; and the data it is tested on.
+
+    `settings` are keys of the section `data` of the recipe, such as `concatenate`.
+    """
     for name, column in COLUMNS.items():
         write_lines(data / f"test.{name}", column)
-    recipe = Recipe(DataRecipe(str(data), ["en", "de"], "cs", max_length=16, concatenate=concatenate))
+    recipe = Recipe(DataRecipe(str(data), ["en", "de"], "cs", max_length=16, **settings))
     recipe.training["output_dir"] = str(folder)
     tokenizer = train_tokenizer([text for column in COLUMNS.values() for text in column], "bpe", 280)
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import pytest
 from hf_multisource.data.catalogues import Selection, split_of, write_catalogue_rows
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.publishing.scan import training_lines
+from hf_multisource.recipes.averaging import average_checkpoints
 from hf_multisource.recipes.training import train
 from hf_multisource.recipes.training_data import write_rows
 from runs import WORDS, files_of, make_folder, read_json, recipe_of
@@ -75,6 +76,15 @@ def test_score_reads_the_test_split_of_the_run(folder: Path, run: Path, tmp_path
         assert score(named, "score")["data"]["lines"] == len(expected.splitlines())
     finally:
         shutil.move(run / "moved", run / "catalogues")
+
+
+def test_the_average_of_its_checkpoints_is_scored_on_the_rows_of_the_run(run: Path, tmp_path: Path) -> None:
+    average_checkpoints([run], tmp_path / "average")
+    for name in ("placeholders.json", "catalogues/test.cs", "catalogues/counts.json"):
+        assert (tmp_path / "average" / name).read_bytes() == (run / name).read_bytes()
+    options: Any = {"num_beams": 1, "max_new_tokens": 4, "device": "cpu"}
+    result = score(Scoring(str(tmp_path / "average"), **options), "score")
+    assert result["data"]["lines"] == len((run / "catalogues" / "test.cs").read_text("utf-8").splitlines())
 
 
 def test_a_resumed_run_reads_its_own_rows(folder: Path, run: Path) -> None:
