@@ -475,6 +475,20 @@ def mkl_is_narrow() -> bool:
     return "AMD" in found.get("cpu_name", "") and bool(found.get("avx512_f"))
 
 
+def takes_bias(head: Any) -> bool:
+    """Return whether a separate bias of the logits is to be passed to an output layer, whose kernel adds it.
+
+    All callers must pass the bias or none, because the packed weight of some kernels includes it.
+
+    Args:
+        head: The output layer.
+
+    Returns:
+        True for a [`PackedLinear`] without a bias of its own.
+    """
+    return isinstance(head, KINDS) and head.bias is None
+
+
 def output_logits(head: Any, states: Tensor) -> Tensor:
     """Compute an output layer with the fastest kernel that does not need a packed copy of its weight.
 

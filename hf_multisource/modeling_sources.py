@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import SourceMemory, show_first_position
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
-from .inference import InferenceMixin, is_bare, output_logits
+from .inference import InferenceMixin, is_bare, output_logits, takes_bias
 from .layers import AbsentVector, modules_of_sources
 from .loss import linear_cross_entropy
 from .pretrained_model import MultiSourcePreTrainedModel
@@ -791,6 +791,8 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             return shortlist.logits(states), None
         bias = self.final_logits_bias if self.config.final_logits_bias else None
         if not num_best_tokens:
+            if bias is not None and takes_bias(self.lm_head):
+                return self.lm_head(states, bias[0]), None
             logits = output_logits(self.lm_head, states)
             return (logits if bias is None else logits + bias), None
         last = states[:, -1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import re
@@ -19,7 +20,6 @@ from .source_kinds import FIRST_EXAMPLE, is_absent
 
 TASK = "multisource-to-text"
 LONGEST = 256  # default of `max_new_tokens`, as in Transformers' text pipelines
-LENGTH_SETTINGS = ("max_new_tokens", "max_length", "generation_config")  # options that override `LONGEST`
 #: Key of a tokenizer's `init_kwargs` for the syntax of the placeholders that were masked in training.
 SYNTAX_KEY = "mask_syntax"
 MASK_TOKEN = re.compile(r"<(?:ph|open|close|tag|link|key|char)\d+>")  # tokens that replace masked placeholders
@@ -291,12 +291,25 @@ class MultiSourcePipeline(Pipeline):
         examples = given if isinstance(given, list) else [given]
         batch = DataCollatorForMultiSource(self.processor)(examples)
         model: Any = self.model
-        settings = model.generation_config
-        if not (generate_kwargs.keys() & set(LENGTH_SETTINGS) or settings.max_new_tokens or settings.max_length):
-            generate_kwargs["max_new_tokens"] = LONGEST
+        given_config = generate_kwargs.get("generation_config")
+        known = [vars(one) for one in (given_config, model.generation_config) if one is not None]
+
+        def setting(name: str) -> Any:
+            """Return the value of an option that holds in this call; None if it is not set."""
+            return next((one[name] for one in (generate_kwargs, *known) if one.get(name) is not None), None)
+
         # Transformers' beam search returns scores of texts only together with the scores of all steps.
-        stock = not generate_kwargs.get("fold_beams", getattr(settings, "fold_beams", True))
-        generate_kwargs.update(return_dict_in_generate=True, output_scores=return_scores and stock)
+        added: dict[str, Any] = {
+            "return_dict_in_generate": True,
+            "output_scores": return_scores and setting("fold_beams") is False,
+        }
+        if not (setting("max_new_tokens") or setting("max_length")):
+            added["max_new_tokens"] = LONGEST
+        if given_config is None:
+            generate_kwargs |= added
+        else:  # Transformers deprecates options beside a configuration
+            generate_kwargs["generation_config"] = copy.deepcopy(given_config)
+            generate_kwargs["generation_config"].update(**added)
         inputs = {  # pixels and features must have the model's data type
             key: tensor.to(self.device, model.dtype if tensor.is_floating_point() else None)
             for key, tensor in batch.items()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .inference import KINDS, output_logits
+from .inference import KINDS, output_logits, takes_bias
 
 # Maximum number of logits in memory on CPUs (16 MiB in float32); larger tensors are allocated from and returned to the
 # system in every step.
@@ -46,7 +46,7 @@ def best_tokens(
     at_once = LOGITS_AT_ONCE if states.device.type == "cpu" else LOGITS_AT_ONCE_ON_DEVICE
     parts = -(-len(states) * vocab_size // at_once)
     found = []
-    adds = isinstance(head, KINDS) and head.bias is None  # the kernel adds the bias
+    adds = takes_bias(head)
     for block in states.chunk(parts):
         logits = head(block, bias) if adds else output_logits(head, block)
         found.append(_best(logits.float(), None if adds else bias, min(count, vocab_size)))

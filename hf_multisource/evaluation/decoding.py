@@ -245,6 +245,8 @@ def decode_batch(
         if is_masked:
             masks = torch.tensor(processor.tokenizer.convert_tokens_to_ids([*MASK_TOKENS]))
             rule["shortlist"] = torch.cat([rule["shortlist"], masks]).unique()
+    if tables:  # a forced end, which Marian, BART, mBART and Pegasus have, would hide that a translation is cut
+        rule["forced_eos_token_id"] = None
     processors = LogitsProcessorList()
     if is_masked:
         ends = model.generation_config.eos_token_id

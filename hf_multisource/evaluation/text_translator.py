@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.data.checks import check_at_least, check_choice
@@ -23,7 +23,7 @@ from hf_multisource.data.masking import (
 from hf_multisource.data.placeholders import ANY, SYNTAXES, PlaceholderTable, broken_placeholders
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window, load_model
-from hf_multisource.evaluation.translating import joined_sources, source_limit
+from hf_multisource.evaluation.translating import check_new_tokens, decoder_limit, joined_sources, source_limit
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.recipe import DataRecipe, load_recipe
@@ -180,7 +180,8 @@ class TextTranslator:
                 unfinished or equal.
             num_beams: Beam width, at least 2 and at least `n_best`. If the best hypothesis is broken, the next one in
                 the beam takes its place.
-            max_new_tokens: Longest translation, in tokens; None: `max_length` of the translator.
+            max_new_tokens: Longest translation, in tokens; None: `max_length` of the translator, or the number of the
+                decoder's learned positions if that is smaller.
             syntax: Syntax of the placeholders in all rows, one of `SYNTAXES`. None: the syntax that the model was
                 trained with (`data.placeholders`), or else "any".
 
@@ -221,10 +222,17 @@ class TextTranslator:
 
         Returns:
             Fields of `Search` by name.
+
+        Raises:
+            ValueError: If the decoder has fewer learned positions than `max_new_tokens`.
         """
+        config: Any = getattr(self.model, "config", None)
+        if max_new_tokens is None:
+            max_new_tokens = min(self.max_length, decoder_limit(config) or self.max_length)
+        check_new_tokens("the model", config, max_new_tokens)
         return {
             "length_penalty": LENGTH_PENALTY,
-            "max_new_tokens": self.max_length if max_new_tokens is None else max_new_tokens,
+            "max_new_tokens": max_new_tokens,
             "optimize": self.optimize,
         }
 

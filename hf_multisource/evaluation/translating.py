@@ -246,6 +246,21 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
     recipe = Path(model) / "recipe.yaml"
     if recipe.exists():
         return load_recipe(recipe).data.max_length
+    lengths = [processor.get_tokenizer(name).model_max_length for name in processor.source_names]
+    return min(LONGEST_SOURCE, position_limit(config, processor), *lengths)
+
+
+def position_limit(config: Any, processor: MultiSourceProcessor) -> int:
+    """Return the number of tokens that each text source of a model can have.
+
+    Args:
+        config: The model's configuration.
+        processor: The model's processor.
+
+    Returns:
+        The smallest of `LONGEST_SOURCE`, the learned position tables of the sources, and the limits of wrapped
+        encoders.
+    """
     forms = forms_of(processor)
     limits = [LONGEST_SOURCE]
     for source in (source for source in config.sources if FORMS[forms[source.name]].has_vocabulary):
@@ -253,8 +268,38 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
         if getattr(settings, "position_embedding", None) == "learned":
             limits.append(settings.max_position_embeddings)
         limits.append(getattr(source.encoder, "max_position_embeddings", LONGEST_SOURCE))
-        limits.append(processor.get_tokenizer(source.name).model_max_length)
     return min(limits)
+
+
+def check_new_tokens(name: str, config: Any, max_new_tokens: int) -> None:
+    """Check that a decoder has a position for each token of a translation.
+
+    Args:
+        name: Name of the model in the message.
+        config: The model's configuration.
+        max_new_tokens: Longest translation, in tokens.
+
+    Raises:
+        ValueError: If the learned positions of the decoder are fewer.
+    """
+    known = decoder_limit(config)
+    if known is not None and max_new_tokens > known:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}, but the decoder of {name} has {known} positions")
+
+
+def decoder_limit(config: Any) -> int | None:
+    """Return the number of tokens that a decoder can write.
+
+    Args:
+        config: The model's configuration.
+
+    Returns:
+        The number of learned positions; None: there are none, so any number.
+    """
+    limit: int | None = None
+    if getattr(config, "position_embedding", None) == "learned":
+        limit = config.max_position_embeddings
+    return limit
 
 
 def data_of_run(model: str) -> DataRecipe | None:
@@ -362,8 +407,12 @@ def translate(job: Translation) -> None:
     if joined:
         rows = joined.arrange_rows([{**dict.fromkeys(sources), **row} for row in rows])
     search = job.search
+    members = {name: load_config(name) for name in (job.model, *job.ensemble)}
+    for name, one in members.items():
+        check_new_tokens(name, one, search.max_new_tokens)
     if search.max_length is None:
-        search = replace(search, max_length=source_limit(job.model, config, processor))
+        limits = [position_limit(one, processor) for one in members.values()]
+        search = replace(search, max_length=min(source_limit(job.model, config, processor), *limits))
     model = load_members(job.model, job.ensemble, processor, device, search.optimize)
     if job.out:
         facts = describe_job(job, search, model)

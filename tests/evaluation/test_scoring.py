@@ -727,6 +727,23 @@ def test_a_learned_position_table_limits_the_length_of_a_source(tmp_path: Path) 
     assert translating.source_limit(str(run), config, processor) == 30
 
 
+def test_translate_keeps_to_the_positions_of_all_members_and_of_the_decoder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    learned: dict[str, Any] = {"position_embedding": "learned", "max_position_embeddings": 8}
+    other = shutil.copytree(run, tmp_path / "other")
+    sources: list[Any] = [{"name": "en", **learned}, "de"]
+    MultiSourceForConditionalGeneration(tiny_config(sources=sources, vocab_size=280)).save_pretrained(other)
+    command = [str(run), "--num_beams", "1", "--device", "cpu", "--ensemble", str(other)]
+    give_input(monkeypatch, "dog " * 50 + "\tcats\n")
+    translate.main([*command, "--max_new_tokens", "2"])
+    assert caplog.messages == ["decoding: sources longer than 8 tokens were cut (max_length): en in 1 rows"]
+    MultiSourceForConditionalGeneration(tiny_config(vocab_size=280, **learned)).save_pretrained(other)
+    give_input(monkeypatch, "dog\tcats\n")
+    with pytest.raises(SystemExit, match=r"max_new_tokens is 9, but the decoder of .*other has 8 positions"):
+        translate.main([*command, "--max_new_tokens", "9"])
+
+
 def test_score_reports_the_lines_that_it_leaves_out(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,7 +40,7 @@ def make_translator(*, mask_tokens: bool = True, joined: bool = False) -> TextTr
     torch.manual_seed(0)
     config = tiny_config("serial", names, vocab_size=len(tokenizer), initializer="normal", init_std=1.0)
     model: Any = MultiSourceForConditionalGeneration(config).eval()
-    model.generation_config.forced_eos_token_id = config.eos_token_id  # it has not learned to end a text
+    model.generation_config.exponential_decay_length_penalty = (4, 9.0)  # it has not learned to end a text
     return TextTranslator(model, MultiSourceProcessor(tokenizer, names), joined=data, max_length=48, batch_size=2)
 
 
@@ -78,8 +78,34 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) 
 def test_forced_placeholders_leave_room_for_the_end(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_translator, "REPLACEMENT", "\0")  # the model writes bytes at random
     rows = [{"en": "Open %1$S in %2$S"}, {"en": "%1$S%2$S"}]
-    for translation in make_translator().translate(rows, max_new_tokens=longest):
+    translator = make_translator()
+    monkeypatch.setattr(translator.model.generation_config, "exponential_decay_length_penalty", (1, 1e3))
+    for translation in translator.translate(rows, max_new_tokens=longest):
         assert translation.candidates, translation.refused
+
+
+@pytest.mark.parametrize("mask_tokens", [True, False])
+def test_a_translation_whose_end_is_forced_is_refused(mask_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marian, BART, mBART and Pegasus have `forced_eos_token_id`, so that a cut translation has an end, too."""
+    translator = make_translator(mask_tokens=mask_tokens)
+    settings = translator.model.generation_config
+    monkeypatch.setattr(settings, "exponential_decay_length_penalty", None)
+    for forced in (None, settings.eos_token_id):
+        monkeypatch.setattr(settings, "forced_eos_token_id", forced)
+        (found,) = translator.translate([{"en": "open the window"}], max_new_tokens=4)
+        assert "has no end: it reached the largest number of tokens" in found.refused
+
+
+def test_the_positions_of_the_decoder_limit_the_translation() -> None:
+    sources: list[Any] = [{"name": name, "position_embedding": "sinusoidal"} for name in SOURCES]
+    learned: dict[str, Any] = {"position_embedding": "learned", "max_position_embeddings": 16}
+    config = tiny_config("serial", sources, vocab_size=400, **learned)
+    processor = make_translator().processor
+    model: Any = MultiSourceForConditionalGeneration(config)
+    translator = TextTranslator(model, processor, max_length=48)
+    assert translator.search_settings()["max_new_tokens"] == 16
+    with pytest.raises(ValueError, match="max_new_tokens is 17, but the decoder of the model has 16 positions"):
+        translator.translate([{"en": "open"}], max_new_tokens=17)
 
 
 def test_rows_are_translated_alike_in_any_batch() -> None:

@@ -176,6 +176,31 @@ def test_integers_of_8_bits_say_nearly_the_same() -> None:
     assert model.generate(**batch(), num_beams=3, max_new_tokens=4).shape[0] == 5
 
 
+@pytest.mark.parametrize("int8", [False, True])
+def test_calls_of_different_kinds_use_one_packed_output_layer(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bias of the logits is passed by all of them, because the packed weight of some kernels includes it."""
+    model = make()
+    model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(0))
+    searches: list[dict[str, Any]] = [{}, {"num_beams": 3}, {"num_beams": 3, "output_scores": True}]
+    calls = [{**batch(), **search, "max_new_tokens": 4} for search in searches]
+    calls = [{**call, "return_dict_in_generate": True} for call in calls]
+    expected = [model.generate(**call).sequences for call in calls]
+    model.optimize_for_inference(int8=int8)
+    kind = type(model.lm_head)
+    assert issubclass(kind, inference.PackedLinear)
+    packed, pack = [], kind.pack
+
+    def counting(weight: Tensor, bias: Tensor | None) -> Any:
+        packed.append(weight.data_ptr())
+        return pack(weight, bias)
+
+    monkeypatch.setattr(kind, "pack", staticmethod(counting))
+    found = [model.generate(**call).sequences for call in calls * 2]
+    assert packed.count(model.lm_head.weight.data_ptr()) == 1
+    if not int8:
+        assert all(torch.equal(one, other) for one, other in zip(found, expected * 2, strict=True))
+
+
 def test_an_optimized_model_is_saved_and_trained_as_before(tmp_path: Path) -> None:
     model = make()
     names = set(model.state_dict())

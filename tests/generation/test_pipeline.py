@@ -12,7 +12,7 @@ import datasets
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
-from transformers import pipeline
+from transformers import GenerationConfig, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from builders import LSTM, NAMES, TEXTS, one_by_default, three_source_model, three_source_processor
@@ -173,6 +173,13 @@ def test_the_n_best_come_with_their_scores(combiner: str, num_beams: int, pipes:
         assert len(items) == 3
 
 
+@pytest.mark.parametrize("fold_beams", [True, False])
+def test_settings_may_be_given_as_a_configuration(fold_beams: bool, pipe: Any) -> None:
+    search: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 4, "fold_beams": fold_beams}
+    found = pipe(TEXTS[0], generation_config=GenerationConfig(**search), return_scores=True)
+    assert found == pipe(TEXTS[0], **search, return_scores=True)
+
+
 def test_scores_without_a_beam_are_refused(pipe: Any) -> None:
     with pytest.raises(ValueError, match="num_beams must be at least 2"):
         pipe(TEXTS[0], return_scores=True, max_new_tokens=2)
@@ -210,6 +217,10 @@ def test_texts_are_as_long_as_the_settings_allow(pipe: Any, settings: dict[str, 
     assert without_end.model.generate(**pipe.processor(en=["a"], return_tensors="pt"), max_new_tokens=3).shape == (1, 4)
     output = without_end.forward(without_end.preprocess({"en": "a"}), **settings)
     assert output["sequences"].shape == (1, 1, 1 + longest)  # the first is the start token
+    given = GenerationConfig(num_beams=1, **settings)
+    output = without_end.forward(without_end.preprocess({"en": "a"}), generation_config=given)
+    assert output["sequences"].shape == (1, 1, 1 + longest)
+    assert given == GenerationConfig(num_beams=1, **settings), "it is not changed"
     endless.generation_config.max_new_tokens = 7
     kept = without_end.forward(without_end.preprocess({"en": "a"}))
     assert kept["sequences"].shape == (1, 1, 8)

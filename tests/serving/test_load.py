@@ -18,7 +18,7 @@ from serve_load import run
 def test_many_clients_lose_nothing_and_memory_is_flat(tmp_path: Path) -> None:
     make_run(tmp_path / "run", tmp_path)
     settings = json.loads((tmp_path / "run/generation_config.json").read_text("utf-8"))
-    settings["forced_eos_token_id"] = settings["eos_token_id"]  # a translation without an end is refused
+    settings["exponential_decay_length_penalty"] = [2, 9.0]  # a translation without an end is refused
     (tmp_path / "run/generation_config.json").write_text(json.dumps(settings), "utf-8")
     command = [sys.executable, "-P", "-m", "hf_multisource", "serve", str(tmp_path / "run"), "--port", "0"]
     command += ["--device", "cpu", "--max_new_tokens", "6", "--num_beams", "2", "--max_queue", "128"]
