@@ -52,17 +52,17 @@ PIECES = {
     # %name%, but not the printf directives of "%dx%d", "%ld%%" and "%s%s".
     "wrapped": r"%[A-Za-z][A-Za-z0-9_]*[A-Za-z0-9]%(?![\w%$])",
     "percent": r"%%",
-    "named": r"%\([^()\s]+\)[-+#0 ]*(?:\d+|\*)?(?:\.\d+)?[diouxXeEfFgGcrsa]",
-    "printf": rf"%(?:\d+\$)?[-+#0'I ]*{PRINTF_END}",
-    "formatter": r"%(?:\d+\$|<)?[-+#0,(]*\d*(?:\.\d+)?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn])",
+    "named": r"%\([^()\s]+\)[-+#0 ]*+(?:\d+|\*)?(?:\.\d+)?[diouxXeEfFgGcrsa]",
+    "printf": rf"%(?:\d+\$)?[-+#0'I ]*+{PRINTF_END}",
+    "formatter": r"%(?:\d+\$|<)?[-+#0,(]*+\d*(?:\.\d+)?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn])",
     # For texts of unknown format; the pattern is so general that it must not match after a number: "50%discount".
-    "any_printf": r"(?:(?<!\d)%|%(?=\d+\$))(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diufgGxXcsSp@]",
+    "any_printf": r"(?:(?<!\d)%|%(?=\d+\$))(?:\d+\$)?[-+#0]*+\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diufgGxXcsSp@]",
     "strftime": r"(?<!\d)%[-_0^#EO]?[aAbBCDeFhHIjklmMpPrRTuUVwWyYzZ](?![A-Za-z])",
     "qt": r"%L?(?:\d{1,2}|n)",
     # For texts of unknown format: a single digit, because "%50" is fifty percent in Turkish and Basque.
     "any_qt": r"(?:(?<!\d)|(?<=%\d))%L?(?:\d(?![\d$A-Za-z]|[.,]\d)|n(?![a-z]))",
     # LibreOffice: $(ARG1) and %PRODUCTNAME.
-    "office": r"\$\([A-Za-z]\w*\)|(?<![\w%])%[A-Z]{4,}[A-Z0-9]*(?![\w%])",
+    "office": r"\$\([A-Za-z]\w*\)|(?<![\w%])%[A-Z]{4,}+[A-Z0-9]*+(?![\w%])",
     "mustache": r"\{\{[^{}]*+\}\}",
     "dollar": r"\$\{[^{}]*+\}",
     "number": r"(?<![\w&])#[1-9](?!\d)",
@@ -146,10 +146,11 @@ FORMATS = ("printf", "formatter", "any_printf")
 KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand", "any_tilde")
 
 TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>")
+ATTRIBUTES = regex.compile(ATTRIBUTE)
 ATTRIBUTE_PARTS = regex.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+\\?["']?([^"']*?)\\?["']?)?""")
 FORMAT_PARTS = regex.compile(r"%(?:(\d+)\$|(<))?(.*?)((?:hh|ll|[hlLqjzt])?(?:[tT][A-Za-z]|[A-Za-z@]|<\w+>))")
-SELECTOR = regex.compile(r"\s*([^{}]*?)\s*->|\s*(\w+)\s*,\s*(?:plural|selectordinal|select|choice)\b")
-FLUENT = regex.compile(r"\s*(?:(\$[\w-]+)|(-?[A-Za-z][\w-]*(?:\.[\w-]+)?)\s*(?:\((.*)\))?)\s*", regex.DOTALL)
+SELECTOR = regex.compile(r"\s*+([^{}]*?)->|\s*(\w+)\s*,\s*(?:plural|selectordinal|select|choice)\b")
+FLUENT = regex.compile(r"\s*(?:(\$[\w-]+)|(-?[A-Za-z][\w-]*(?:\.[\w-]+)?)(?:\s*+\((.*)\))?)\s*", regex.DOTALL)
 MESSAGE_FORMAT = regex.compile(r"\s*(\w+)\s*(?:,.*)?", regex.DOTALL)
 PYTHON_FORMAT = regex.compile(r"([\w.]*(?:\[[^\]]*\][\w.]*)*)(?:![rsa])?(?::.*)?", regex.DOTALL)
 
@@ -508,13 +509,14 @@ class _Scanner:
         text = self.text[start:end]
         syntax = ANY if self.syntax in LIKE_ANY else self.syntax.removesuffix("-format")
         if syntax != "python-brace" and (selector := SELECTOR.match(content)):
-            return Placeholder(text, VALUE, f"{selector[1] or selector[2]} ->", start, end, (), True)
+            name = (selector[1] or "").rstrip() or selector[2]
+            return Placeholder(text, VALUE, f"{name} ->", start, end, (), True)
         if syntax in ("fluent", ANY) and (match := FLUENT.fullmatch(content)):
-            variable, name, call = match.groups()
-            if call is not None and not name.startswith("-"):
+            variable, term, call = match.groups()
+            if call is not None and not term.startswith("-"):
                 used = regex.search(r"\$[\w-]+", call)
-                return Placeholder(text, VALUE, used[0] if used else name, start, end)
-            return Placeholder(text, VALUE, variable or name, start, end)
+                return Placeholder(text, VALUE, used[0] if used else term, start, end)
+            return Placeholder(text, VALUE, variable or term, start, end)
         if syntax not in ("fluent", "python-brace") and (match := MESSAGE_FORMAT.fullmatch(content)):
             return Placeholder(text, VALUE, match[1], start, end)
         if syntax in ("python-brace", ANY) and (match := PYTHON_FORMAT.fullmatch(content)):
@@ -540,7 +542,7 @@ def _tag_parts(tag: str) -> tuple[str, dict[str, str]]:
     """Return the name of a tag in lower case, and its attributes."""
     match = TAG_PARTS.fullmatch(tag)
     name, rest = match.groups() if match else (tag.strip("</>"), "")
-    parts = (ATTRIBUTE_PARTS.fullmatch(one) for one in regex.findall(ATTRIBUTE, rest))
+    parts = (ATTRIBUTE_PARTS.fullmatch(one) for one in ATTRIBUTES.findall(rest))
     return name.lower(), {part[1].lower(): part[2] or "" for part in parts if part}
 
 
@@ -557,18 +559,22 @@ def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
     A tag without a partner gets the kind "tag". It is removed if it is plain text, as in "press <Enter>": it is not an
     HTML element and has no attributes.
     """
-    opened: list[int] = []
+    opened: list[tuple[int, str]] = []  # stack of open tags: index and name
+    open_names: Counter[str] = Counter()  # names on the stack, so that it is searched only if it has the name
     partners: dict[int, int] = {}
     for i, one in enumerate(found):
+        if one.kind not in (OPEN, CLOSE):
+            continue
+        name = _tag_parts(one.text)[0]
         if one.kind == OPEN:
-            opened.append(i)
-        elif one.kind == CLOSE:
-            name = _tag_parts(one.text)[0]
-            for place in range(len(opened) - 1, -1, -1):
-                if _tag_parts(found[opened[place]].text)[0] == name:
-                    partners[opened[place]], partners[i] = i, opened[place]
-                    del opened[place:]
-                    break
+            opened.append((i, name))
+            open_names[name] += 1
+        elif open_names[name]:
+            other = None
+            while other != name:  # tags that were opened after the partner stay alone
+                place, other = opened.pop()
+                open_names[other] -= 1
+            partners[place], partners[i] = i, place
     paired = []
     for i, one in enumerate(found):
         if one.kind not in (OPEN, CLOSE):
@@ -602,7 +608,7 @@ def _mask(
     core = text.strip()
     start = len(text) - len(text.lstrip())
     parts, place, chain = [], 0, []
-    replaced: dict[str, tuple[str, ...]] = {}
+    replaced: dict[str, list[str]] = {}
     for one in found:
         number = numbers[_numbered(one.kind)].get(one.key)
         if number is None:
@@ -610,11 +616,12 @@ def _mask(
         token = f"<{one.kind}{number}>"
         parts += [core[place : one.start], token]
         place = one.end
-        replaced[token] = (*replaced.get(token, ()), one.text)
+        replaced.setdefault(token, []).append(one.text)
         if one.arguments:
             chain.append(token)
     masked = "".join([*parts, core[place:]])
-    return masked, PlaceholderTable(replaced, text[:start], text[start + len(core) :], tuple(chain))
+    originals = {token: tuple(written) for token, written in replaced.items()}
+    return masked, PlaceholderTable(originals, text[:start], text[start + len(core) :], tuple(chain))
 
 
 def _missing_or_additional(expected: Sequence[Placeholder], found: Sequence[Placeholder]) -> Iterator[str]:
@@ -659,11 +666,15 @@ def _broken_tags(expected: Sequence[Placeholder], found: Sequence[Placeholder]) 
     """Find tags without a partner whose element has a partner in the source."""
     names = {_tag_parts(one.text)[0] for one in expected if one.kind == OPEN}
     alone = [(one.text, name) for one in found if one.kind == TAG and (name := _tag_parts(one.text)[0]) in names]
+    last_openings = {name: i for i, (tag, name) in enumerate(alone) if not tag.startswith("</")}
+    closed = set()
     for i, (tag, name) in enumerate(alone):
         if not tag.startswith("</"):
-            if not any(other.startswith("</") and its == name for other, its in alone[:i]):
+            if name not in closed:
                 yield f"{_short(tag)} is not closed."
-        elif any(not other.startswith("</") and its == name for other, its in alone[i:]):
+            continue
+        closed.add(name)
+        if last_openings.get(name, -1) > i:
             yield f"{_short(tag)} stands before its opening tag."
         else:
             yield f"{_short(tag)} has no opening tag."

@@ -111,7 +111,7 @@ class Confidence:
         weights: One weight for each of `FEATURES`.
         bias: Bias of the logistic regression.
         weights_sha256: Digest of the translation model's weights, as [`digest_weight_files`] computes it.
-        facts: Provenance of the model, for information only.
+        facts: Provenance of the model, for information only, except that the service reads the field `syntax`.
     """
 
     sources: tuple[str, ...]

@@ -11,18 +11,21 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hf_multisource.data.checks import check_at_least, check_choice
+from hf_multisource.data.masking import remembered_syntax
 from hf_multisource.evaluation.confidence import Confidence
+from hf_multisource.evaluation.decoding import OPTIMIZATIONS
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.regular_files import read_regular
 from hf_multisource.serving.application import make_app
 from hf_multisource.serving.gate import is_loopback
-from hf_multisource.serving.service import Limits, Service
+from hf_multisource.serving.service import Limits, Service, check_beams
 
 SHORTEST_TOKEN = 16  # smallest number of characters of a token
 LARGEST_TOKEN_FILE = 4096  # bytes of a token file
-CONNECTIONS = 256  # number of open connections; further connections get the status 503
+CONNECTIONS = 256  # number of open connections; further connections are closed
 HEAD_SECONDS = 10  # seconds in which headers must arrive; otherwise silent connections could use up `CONNECTIONS`
 LAST_SECONDS = 5  # seconds, in addition to the time limit of requests, after which a shutdown is forced
 
@@ -45,7 +48,8 @@ class Serving:
         device: See `TextTranslator.from_run`.
 
     Raises:
-        ValueError: If the address can be reached from other machines and there is no token, or the port is invalid.
+        ValueError: If the address can be reached from other machines and there is no token, or an option is not
+            allowed.
     """
 
     run: str
@@ -62,6 +66,10 @@ class Serving:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; it must be at least 0 and at most 65535")
+        check_at_least(1, max_new_tokens=self.max_new_tokens)
+        check_choice(OPTIMIZATIONS, optimize=self.optimize)
+        if self.num_beams is not None:
+            check_beams(self.num_beams, self.limits)
         if self.token_file is None and not is_loopback(self.host):
             raise ValueError(
                 f"host is {self.host!r}, which other machines can reach: give --token_file FILE with a secret of at "
@@ -70,18 +78,24 @@ class Serving:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 protocol of uvicorn that closes a connection if the headers of a request do not arrive in time."""
+    """HTTP/1.1 protocol of uvicorn with bounds on the connections.
+
+    A connection is closed if `CONNECTIONS` others are open, or if the headers of a request do not arrive in time.
+    """
 
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first request.
+        """Start the timer for the first request, or close the connection if there are too many.
 
         Args:
             transport: The connection.
         """
         super().connection_made(transport)
-        self.watch()
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+        else:
+            self.watch()
 
     def data_received(self, data: bytes) -> None:
         """Read a piece of a request, and update the timer.
@@ -193,13 +207,18 @@ def serve(job: Serving, say: Callable[[str], object], translator: Translator | N
     token = None if job.token_file is None else read_token(job.token_file)
     find_device(job.device)
     with bind(job.host, job.port) as bound:
-        translator = translator or TextTranslator.from_run(job.run, device=job.device, optimize=job.optimize)
+        syntax = None
+        if translator is None:
+            translator = loaded = TextTranslator.from_run(job.run, device=job.device, optimize=job.optimize)
+            loaded.batch_size = job.limits.max_batch
+            syntax = remembered_syntax(loaded.processor.tokenizer)
         service = Service(
             translator,
             confidence=Confidence.load(job.run),
             target=job.target or target_of(job.run),
             num_beams=job.num_beams,
             max_new_tokens=job.max_new_tokens,
+            syntax=syntax,
             limits=job.limits,
         )
         config = uvicorn.Config(
@@ -210,7 +229,7 @@ def serve(job: Serving, say: Callable[[str], object], translator: Translator | N
             server_header=False,
             http=BoundedProtocol,
             ws="none",
-            limit_concurrency=CONNECTIONS,
+            backlog=CONNECTIONS,  # asyncio accepts up to this many connections before the protocol can close them
             timeout_graceful_shutdown=round(job.limits.time_limit) + LAST_SECONDS,
         )
         bound.listen(config.backlog)  # from here on, connections are queued until uvicorn accepts them

@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import HTTPException
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    StrictStr,
+    Tag,
+    model_validator,
+)
 from starlette.types import Receive
 
-from hf_multisource.data.checks import check_at_least
-from hf_multisource.data.placeholders import SYNTAXES
+from hf_multisource.data.checks import check_at_least, check_choice
+from hf_multisource.data.placeholders import ANY, SYNTAXES
 from hf_multisource.evaluation.confidence import CANDIDATES, Confidence
 from hf_multisource.evaluation.text_translator import Translation, Translator
 from hf_multisource.json_files import JsonObject
@@ -24,7 +34,27 @@ from hf_multisource.source_kinds import is_absent
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may contain unpaired surrogates such as "\\ud800", UTF-8 not
 
-SourceRow = dict[StrictStr, StrictStr | None]
+
+def first_wrong_text(row: Any) -> Any:
+    """Reduce a row with wrong values to the first of them.
+
+    Pydantic creates an error for each wrong value of a dict, which takes seconds for a body of 1 MiB. The response
+    names only the first one.
+
+    Args:
+        row: A value of the parsed JSON.
+
+    Returns:
+        The row; if it has values that are neither texts nor null, a dict with the first of them alone.
+    """
+    if isinstance(row, dict):
+        for name, text in row.items():
+            if not isinstance(text, str | None):
+                return {name: text}
+    return row
+
+
+SourceRow = Annotated[dict[StrictStr, StrictStr | None], BeforeValidator(first_wrong_text)]
 
 
 class TranslateBody(BaseModel):
@@ -35,18 +65,34 @@ class TranslateBody(BaseModel):
             empty text or missing.
         n_best: Largest number of candidates.
         num_beams: Beam width. Defaults to the beam width of the service.
-        syntax: Syntax of the placeholders. Defaults to the syntax of the model's training, or else to "any".
+        syntax: Syntax of the placeholders. Defaults to the syntax of the service.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     sources: Annotated[
-        Annotated[SourceRow, Tag("row")] | Annotated[list[SourceRow], Tag("rows")],
+        Annotated[SourceRow, Tag("row")] | Annotated[list[SourceRow], Field(fail_fast=True), Tag("rows")],
         Discriminator(lambda value: "rows" if isinstance(value, list) else "row"),
     ]
     n_best: StrictInt = Field(default=1, ge=1)
     num_beams: StrictInt | None = Field(default=None, ge=2)
     syntax: StrictStr | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def first_unknown_field(cls, body: Any) -> Any:
+        """Remove all unknown fields except the first one, for the reason that `first_wrong_text` gives.
+
+        Args:
+            body: The parsed JSON.
+
+        Returns:
+            The body, with at most one unknown field.
+        """
+        if not isinstance(body, dict):
+            return body
+        unknown = [name for name in body if name not in cls.model_fields]
+        return {name: body[name] for name in (*cls.model_fields, *unknown[:1]) if name in body}
 
 
 @dataclass(frozen=True)
@@ -85,6 +131,22 @@ class Limits:
         check_at_least(0.01, time_limit=self.time_limit)
 
 
+def check_beams(num_beams: int, limits: Limits) -> None:
+    """Check the default beam width of requests.
+
+    Args:
+        num_beams: The beam width.
+        limits: Limits of requests.
+
+    Raises:
+        ValueError: If it is smaller than `CANDIDATES` or larger than `max_beams`.
+    """
+    if not CANDIDATES <= num_beams <= limits.max_beams:
+        raise ValueError(
+            f"num_beams is {num_beams}; it must be at least {CANDIDATES} and at most max_beams, {limits.max_beams}"
+        )
+
+
 class FieldError(ValueError):
     """Raised for a field of a request that is not allowed.
 
@@ -107,10 +169,12 @@ class Service:
         target: Name of the target language, if it is known.
         num_beams: Default beam width of requests. Defaults to the beam width of the confidence, or else to 5.
         max_new_tokens: See `TextTranslator.translate`.
+        syntax: Placeholder syntax of the model's training. Defaults to "any". If the confidence was fitted with another
+            syntax, that one is the default of requests.
         limits: Limits of requests.
 
     Raises:
-        ValueError: If the confidence was fitted for other sources, or the beam width exceeds the limit.
+        ValueError: If the confidence was fitted for other sources, or an option is not allowed.
     """
 
     def __init__(
@@ -121,6 +185,7 @@ class Service:
         target: str | None = None,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
+        syntax: str | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.limits = limits or Limits()
@@ -129,18 +194,17 @@ class Service:
         self.target = target
         self.num_beams = (confidence.num_beams if confidence else 5) if num_beams is None else num_beams
         self.max_new_tokens = max_new_tokens
+        self.syntax = (confidence.facts.get("syntax") if confidence else None) or syntax or ANY
+        check_choice(list(SYNTAXES), syntax=self.syntax)
         if confidence and confidence.sources != self.sources:
             raise ValueError(
                 f"the confidence is for the sources {', '.join(confidence.sources)}; the model's are "
                 f"{', '.join(self.sources)}"
             )
+        search = translator.search_settings(max_new_tokens)  # raises ValueError if the model allows fewer tokens
         if confidence:
-            confidence.warn_of_other_search("this model", translator.search_settings(max_new_tokens))
-        if not CANDIDATES <= self.num_beams <= self.limits.max_beams:
-            raise ValueError(
-                f"num_beams is {self.num_beams}; it must be at least {CANDIDATES} and at most max_beams, "
-                f"{self.limits.max_beams}"
-            )
+            confidence.warn_of_other_search("this model", search)
+        check_beams(self.num_beams, self.limits)
         self.metrics = Metrics(lambda: self.batcher.waiting)
         self.batcher: Batcher = Batcher(
             translator,
@@ -205,21 +269,24 @@ class Service:
         if body.syntax is not None and body.syntax not in SYNTAXES:
             raise FieldError("syntax", f"syntax is {shown(body.syntax)}; allowed are {', '.join(SYNTAXES)}")
         n_best = max(body.n_best, CANDIDATES) if self.confidence else body.n_best
-        return Options(n_best, beams, self.max_new_tokens, body.syntax)
+        return Options(n_best, beams, self.max_new_tokens, body.syntax or self.syntax)
 
-    def answer(self, row: SourceRow, translation: Translation, n_best: int, num_beams: int) -> JsonObject:
+    def answer(self, row: SourceRow, translation: Translation, n_best: int, options: Options) -> JsonObject:
         """Return the translation of a row as JSON values.
 
         Args:
             row: The row.
             translation: Translation of the row.
             n_best: Largest number of candidates.
-            num_beams: Beam width of the search.
+            options: Decoding options of the translation.
 
         Returns:
-            The entry of the row in the response.
+            The entry of the row in the response. It has a confidence only if beam width and syntax are those of the
+            calibration, because they change the scores.
         """
-        calibrated = self.confidence if self.confidence and self.confidence.num_beams == num_beams else None
+        calibrated = self.confidence
+        if calibrated and (options.num_beams, options.syntax) != (calibrated.num_beams, self.syntax):
+            calibrated = None
         return {
             "candidates": [
                 {"text": one.text, "score": one.score if math.isfinite(one.score) else None}
@@ -255,7 +322,7 @@ class Service:
         self.metrics.rows.labels("refused").inc(refused)
         self.metrics.rows.labels("translated").inc(len(rows) - refused)
         return [
-            self.answer(row, translation, body.n_best, options.num_beams)
+            self.answer(row, translation, body.n_best, options)
             for row, translation in zip(rows, translations, strict=True)
         ]
 

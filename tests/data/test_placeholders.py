@@ -281,6 +281,48 @@ def test_placeholders_do_not_overlap_and_opening_tags_have_closing_ones(text: st
     assert not opened
 
 
+def paired(tags: list[str]) -> list[int | None]:
+    """Return the partner of each tag: a closing tag takes the last open tag with its name, and opened ones after it."""
+    partners: list[int | None] = [None] * len(tags)
+    opened: list[int] = []
+    for i, tag in enumerate(tags):
+        if not tag.startswith("</"):
+            opened.append(i)
+        elif places := [place for place in opened if tags[place][1:] == tag[2:]]:
+            partners[places[-1]], partners[i] = i, places[-1]
+            opened = [place for place in opened if place < places[-1]]
+    return partners
+
+
+@given(tags=st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "<em>", "</em>", "<x>", "</x>"]), max_size=30))
+@example(tags=["<b>", "<i>", "</b>", "</i>", "<i>", "</i>"])
+def test_a_closing_tag_belongs_to_the_last_open_tag_of_its_name(tags: list[str]) -> None:
+    expected = []
+    for tag, partner in zip(tags, paired(tags), strict=True):
+        name = tag.strip("</>")
+        if partner is not None:
+            expected.append((tag, "close" if tag.startswith("</") else "open", name))
+        elif name != "x":  # which is no element of HTML
+            expected.append((tag, "tag", tag.strip("<>")))
+    assert [(one.text, one.kind, one.key) for one in find_placeholders("".join(tags))] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "is_selector"),
+    [
+        ("{ $n -> [one] a *[other] b }", "$n ->", True),
+        ("{NUMBER($n)\n  -> [one] a}", "NUMBER($n) ->", True),
+        ("{ n , plural, one {a} other {b}}", "n ->", True),
+        ("{ NUMBER  ( $n ) }", "$n", False),
+        ("{ -brand  (case: 1) }", "-brand", False),
+        ("{ msg.title }", "msg.title", False),
+    ],
+)
+def test_blanks_in_braces_are_not_part_of_the_key(text: str, key: str, is_selector: bool) -> None:
+    (one,) = find_placeholders(text)
+    assert (one.text, one.key, one.is_selector) == (text, key, is_selector)
+
+
 @given(text=texts, syntax=st.sampled_from([*SYNTAXES]))
 def test_a_text_is_no_broken_translation_of_itself(text: str, syntax: str) -> None:
     assert broken_placeholders(text, text, syntax) == []
@@ -292,11 +334,35 @@ def test_a_text_with_other_tokens_is_not_restored(masked_text: str) -> None:
         restore_text(masked_text, PlaceholderTable({"<ph1>": ("%S",)}))
 
 
-def test_a_long_text_of_brackets_takes_no_long_time() -> None:
-    for piece in ("{", "<", "<a ", "&", "%", "'{", "{ $", "<!--", "a" * 3 + "@", "x://", "{}", "<b>", "</b>"):
+LONG = 5000  # characters, as many as the service accepts
+REPEATED = [
+    *("{", "%", "&", "<", "<a ", "'{", "{ $", "<!--", "aaa@", "x://", "{}", "<b>", "</b>", "<i></b>", "%S", "<ph1>"),
+    *("%A", "%(", '{"', "${", "{{", "{a(", "{a ", "&amp;", "\n", '<a b="', "<x>"),
+]
+LONG_TEXTS = {
+    **{piece: (piece * LONG)[:LONG] for piece in REPEATED},
+    "unmatched": "<i>" * 833 + "</b>" * 625,
+    "nested": "{" * (LONG // 2) + "}" * (LONG // 2),
+    "blank": "{" + " " * 1000 + "}",  # the time was cubic
+    "blanks before a bracket": "{a" + "\n" * 2 * LONG + "!}",
+    "zeros": "%" + "0" * 2 * LONG,
+    "zeros after a name": "%(a)" + "0" * LONG,
+    "capitals": "%" + "A" * 4 * LONG + "_",
+}
+
+
+@pytest.mark.parametrize("name", LONG_TEXTS)
+def test_masking_a_long_text_takes_no_long_time(name: str) -> None:
+    for syntax in ("any", "python-format", "java"):
         start = time.process_time()
-        mask_texts({"en": piece * 2000})
-        assert time.process_time() - start < 2
+        mask_texts({"en": LONG_TEXTS[name], "de": LONG_TEXTS[name]}, syntax)
+        assert time.process_time() - start < 0.5
+
+
+def test_comparing_long_texts_takes_no_long_time() -> None:
+    start = time.process_time()
+    assert len(broken_placeholders("<b></b>", "<b>" * 4000)) == 4002
+    assert time.process_time() - start < 1
 
 
 def test_an_unknown_syntax_is_refused() -> None:

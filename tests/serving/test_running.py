@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -14,9 +17,11 @@ import uvicorn
 from fake_translator import SECONDS, FakeTranslator
 from hf_multisource.cli import serve as command
 from hf_multisource.cli.app import main
+from hf_multisource.data.masking import SYNTAX_KEY
+from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.serving import running
 from hf_multisource.serving.running import Serving, bind, read_token, serve
-from hf_multisource.serving.service import Limits
+from hf_multisource.serving.service import Limits, Service
 
 TOKEN = "a-secret-of-many-letters"
 
@@ -75,6 +80,11 @@ def test_options_are_checked_before_the_model_is_loaded(capsys: pytest.CaptureFi
         (["--host", "0.0.0.0"], "hf-multisource serve: host is '0.0.0.0', which other machines can reach"),
         (["--port", "99999"], "hf-multisource serve: port is 99999; it must be at least 0 and at most 65535"),
         (["--max_rows", "0"], "hf-multisource serve: max_rows is 0; it must be at least 1"),
+        (["--max_new_tokens", "0"], "hf-multisource serve: max_new_tokens is 0; it must be at least 1"),
+        (["--max_new_tokens", "-5"], "hf-multisource serve: max_new_tokens is -5; it must be at least 1"),
+        (["--num_beams", "1"], "hf-multisource serve: num_beams is 1; it must be at least 2 and at most max_beams, 10"),
+        (["--num_beams", "11"], "hf-multisource serve: num_beams is 11; it must be at least 2 and at most max_beams"),
+        (["--optimize", "int3"], "hf-multisource serve: optimize is 'int3'; allowed are"),
         (["--token_file", "/nowhere"], "No such file"),
     ):
         with pytest.raises(SystemExit) as end:
@@ -91,31 +101,84 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["serve", "run"])
 
 
-def test_a_connection_without_headers_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "HEAD_SECONDS", 0.3)
+@contextmanager
+def started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Run the service in a thread, and give its port."""
     servers: list[uvicorn.Server] = []
-    started = uvicorn.Server.run
+    run_server = uvicorn.Server.run
 
     def run(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
         servers.append(server)
-        started(server, sockets)
+        run_server(server, sockets)
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
     said = threading.Event()
     lines: list[str] = []
-    job = Serving(str(tmp_path), port=0, limits=Limits(time_limit=SECONDS))
 
     def say(line: str) -> None:
         lines.append(line)
         said.set()
 
+    job = Serving(str(folder), port=0, limits=Limits(time_limit=SECONDS))
     service = threading.Thread(target=serve, args=(job, say, FakeTranslator()))
     service.start()
     assert said.wait(SECONDS)
-    port = int(lines[0].split()[0].rpartition(":")[2])
-    body = b'{"sources": {"en": "a"}}'
-    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     try:
+        yield int(lines[0].split()[0].rpartition(":")[2])
+    finally:
+        servers[0].should_exit = True
+        service.join(SECONDS)
+
+
+def health(connection: socket.socket) -> bytes:
+    """Return the first bytes of the answer to a request; nothing if the connection is closed."""
+    try:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return connection.recv(12)
+    except ConnectionError:
+        return b""
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "CONNECTIONS", 3)
+    with started(tmp_path, monkeypatch) as port, ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=2))
+
+        allowed = [connect() for _ in range(3)]
+        assert [health(connection) for connection in allowed] == [b"HTTP/1.1 200"] * 3
+        silent = connect()
+        assert silent.recv(1) == b""
+        assert health(connect()) == b""
+        allowed[0].close()
+        for _ in range(100):  # the service learns of the end a moment later
+            if health(connect()):
+                break
+        else:
+            raise AssertionError("no connection is free again")
+
+
+def test_the_loaded_model_decodes_whole_batches_with_its_own_syntax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake: Any = FakeTranslator()
+    fake.batch_size = 16
+    fake.processor = SimpleNamespace(tokenizer=SimpleNamespace(init_kwargs={SYNTAX_KEY: "gtk"}))
+    services: list[Service] = []
+    monkeypatch.setattr(TextTranslator, "from_run", lambda name, **options: fake)
+    monkeypatch.setattr(running, "make_app", lambda service, token: services.append(service))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)
+    serve(Serving(str(tmp_path), port=0, limits=Limits(max_batch=24)), print)
+    assert fake.batch_size == services[0].batcher.max_batch == 24
+    assert services[0].syntax == "gtk"
+
+
+def test_a_connection_without_headers_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.3)
+    with started(tmp_path, monkeypatch) as port:
+        body = b'{"sources": {"en": "a"}}'
+        head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         for sent in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
             with socket.create_connection(("127.0.0.1", port), SECONDS) as silent:
                 silent.sendall(sent)
@@ -132,9 +195,6 @@ def test_a_connection_without_headers_is_closed(tmp_path: Path, monkeypatch: pyt
             assert answer.startswith(b"HTTP/1.1 200")
             slow.sendall(b"GET /he")  # the next request of the same connection
             assert slow.recv(1000) == b""
-    finally:
-        servers[0].should_exit = True
-        service.join(SECONDS)
 
 
 def test_it_answers_at_its_address_and_finishes_what_has_arrived(

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
 from fake_translator import SECONDS, FakeTranslator, make_confidence
 from hf_multisource.serving.application import make_app
 from hf_multisource.serving.batching import Options
-from hf_multisource.serving.service import Limits, Service
+from hf_multisource.serving.service import Limits, Service, TranslateBody
 
 TOKEN = "a secret of many letters"
 LIMITS = Limits(
@@ -80,10 +81,31 @@ def test_a_calibrated_service_gives_the_confidence_of_the_calibrated_search(
     assert answer["confidence"] == pytest.approx(expected)
     assert len(answer["candidates"]) == 1
     assert fake.options[0]["num_beams"] == 4
-    (other,) = post(calibrated, sources=ROW, num_beams=5).json()["translations"]
-    assert other["confidence"] is None
+    for change in ({"num_beams": 5}, {"syntax": "printf"}):
+        (other,) = post(calibrated, sources=ROW, **change).json()["translations"]
+        assert other["confidence"] is None, change
     (refused,) = post(calibrated, sources={"en": "refuse"}).json()["translations"]
     assert refused["confidence"] == 0
+
+
+@pytest.mark.parametrize(
+    ("calibration", "model", "used"),
+    [(None, None, "any"), (None, "printf", "printf"), ("gtk", "printf", "gtk"), ("gtk", None, "gtk")],
+)
+def test_the_syntax_of_the_calibration_is_the_default_and_the_only_one_with_a_confidence(
+    fake: FakeTranslator, calibration: str | None, model: str | None, used: str
+) -> None:
+    service = Service(fake, confidence=make_confidence(facts={"syntax": calibration}), syntax=model, limits=LIMITS)
+    for client in started(service):
+        for syntax in (None, "any", "printf", "gtk"):
+            (answer,) = post(client, sources=ROW, syntax=syntax).json()["translations"]
+            assert (answer["confidence"] is not None) == (syntax in (None, used)), syntax
+            assert fake.options[-1]["syntax"] == (syntax or used)
+
+
+def test_an_unknown_syntax_of_the_calibration_is_refused_at_the_start(fake: FakeTranslator) -> None:
+    with pytest.raises(ValueError, match=r"syntax is \['tex'\]; allowed are html"):
+        Service(fake, confidence=make_confidence(facts={"syntax": ["tex"]}))
 
 
 def test_a_score_that_is_no_number_is_null(client: TestClient, fake: FakeTranslator) -> None:
@@ -115,6 +137,8 @@ def test_a_score_that_is_no_number_is_null(client: TestClient, fake: FakeTransla
         ({"sources": ROW, "num_beams": 7}, "num_beams", "num_beams is 7; it must be at most 6"),
         ({"sources": ROW, "syntax": "tex"}, "syntax", "syntax is 'tex'; allowed are html"),
         ({"sources": ROW, "temperature": 1}, "temperature", "not permitted; got 1"),
+        ({"sources": ROW, "temperature": 1, "top_k": 1}, "temperature", "not permitted; got 1"),
+        ({"n_best": 0, "temperature": 1}, "sources", "the field is missing"),
     ],
 )
 def test_a_field_that_is_not_allowed_is_named(client: TestClient, body: Any, field: str, message: str) -> None:
@@ -123,6 +147,34 @@ def test_a_field_that_is_not_allowed_is_named(client: TestClient, body: Any, fie
     assert answer.json()["field"] == field
     assert answer.json()["error"].startswith(f"{field}: ")
     assert message in answer.json()["error"]
+
+
+COUNT = 90_000  # values, or unknown fields, in a body of about 1 MiB
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"sources": [1] * 5 * COUNT}, "sources[0]"),
+        ({"sources": [{"en": "a"}] * 3 + [{"en": 1}] * COUNT}, "sources[3].en"),
+        ({"sources": {f"{number}": number for number in range(COUNT)}}, "sources.0"),
+        ({"sources": [{"en": "a"}, {"de": None, **{f"{number}": number for number in range(COUNT)}}]}, "sources[1].0"),
+        ({"sources": {"en": "a"}, **{f"{number}": 1 for number in range(COUNT)}}, "0"),
+        ({"sources": [{}] * 3 * COUNT}, "sources"),
+        ({"sources": {f"{number}": "a" for number in range(COUNT)}}, "sources.0"),
+        ([1] * 5 * COUNT, "body"),
+    ],
+)
+def test_a_body_of_many_wrong_values_is_refused_at_the_first(fake: FakeTranslator, body: Any, field: str) -> None:
+    """With an error for each value, Pydantic and FastAPI take seconds, in which no other request is answered."""
+    try:
+        TranslateBody.model_validate(body)
+    except ValidationError as error:
+        assert error.error_count() == 1
+    for client in started(Service(fake, limits=replace(LIMITS, max_body=2**23))):
+        answer = client.post("/translate", json=body)
+        assert (answer.status_code, answer.json()["field"]) == (422, field)
+        assert len(answer.json()["error"]) < 300
 
 
 @pytest.mark.parametrize(
@@ -392,6 +444,15 @@ def test_a_search_that_is_not_that_of_the_confidence_is_named(
     assert not caplog.messages
     Service(fake, confidence=make_confidence(), max_new_tokens=50)
     assert "(max_new_tokens was 128, is 50), so its probabilities may be wrong" in caplog.text
+
+
+def test_more_tokens_than_the_model_can_write_are_refused_at_the_start(fake: FakeTranslator) -> None:
+    def refuse(max_new_tokens: int | None = None) -> Any:
+        raise ValueError("the model has 64 positions")
+
+    fake.search_settings = refuse  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="64 positions"):
+        Service(fake, max_new_tokens=100)
 
 
 def test_a_beam_beyond_the_limits_and_a_confidence_of_other_sources_are_refused(fake: FakeTranslator) -> None:

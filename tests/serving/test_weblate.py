@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -243,10 +244,20 @@ def test_the_confidence_is_the_quality_and_the_threshold_is_kept(plugin: Any, fa
     for machinery in machinery_of(plugin, service):
         (found,) = machinery.download_multiple_translations("en", "dsb", [("Open", None)], threshold=10)["Open"]
         expected = confidence.probability({"en": "Open"}, fake.translate([{"en": "Open"}], n_best=2)[0])
-        assert found["quality"] == round(100 * expected)
+        assert found["quality"] == math.floor(100 * expected)
         assert found["show_quality"]
         above = found["quality"] + 1
         assert machinery.download_multiple_translations("en", "dsb", [("Open", None)], threshold=above) == {"Open": []}
+
+
+@pytest.mark.parametrize(("confidence", "quality"), [(0.796, 79), (0.8, 80), (0.29, 29), (1.0, 100), (0.0, 0)])
+def test_a_confidence_below_the_threshold_is_not_rounded_up_to_it(
+    machinery: Any, confidence: float, quality: int
+) -> None:
+    answer = {"candidates": [{"text": "Wócyniś"}], "confidence": confidence}
+    (found,) = machinery.suggestions("Open", answer, quality)
+    assert found["quality"] == quality
+    assert [*machinery.suggestions("Open", answer, quality + 1)] == []
 
 
 def test_a_wrong_token_and_an_unknown_target_are_errors_of_the_settings(plugin: Any, fake: FakeTranslator) -> None:

@@ -11,6 +11,7 @@ target language has more or fewer forms than the source language.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -132,7 +133,7 @@ class MultiSourceTranslation(BatchMachineTranslation):  # type: ignore[misc]  # 
         if answer is None or not answer["candidates"]:
             return
         confidence = answer["confidence"]
-        quality = self.max_score if confidence is None else round(100 * confidence)
+        quality = self.max_score if confidence is None else math.floor(100 * confidence + 1e-9)
         if quality >= threshold:
             yield {
                 "text": answer["candidates"][0]["text"],
