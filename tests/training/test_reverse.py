@@ -167,4 +167,4 @@ def test_a_reverse_run_is_evaluated_scored_and_described(folder: Path) -> None:
     assert (report["sources"], report["target"]) == (["target"], "source")
     assert report["conditions"]["all"]["draws"][0]["perplexity"]["tokens"] > len(references)
     card_main([str(run), "--out", str(folder / "card.md")])
-    assert "Translates target into source" in (folder / "card.md").read_text("utf-8")
+    assert "This reverse model writes en or de from cs." in (folder / "card.md").read_text("utf-8")
