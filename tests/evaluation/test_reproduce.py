@@ -27,7 +27,7 @@ from kills import Killed, kill_at
 from runs import read_json, write_lines
 from scored import cells_of as cells_of_page
 
-RECIPE = {
+RECIPE: dict[str, Any] = {
     "data": {
         "path": "words",
         "sources": ["north", "south"],
