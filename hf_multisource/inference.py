@@ -484,7 +484,7 @@ def takes_bias(head: Any) -> bool:
         head: The output layer.
 
     Returns:
-        True for a [`PackedLinear`] without a bias of its own.
+        True for a [`PackedLinear`] whose own `bias` is None.
     """
     return isinstance(head, KINDS) and head.bias is None
 

@@ -98,7 +98,7 @@ def make_processor(recipe: Recipe, training_rows: list[Row], parts: dict[str, Pr
         )
 
     def train_on(*names: str) -> PreTrainedTokenizerBase:
-        # A target with a tokenizer of its own also learns the texts of the sources that it writes.
+        # If the target has a separate tokenizer, train it also on the source texts that the model learns to write.
         rows = training_rows if names == (target,) else plain_rows(training_rows, recipe.data)
         texts = joint_text([[row[name] for row in rows] for name in names], settings.balance)
         if markers:  # the markers are added below

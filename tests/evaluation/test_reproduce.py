@@ -330,7 +330,7 @@ def test_a_row_that_cannot_be_written_is_reported_and_the_others_go_on(
 def test_the_analyses_of_an_experiment_read_the_rows_that_were_scored(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With features in a file of their own, and a limit."""
+    """The data have features in a separate file, and the experiment a limit."""
     seen: list[Any] = []
     data = {"path": "words", "sources": ["north", "map"], "target": "old"}
     model = {**RECIPE["model"], "sources": [{"name": "map", "kind": "features", "feature_size": 2}]}

@@ -463,7 +463,9 @@ def test_a_training_reads_its_initial_model_which_is_checked_before_anything_run
     assert "models/first" in stages["both"].reads and "models/first" not in stages["to_rich"].reads
 
 
-@pytest.mark.parametrize("folder", ["work/to_rich", "./work/to_rich", "work/to_rich/checkpoint-4"])
+@pytest.mark.parametrize(
+    "folder", ["work/to_rich", os.path.join(os.curdir, "work", "to_rich"), "work/to_rich/checkpoint-4"]
+)
 @pytest.mark.parametrize("key", ["init_from", "load"])
 def test_a_training_from_the_model_of_another_step_runs_after_it(
     key: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
