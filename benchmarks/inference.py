@@ -55,7 +55,8 @@ from common import (
 from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.data.rows import read_split
 from hf_multisource.evaluation.decoding import Search, decode_windows, load_model
-from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import rows_of_run
+from hf_multisource.recipes.shipped import RECIPE
 
 Rows = list[list[int]]
 Scales = dict[str, tuple[int, ...]]
@@ -280,7 +281,8 @@ def generate_unfolded(generate: Callable[..., Any], **options: Any) -> Any:
 
 def measure_trained(run: str, args: Any) -> dict[str, Any]:
     """Decode real sentences with all variants of a checkpoint; return seconds and number of equal texts by name."""
-    data = load_recipe(Path(run) / "recipe.yaml", {"path": args.data} if args.data else None).data
+    if (data := rows_of_run(run, args.data)) is None:
+        raise ValueError(f"{run} has no {RECIPE}, so it is not the folder of a run")
     split = read_split(data.path, data.test, data.sources, data.target, limit=args.limit)
     rows = data.model_rows(split.rows)
     how = Search(args.beams[0], max_new_tokens=data.max_length, max_length=data.max_length)

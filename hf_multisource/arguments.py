@@ -73,7 +73,7 @@ class MultiSourceTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Number of epochs with the full learning_rate; every later epoch has half the rate of the epoch "
-            "before; replaces lr_scheduler_type, warmup_steps and max_steps."
+            "before; replaces lr_scheduler_type and warmup_steps, and cannot be combined with max_steps."
         },
     )
     loss_per_sentence: bool = field(
@@ -98,6 +98,11 @@ class MultiSourceTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"noam_scale must be above 0; got {self.noam_scale}.")
             if self.warmup_steps < 1:  # Transformers interprets a value below 1 as a share of all updates
                 raise ValueError(f"noam_scale needs warmup_steps, 1 or more; got warmup_steps={self.warmup_steps}.")
+        if self.halve_after_epoch is not None and self.noam_scale is not None:
+            raise ValueError(
+                f"noam_scale={self.noam_scale} and halve_after_epoch={self.halve_after_epoch} are two schedules of the "
+                "learning rate: set one of them."
+            )
         if self.halve_after_epoch is not None and self.max_steps > 0:
             raise ValueError(
                 f"halve_after_epoch={self.halve_after_epoch} counts epochs: set num_train_epochs, not "

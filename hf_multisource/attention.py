@@ -231,7 +231,9 @@ class SourceMemory:
         return [bool(complete) for complete in self._present.all(dim=0)]
 
     def complete(self, source: int | None = None) -> bool:
-        """Return whether all examples have a source; reads tensor values, so call it only where `packing_pays`.
+        """Return whether all examples have a source.
+
+        It reads tensor values: call it only on a CPU and outside compiled graphs.
 
         Args:
             source: Index of the source; None: any source.

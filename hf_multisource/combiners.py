@@ -184,9 +184,9 @@ class Combiner(nn.Module, ABC):
             eager = attention_implementation(self.config) == "eager"
             weights = query.new_zeros(query.shape[0], attention.num_heads, query.shape[1], 0) if eager else None
             return torch.zeros_like(query), weights
-        return self.look(attention, query, keys_values, memory, source, **kwargs)
+        return self.attend_with(attention, query, keys_values, memory, source, **kwargs)
 
-    def look(
+    def attend_with(
         self,
         attention: MultiHeadAttention,
         query: Tensor,
@@ -349,12 +349,12 @@ class SerialCombiner(Combiner):
     ) -> Combined:
         all_weights = []
         for i in range(len(self.source_names)):
-            output, weights = self.take_turn(i, hidden_states, keys_values[i], memory, **kwargs)
+            output, weights = self.attend_to_source(i, hidden_states, keys_values[i], memory, **kwargs)
             hidden_states = self.keep_present(memory, output, hidden_states, i)
             all_weights.append(weights)
         return hidden_states, join(all_weights), None
 
-    def take_turn(
+    def attend_to_source(
         self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Attend to one source, with layer norm, dropout and residual connection.
@@ -416,12 +416,12 @@ class GatedSerialCombiner(SerialCombiner):
                 )
         return super().train(mode)
 
-    def take_turn(
+    def attend_to_source(
         self, source: int, hidden_states: Tensor, keys_values: KeysValues, memory: SourceMemory, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         attention = getattr(self, self.source_names[source])
         if not hasattr(attention, "gate"):
-            return super().take_turn(source, hidden_states, keys_values, memory, **kwargs)
+            return super().attend_to_source(source, hidden_states, keys_values, memory, **kwargs)
         context, weights = self.attend(source, attention.layer_norm(hidden_states), keys_values, memory, **kwargs)
         return hidden_states + attention.gate().tanh() * self.drop(context), weights
 
@@ -738,7 +738,7 @@ class FlatCombiner(Combiner):
         self, hidden_states: Tensor, keys_values: list[KeysValues], memory: SourceMemory, **kwargs: Any
     ) -> Combined:
         query = self.layer_norm(hidden_states) if self.pre_norm else hidden_states
-        context, weights = self.look(self.joint, query, keys_values[0], memory, **kwargs)
+        context, weights = self.attend_with(self.joint, query, keys_values[0], memory, **kwargs)
         output = hidden_states + self.drop(context)
         if not self.pre_norm:
             output = self.layer_norm(output)

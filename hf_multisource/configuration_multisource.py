@@ -342,7 +342,7 @@ class SourcesConfig(PreTrainedConfig):
             the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
             sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
             single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
-            all of its sources. None: no source is removed.
+            all of its sources. None: `source_dropout` alone removes sources.
         absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
             Source dropout trains the vectors. An example without any source gets no vectors.
         final_logits_bias: Whether a stored bias, which is not trained, is added to the logits.
@@ -351,7 +351,7 @@ class SourcesConfig(PreTrainedConfig):
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
-        eos_token_id: Id that ends a text.
+        eos_token_id: Id, or list of ids, that ends a text.
         decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
     """
@@ -675,10 +675,10 @@ class SourcesConfig(PreTrainedConfig):
                 if value is not None:
                     found[name][key] = value
             elif bare := next((key for key in any_key if word == source_key(1, first, key)), None):
-                raise ValueError(f"{word!r}: source 0 is fed by bare keywords; call it {bare!r}.")
+                raise ValueError(f"{word!r}: the keywords of source 0 have no prefix: use {bare!r}.")
             elif owner := next((name for name in others if word.startswith(source_key(1, name, ""))), None):
                 allowed = ", ".join(self.source_kind(owner).keys)
-                raise ValueError(f"{word!r} is no keyword of a source; after the name comes one of {allowed}.")
+                raise ValueError(f"{word!r} is no keyword of a source; allowed after the name are {allowed}.")
             elif word.endswith(tuple(source_key(1, "", key) for key in any_key)) and not word.startswith("decoder_"):
                 raise ValueError(
                     f"{word!r} belongs to no source; the model's sources are {', '.join(self.source_names)}."
@@ -719,7 +719,7 @@ class SourcesConfig(PreTrainedConfig):
             for word in (*reserved, *RESERVED_PREFIXES, *LIBRARY_KEYWORDS):
                 if word.startswith(source_key(1, name, "")):
                     raise ValueError(
-                        f"source name {name!r} is reserved: {word!r} would look like a keyword of its own."
+                        f"source name {name!r} is reserved: {word!r} would be read as a keyword of this source."
                     )
             for other in names:
                 if other.startswith(source_key(1, name, "")):
@@ -873,7 +873,7 @@ class MultiSourceConfig(SourcesConfig):
             the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
             sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
             single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
-            all of its sources. None: no source is removed.
+            all of its sources. None: `source_dropout` alone removes sources.
         absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
             Source dropout trains the vectors. An example without any source gets no vectors.
         layer_norm_eps: Epsilon of the layer norms, added to the variance.
@@ -894,13 +894,14 @@ class MultiSourceConfig(SourcesConfig):
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
-        eos_token_id: Id that ends a text.
+        eos_token_id: Id, or list of ids, that ends a text.
         decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
 
     Raises:
-        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
+        StrictDataclassError: If a field has a wrong type or a value that is not allowed; the message names the field,
             the value and what is allowed.
+        ValueError: If `sources` or one of its items is not allowed.
 
     Example:
         >>> from hf_multisource import MultiSourceConfig

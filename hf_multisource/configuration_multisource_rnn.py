@@ -67,7 +67,7 @@ class MultiSourceRNNConfig(SourcesConfig):
             the other sources are removed, instead of by `source_dropout`. A subset is written as the names of its
             sources, separated by spaces; "all" stands for all sources, and the weight of "each" is divided among the
             single sources. Weights are normalized by their sum. An example that has no source of the drawn subset keeps
-            all of its sources. None: no source is removed.
+            all of its sources. None: `source_dropout` alone removes sources.
         absent_vectors: Whether an absent source is represented by a learned vector, which the decoder attends to.
             Source dropout trains the vectors. An example without any source gets no vectors.
         init_range: Bound r of the initial weights, which are uniform in [-r, r] (the paper: 0.08, and 0.1 without
@@ -78,13 +78,14 @@ class MultiSourceRNNConfig(SourcesConfig):
         tie_word_embeddings: Whether decoder, output layer and every source of the same vocabulary share one table.
         pad_token_id: Padding id.
         bos_token_id: Id that begins the decoder's input.
-        eos_token_id: Id that ends a text.
+        eos_token_id: Id, or list of ids, that ends a text.
         decoder_start_token_id: First id of the decoder's input; None: `bos_token_id`.
         is_encoder_decoder: Always True.
 
     Raises:
-        StrictDataclassClassValidationError: If a field has a value that is not allowed; the message names the field,
+        StrictDataclassError: If a field has a wrong type or a value that is not allowed; the message names the field,
             the value and what is allowed.
+        ValueError: If `sources` or one of its items is not allowed.
 
     Example:
         >>> from hf_multisource import MultiSourceRNNConfig

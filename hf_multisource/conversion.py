@@ -42,7 +42,7 @@ OF_SOURCE = {
     "position_embedding": "position_embedding",
     "max_position_embeddings": "max_position_embeddings",
 }
-# Fields of the configuration that do not affect the weights; all other fields are copied from the checkpoint.
+# Fields of the configuration that do not change the converted weights; all other fields are copied from the checkpoint.
 FREE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "source_dropout", "label_smoothing", "use_cache"),
     *("source_subsets", "absent_vectors", "hierarchical_heads", "query_norm", "initializer", "init_std"),
@@ -111,7 +111,7 @@ class FromSourcesMixin:
             dtype: Data type of all weights, or its name. None or "auto": the data type of the decoder's checkpoint.
             attn_implementation: As in [`PreTrainedModel.set_attn_implementation`]; in a dict, wrapped encoders have the
                 keys "sources.<name>" and the rest of the model has the key "".
-            **kwargs: Settings of [`MultiSourceConfig`] that do not affect the weights, and options of
+            **kwargs: Settings of [`MultiSourceConfig`] that do not change the converted weights, and options of
                 `from_pretrained` for loading the checkpoints: `revision`, `subfolder` and `token`, each for all sources
                 or as a dict by the name of the source; `cache_dir`, `force_download`, `local_files_only`, `proxies`.
 
@@ -188,7 +188,7 @@ class FromSourcesMixin:
             model.set_attn_implementation(attn_implementation)
         names = {name: origin.own_source(name) for name in places if checkpoints.get(places[name].identity) is origin}
         transferred, left = transferred_weights(model, origin, names, names[decoder])
-        _tell("These parameters of the decoder's checkpoint have no place in the model: %s", left)
+        _warn_about("These parameters of the decoder's checkpoint are not used by the model: %s", left)
         weights |= transferred
         if config.absent_vectors:
             for name, own in names.items():
@@ -330,7 +330,7 @@ def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Colle
             "they belong to an adapter, merge it first."
         )
     missing = state.keys() - weights.keys() - model.all_tied_weights_keys.keys()
-    _draw(model, missing)
+    _initialize(model, missing)
     used = {0, *borrowed}  # 0: data pointer of empty tensors
     with torch.no_grad():
         for name, value in weights.items():
@@ -346,10 +346,12 @@ def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], borrowed: Colle
                 place.data = value.detach()
             else:
                 place.copy_(value)
-    _tell("These parameters are in no checkpoint and begin anew; the model must be trained: %s", missing)
+    _warn_about(
+        "These parameters are in no checkpoint and are newly initialized; the model must be trained: %s", missing
+    )
 
 
-def _draw(model: PreTrainedModel, names: Collection[str]) -> None:
+def _initialize(model: PreTrainedModel, names: Collection[str]) -> None:
     """Initialize some parameters of a model.
 
     Args:
@@ -367,7 +369,7 @@ def _draw(model: PreTrainedModel, names: Collection[str]) -> None:
         model.initialize_weights()
 
 
-def _tell(message: str, names: Iterable[str]) -> None:
+def _warn_about(message: str, names: Iterable[str]) -> None:
     if listed := sorted({LAYER.sub(".layers.*.", name) for name in names}):
         logger.warning(message, ", ".join(listed))
 

@@ -534,8 +534,8 @@ class PretrainedEncoder(SourceEncoder):
         states = flatten_map(states)
         if states.shape[-1] != self.width:
             raise ValueError(
-                f"source {self.source.name!r}: a {type(self.model).__name__} was taken to make states of width "
-                f"{self.width}; it made {states.shape[-1]}."
+                f"source {self.source.name!r}: expected states of width {self.width} from a "
+                f"{type(self.model).__name__}; got width {states.shape[-1]}."
             )
         return states
 
@@ -665,8 +665,8 @@ def wrapped_weights(model: PreTrainedModel, name: str, theirs: PreTrainedModel) 
     found = next((module for module in (*first, *theirs.modules()) if type(module) is type(wrapped)), None)
     if found is None:
         raise ValueError(
-            f"sources[{name}]: a source is made of a {type(wrapped).__name__}, and there is none in a "
-            f"{type(theirs).__name__}."
+            f"sources[{name}]: the source wraps a {type(wrapped).__name__}, which a {type(theirs).__name__} does not "
+            "contain."
         )
     known = wrapped.state_dict().keys()  # poolers are left out
     weights = {key: value for key, value in found.state_dict().items() if key in known}

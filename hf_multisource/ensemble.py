@@ -276,7 +276,7 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
             **kwargs: The inputs of the sources.
 
         Shape:
-            decoder_input_ids, labels (B, T). Returns logits (B, T, V).
+            decoder_input_ids, labels (B * K, T), with K of `decoder_expansion`. Returns logits (B * K, T, V).
 
         Returns:
             Loss (cross-entropy in nats) and logits: the mean of the members' logits. It differs from the mean of their

@@ -62,7 +62,7 @@ def convert_combiner(model: Model, combiner: str) -> Model:
         return copy.deepcopy(model)
     for either in (old, combiner):
         if not any(either in alike for alike in ALIKE):
-            raise _inexact(old, combiner, f"{either!r} is like no other")
+            raise _inexact(old, combiner, f"{either!r} is equivalent to no other combiner")
     if len(names) > 1 and not any(old in alike and combiner in alike for alike in ALIKE):
         raise _inexact(old, combiner, f"there are {len(names)} sources")
     config.combiner = combiner

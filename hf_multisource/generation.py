@@ -61,8 +61,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
     slower and needs `num_beams` times the memory.
 
     With folded beams, beam search is [`beam_search`], which removes an example from the batch when its search is
-    finished, unless outputs of each step are requested. `past_key_values` is returned only if no example can be
-    removed; `sequences_scores` is always returned.
+    finished, unless outputs of each step, sampling or a `cache_implementation` are requested, or there are logits
+    processors or stopping criteria that may depend on the number of rows. `past_key_values` is returned only if no
+    example can be removed; `sequences_scores` is always returned.
 
     `length_normalization=α` selects the beam search of Neural Monkey (Libovický et al. 2018): the score of a hypothesis
     of L tokens, including the end token, is its sum of log-probabilities / ((5 + L) / 6)**α, and finished hypotheses
@@ -97,9 +98,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
         Returns:
             Token ids; with `return_dict_in_generate` Transformers' output. If attentions are requested and the model
             has several sources, the output also contains `source_lengths`, and, from combiners that weigh the sources,
-            `source_weights`: for each step one tensor (rows, H, T_step, n) per layer, with the rows of
-            `cross_attentions`. Assisted decoding returns no `source_weights`, because Transformers removes rejected
-            tokens only from its own fields.
+            `source_weights`: for each step one tensor (rows, H', T_step, n) per layer, with the rows of
+            `cross_attentions`; for H', see [`MultiSourceDecoderOutput`]. Assisted decoding returns no `source_weights`,
+            because Transformers removes rejected tokens only from its own fields.
         """
         collected: dict[str, list[object]] = {}
         model: Any = self
@@ -219,7 +220,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             )
         if generation_mode not in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
             raise ValueError(
-                f"{OPTION} is {alpha} but belongs to beam search, and num_beams={generation_config.num_beams} makes it "
+                f"{OPTION}={alpha} requires beam search, but num_beams={generation_config.num_beams} selects "
                 f"{generation_mode.value}: set num_beams to at least 2, or {OPTION} to None."
             )
         for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):

@@ -661,9 +661,10 @@ class InferenceMixin:
         """Optimize the model for inference on its device; call this method once before inference.
 
         On a CPU, float32 linear layers are computed by oneDNN for those shapes and numbers of rows for which oneDNN is
-        measured to be faster; the results are exact. On a GPU with bfloat16 support, all weights are converted to
-        bfloat16. The model is set to evaluation mode. On a CPU the weights do not change, so that the model can still
-        be saved; each optimized linear layer keeps a packed copy of its weight.
+        measured to be faster; the results are equal up to the order of summation. On a GPU with bfloat16 support, the
+        weights of a float32 model are converted to bfloat16. The model is set to evaluation mode. On a CPU the weights
+        do not change, so that the model can still be saved; each optimized linear layer keeps a packed copy of its
+        weight.
 
         Args:
             int8: On a CPU, compute linear layers with 8-bit integers if that is faster, by oneDNN or FBGEMM, whichever

@@ -97,7 +97,7 @@ class LearnedPositions(nn.Embedding):
             Embeddings (length, D).
 
         Raises:
-            ValueError: If a position is outside the table; the message gives both lengths.
+            ValueError: If `start` is an integer and a position is outside the table; the message gives both lengths.
         """
         longest = self.num_embeddings - self.offset
         if isinstance(start, int) and start + length > longest:

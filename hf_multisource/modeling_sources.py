@@ -88,8 +88,9 @@ class MultiSourceDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """Output of the decoder.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
-            the model has several sources.
+        source_weights: (B, H', T, n) per layer, from combiners that weigh the sources, if attentions are requested and
+            the model has several sources. H' is 1 for mean and weighted_sum, `hierarchical_heads` for hierarchical,
+            and `decoder_attention_heads` for context_gate.
     """
 
     source_weights: tuple[Tensor, ...] | None = None
@@ -102,8 +103,7 @@ class MultiSourceModelOutput(Seq2SeqModelOutput):
     `cross_attentions` contains one tensor (B, H, T, S) per layer, over the joined states of all sources.
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
-            the model has several sources.
+        source_weights: (B, H', T, n) per layer, as in [`MultiSourceDecoderOutput`].
         source_lengths: Number of states of each source, which sum to S, if attentions are requested and the model has
             several sources.
     """
@@ -117,8 +117,7 @@ class MultiSourceLMOutput(Seq2SeqLMOutput):
     """Output of [`MultiSourceForConditionalGeneration`]; see [`MultiSourceModelOutput`].
 
     Args:
-        source_weights: (B, H, T, n) per layer, from combiners that weigh the sources, if attentions are requested and
-            the model has several sources.
+        source_weights: (B, H', T, n) per layer, as in [`MultiSourceDecoderOutput`].
         source_lengths: Number of states of each source, which sum to S, if attentions are requested and the model has
             several sources.
         best_token_ids: (B, C), ids of the C most probable tokens, if `num_best_tokens` is C.
@@ -474,8 +473,8 @@ class SourcesModel(MultiSourcePreTrainedModel):
             States (B * K, T, D) of the decoder and the requested outputs.
 
         Raises:
-            ValueError: If no source is given, a source is unknown, or the number of decoder rows is not K times the
-                number of examples.
+            ValueError: If no source or no target is given, a source is unknown, or the number of decoder rows is not K
+                times the number of examples.
         """
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
         if encoder_outputs is None:
@@ -721,7 +720,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             inputs_embeds: Embedded tokens of source 0 instead of ids.
             decoder_inputs_embeds: Embedded target tokens instead of ids.
             labels: Token ids to predict, -100 at positions that the loss ignores.
-            use_cache: Whether to return the key/value cache.
+            use_cache: Whether to return the key/value cache; no cache is returned with `labels`.
             num_items_in_batch: Number of labels in all batches of an update, by which the summed loss is divided.
             skip_logits: Whether to compute the loss of `labels` without returning logits, which is faster and needs
                 less memory; used by [`MultiSourceTrainer`].
@@ -739,6 +738,9 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         Returns:
             Loss (mean over labels that are not -100: cross-entropy in nats, label-smoothed in training only), logits
             and the requested outputs.
+
+        Raises:
+            ValueError: As in [`MultiSourceModel`].
         """
         if labels is not None:
             use_cache = False

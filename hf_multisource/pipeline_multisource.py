@@ -279,7 +279,7 @@ class MultiSourcePipeline(Pipeline):
                     f"this model was trained on texts whose placeholders and markup are masked ({SYNTAX_KEY}: "
                     f"{syntax}), but a pipeline reads texts as they are, such as {shown(value)}: placeholders may be "
                     "lost. Use TextTranslator of hf_multisource.evaluation.text_translator, which masks and restores "
-                    "them, or mask the texts first. This is said once."
+                    "them, or mask the texts first. This warning is logged once."
                 )
                 self._has_warned = True
                 return

@@ -117,6 +117,7 @@ class MultiSourceProcessor(ProcessorMixin):
         Raises:
             ValueError: If `decoder` is not a source, its checkpoint has no tokenizer, a processor with several sources
                 lacks the source, or a part is of an unsupported type; the message names the source.
+            OSError: If a checkpoint does not exist.
 
         Example:
             >>> from hf_multisource import MultiSourceProcessor
@@ -569,7 +570,7 @@ def load_main_processor(
         return processor_class.from_pretrained(place, **options)
     config = load_auto("AutoConfig", place, **options)
     if type(config) not in MODEL_MAPPING:
-        raise ValueError(f"{place}: a checkpoint of type {config.model_type!r} is none that AutoModel loads.")
+        raise ValueError(f"{place}: AutoModel does not support checkpoints of type {config.model_type!r}.")
     model_class: Any = MODEL_MAPPING[type(config)]
     kinds = [kind for kind in FORMS.values() if kind.part_loader and model_class.main_input_name in kind.inputs]
     loader = str(kinds[0].part_loader) if kinds else "AutoTokenizer"

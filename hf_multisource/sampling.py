@@ -98,7 +98,7 @@ class LengthBucketSampler(Sampler[int]):
     depends only on seed and epoch, so that a resumed run gets the same batches. Only the last batch can be smaller.
 
     Args:
-        lengths: Sort keys of every example.
+        lengths: Sort keys of every example, (N, K) lengths in tokens.
         batch_size: Examples per batch, summed over all processes.
         seed: Seed of the shuffling.
     """
@@ -150,8 +150,9 @@ class TokenBatchSampler(Sampler[list[int]]):
     batches.
 
     Args:
-        lengths: Sort keys of every example; the first key, the longest sequence, determines the size of batches.
-        max_tokens: Maximum size of a batch, per process.
+        lengths: Sort keys of every example, (N, K) lengths in tokens; the first key, the longest sequence, determines
+            the size of batches.
+        max_tokens: Maximum size of a batch on each process, in tokens including padding.
         processes: Number of processes.
         seed: Seed of the shuffling.
 
@@ -170,7 +171,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         if len(lengths) and first.max() > max_tokens:
             longest = int(first.argmax())
             raise ValueError(
-                f"max_tokens_per_batch is {max_tokens}, but example {longest} has a sequence of {first[longest]}."
+                f"max_tokens_per_batch is {max_tokens}; example {longest} has a sequence of {first[longest]} tokens."
             )
         counted = np.sort(np.maximum(first, 1))[::-1]
         self.together: list[int] = []  # examples per step, over all processes, longest first
@@ -335,9 +336,12 @@ class MultiSourceTrainer(Seq2SeqTrainer):
                 raise ValueError(f"source_learning_rates[{name!r}] must be 0 or more; got {rate}.")
             sharing = [other for other in self._config.source_names if self._config.encoder_owner(other).name == name]
             if len(sharing) > 1:
-                raise ValueError(f"source_learning_rates: the encoder of {name!r} is that of {', '.join(sharing)}.")
+                raise ValueError(
+                    f"source_learning_rates: {name!r} shares its encoder: the sources {', '.join(sharing)} have one; a "
+                    "rate can be set only for an encoder of one source."
+                )
             if not own_parameters(self.model, name):
-                raise ValueError(f"source_learning_rates: source {name!r} has nothing of its own to train.")
+                raise ValueError(f"source_learning_rates: source {name!r} has no trainable parameters of its own.")
         options.use_noam(self._config.d_model)
         if options.patience is not None:
             self.add_callback(PatienceCallback(options.patience))

@@ -43,8 +43,8 @@ def check_sources(model: Any, report: Mapping[str, Iterable[str]], place: Any) -
         said += [f"the weights have {', '.join(removed)}, too"] if removed else []
         raise ValueError(
             f"{place}: weights and configuration differ in their sources: the configuration has {', '.join(names)}; "
-            f"{'; '.join(said)}. If that is meant, ignore_mismatched_sizes=True draws new weights for sources that "
-            "lack them and drops those of the others."
+            f"{'; '.join(said)}. If that is meant, ignore_mismatched_sizes=True initializes the weights of sources "
+            "that lack them randomly, and drops those of the others."
         )
 
 
@@ -72,7 +72,7 @@ def check_weights(model: Any, report: Mapping[str, Iterable[Any]], place: Any) -
     if said:
         raise ValueError(
             f"{place}: its weights are not those of its configuration: {'; '.join(said)}. If that is meant, "
-            "ignore_mismatched_sizes=True draws them anew."
+            "ignore_mismatched_sizes=True initializes them randomly."
         )
 
 

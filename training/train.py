@@ -7,7 +7,7 @@ such a path by the shipped recipe of the same name.
 import sys
 
 from hf_multisource.cli.train import main
-from hf_multisource.recipes.catalogue import recorded_recipe
+from hf_multisource.recipes.shipped import recorded_recipe
 
 if __name__ == "__main__":
     main([recorded_recipe(argument) for argument in sys.argv[1:]])

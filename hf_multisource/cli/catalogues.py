@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hf_multisource.cli import options
 from hf_multisource.cli.command import make_main
 from hf_multisource.data.catalogues import Selection, write_catalogue_rows
 
@@ -63,7 +63,7 @@ def catalogues(
     selection = Selection(
         languages=names,
         codes=codes,
-        paths=parse_paths(paths or ()),
+        paths=options.parse_pairs("paths", paths or (), "en=res/values"),
         source_language=source_language,
         target=target,
         drop_copies=drop_copies,
@@ -73,27 +73,6 @@ def catalogues(
     )
     print(write_catalogue_rows(pattern, out, selection).describe())
     print(f"{out} is written")
-
-
-def parse_paths(given: Sequence[str]) -> dict[str, str]:
-    """Parse values of the form `en=res/values de=other.po`.
-
-    Args:
-        given: The values of the option.
-
-    Returns:
-        Language -> path.
-
-    Raises:
-        ValueError: If a value is not LANGUAGE=PATH, or a language is given twice.
-    """
-    paths: dict[str, str] = {}
-    for value in given:
-        language, equals, path = value.partition("=")
-        if not (language and equals and path) or language in paths:
-            raise ValueError(f"--paths {value}: write LANGUAGE=PATH, such as en=res/values, once for each language")
-        paths[language] = path
-    return paths
 
 
 main = make_main(NAME, catalogues)

@@ -22,7 +22,8 @@ from hf_multisource.evaluation.localization_run import localize as localize_cata
 from hf_multisource.evaluation.review_page import find_hints, is_review_page, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
-from hf_multisource.evaluation.translating import data_of_run, source_options
+from hf_multisource.evaluation.translating import source_options
+from hf_multisource.recipes.run_folder import data_of_run
 
 NAME = "localize"
 SETTINGS = {"bare": options.BARE_OPTIMIZE}
@@ -95,9 +96,9 @@ def localize(
         raise ValueError(f"--target {target}: write LANGUAGE or LANGUAGE=PATH, such as dsb=l10n/dsb")
     places = Places(
         target=language,
-        sources={name: Path(place) for name, place in parse_pairs("source", source, "en=l10n/en").items()},
+        sources={name: Path(place) for name, place in options.parse_pairs("source", source, "en=l10n/en").items()},
         target_path=Path(path) if equals else None,
-        codes=parse_pairs("codes", codes or (), "en=en-GB"),
+        codes=options.parse_pairs("codes", codes or (), "en=en-GB", "LANGUAGE=CODE"),
         source_language=source_language,
         drop_copies=drop_copies,
     )
@@ -173,7 +174,8 @@ def load_run(run: str, search: Options, num_beams: int | None, optimize: str | N
         )
     if confidence is not None and num_beams not in (None, confidence.num_beams):
         raise ValueError(
-            f"--num_beams is {num_beams}; the confidence of {run} is that of translations with {confidence.num_beams}"
+            f"--num_beams is {num_beams}; the confidence of {run} was fitted to translations with "
+            f"{confidence.num_beams} beams"
         )
     translator = TextTranslator.from_run(run, device=device, optimize=optimize)
     if confidence is not None:
@@ -231,29 +233,6 @@ def check_review(review: Path, places: Places, out: Path) -> None:
     if review.exists() and not is_review_page(review):
         raise FileExistsError(f"--review {review} exists, and is no review page of this command: name another file")
     check_folder(review.parent)
-
-
-def parse_pairs(option: str, given: list[str] | tuple[()], example: str) -> dict[str, str]:
-    """Parse values of the form `en=l10n/en de=l10n/de`.
-
-    Args:
-        option: Name of the option.
-        given: Values of the option.
-        example: An example of a value for the error message.
-
-    Returns:
-        Text before `=` -> text after `=`.
-
-    Raises:
-        ValueError: If a value has another form, or a name is given twice.
-    """
-    pairs: dict[str, str] = {}
-    for value in given:
-        name, _, rest = value.partition("=")
-        if not (name and rest) or name in pairs:
-            raise ValueError(f"--{option} {value}: write {example}, once for each language")
-        pairs[name] = rest
-    return pairs
 
 
 main = make_main(NAME, localize, **SETTINGS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hf_multisource.cli import options
 from hf_multisource.cli.command import make_main
 from hf_multisource.data.placeholders import SYNTAXES
 from hf_multisource.data.prepare import prepare_corpus
@@ -69,7 +69,7 @@ def prepare(
         min_words=min_words,
         max_words=max_words,
         max_ratio=max_ratio,
-        scripts=parse_scripts(scripts or ()),
+        scripts=options.parse_pairs("scripts", scripts or (), "kk=Cyrillic", "LANGUAGE=SCRIPT"),
         min_script=min_script,
         placeholders=placeholders,
         duplicates=duplicates,
@@ -79,27 +79,6 @@ def prepare(
     counts = prepare_corpus(data, out, languages, rules, split=split, held_out=held_out or ())
     print(counts.describe())
     print(f"{counts.read / (time.perf_counter() - start):,.0f} rows/s; {out} is written")
-
-
-def parse_scripts(given: Sequence[str]) -> dict[str, str]:
-    """Parse values of the form `kk=Cyrillic en=Latin`.
-
-    Args:
-        given: The values of the option.
-
-    Returns:
-        Language -> script.
-
-    Raises:
-        ValueError: If a value is not LANGUAGE=SCRIPT, or a language is given twice.
-    """
-    scripts: dict[str, str] = {}
-    for value in given:
-        language, equals, script = value.partition("=")
-        if not (language and equals and script) or language in scripts:
-            raise ValueError(f"--scripts {value}: write LANGUAGE=SCRIPT, such as kk=Cyrillic, once for each language")
-        scripts[language] = script
-    return scripts
 
 
 main = make_main(NAME, prepare)

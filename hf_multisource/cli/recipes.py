@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from hf_multisource.cli.command import make_main
-from hf_multisource.recipes.catalogue import describe_recipes, read_recipe
 from hf_multisource.recipes.keys import describe_keys
+from hf_multisource.recipes.shipped import describe_recipes, read_recipe
 
 NAME = "recipes"
 SETTINGS: dict[str, Any] = {"bare": {"keys": "all"}}

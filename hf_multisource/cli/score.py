@@ -67,8 +67,8 @@ def score(
         typer.Option(
             "--attention_plot",
             metavar="[ROW ...]",
-            help=f"Plot the attention of these sentences, counted from 0; without a row: of the first {PLOTS} that "
-            "have every source.",
+            help=f"Plot the attention of these sentences, counted from 0; without a row: of the first {PLOTS} "
+            "among those that lack the fewest sources.",
         ),
     ] = None,
     num_beams: options.NumBeams = 10,

@@ -51,10 +51,11 @@ def train(
     A key is written as `--key value` or `--section.key value`. If two sections have a key of the same name, `--key`
     without a section is that of the section listed first below, except `--kind`, which is that of `tokenizer`. A list
     is written as `--sources en de`, a boolean as `--bf16 yes` or `--bf16 no`. The run's folder receives the best model
-    and its processor, the resolved recipe, the versions, time and memory of the run, and checkpoints. If a run was
-    interrupted, the same command with --resume continues from the last complete checkpoint and arrives at the same
-    weights. With --resume and a higher --max_steps a finished run trains further, provided that its learning rate does
-    not depend on the total number of updates (`max_steps`). With --seeds, --resume skips the seeds that have finished.
+    and its processor, the resolved recipe, the versions, the time and the hardware of the run, and checkpoints. If a
+    run was interrupted, the same command with --resume continues from the last complete checkpoint and arrives at the
+    same weights. With --resume and a higher --max_steps a finished run trains further, provided that its learning rate
+    does not depend on the total number of updates (`max_steps`). With --seeds, --resume skips the seeds that have
+    finished.
     """
     if (first := ctx.meta[ARGUMENTS][0]).startswith("-") and first != "--resume":
         raise ValueError(f"the recipe comes first, before {first}")

@@ -279,7 +279,8 @@ def read_languages(pattern: str, selection: Selection, counts: CatalogueCounts) 
 
     Raises:
         FileNotFoundError: If the catalogues of a language are not found.
-        ValueError: If a file is damaged, two files of a language have the same path, or no language has a catalogue.
+        ValueError: If a file is damaged, two files of a language have the same path, or a language other than
+            `selection.source_language` has no catalogue.
     """
     places: dict[str, Place] = {}
     for language in selection.languages:

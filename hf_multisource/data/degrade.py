@@ -20,7 +20,7 @@ contains the settings and the counts of masked words.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +91,6 @@ PEOPLE = {
 }
 LISTS = {"colors": COLORS, "people": PEOPLE}
 HOW = (*LISTS, "progressive", "share", "words")
-Masker = Callable[[str, random.Random], tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -273,6 +272,8 @@ def degrade_folder(
         The counts that `degrade` returns.
 
     Raises:
+        FileNotFoundError: If there is no such folder, source or list of words.
+        FileExistsError: If `out` is not empty.
         ValueError: If an option is not allowed, or cannot be combined with `how`.
     """
     check_choice(HOW, how=how)

@@ -42,8 +42,8 @@ class PlaceholderConstraint(LogitsProcessor):
         prompt_length: Number of tokens that the decoder is given.
 
     Raises:
-        ValueError: If a text must contain more placeholders than `max_new_tokens`, a token of a table has no id, or
-            there is no example.
+        ValueError: If a text must contain more placeholders than `max_new_tokens`, a token of a table has no id, there
+            is no example, or `max_new_tokens` or `prompt_length` is below 1.
     """
 
     def __init__(

@@ -191,5 +191,5 @@ def write_columns(
 
 
 def _one_line(text: str) -> str:
-    """Replace the line ends in a text by blanks."""
+    """Return a text in one line: each group of line ends, with the white space around it, becomes one blank."""
     return LINE_ENDS.sub(" ", text).strip() if LINE_ENDS.search(text) else text

@@ -209,7 +209,7 @@ def check_files(
         for i, reason in rows.items()
     ]
     if reasons and unreadable == "error":
-        raise ValueError(describe_unreadable(reasons, "unreadable: absent goes on without them"))
+        raise ValueError(describe_unreadable(reasons, "unreadable: absent treats them as absent"))
     lines = {source: [split.kept[i] for i in rows] for source, rows in found.items()}
     return (take_away(split, lines, sources) if lines else split), lines
 

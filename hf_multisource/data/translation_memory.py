@@ -75,18 +75,18 @@ class Hint:
 
 @dataclass
 class TranslationMemory:
-    """Translation memory that finds translations of equal and of similar sources.
+    """Translation memory that finds translations of equal and of similar sources; it is empty at first.
 
-    Args:
+    Attributes:
         rows: The translations, in the order in which they were added.
     """
 
-    rows: list[MemoryRow] = field(default_factory=list)
-    _places: dict[tuple[str, str], set[int]] = field(default_factory=dict, repr=False)
-    _texts: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
+    rows: list[MemoryRow] = field(default_factory=list, init=False)
+    _places: dict[tuple[str, str], set[int]] = field(default_factory=dict, init=False, repr=False)
+    _texts: dict[str, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
 
     def add(self, sources: Mapping[str, str], text: str, *, key: str = "", from_line: bool = False) -> None:
-        """Add a translation.
+        """Add a translation; without a source that has text, or without a text of its own, it is not added.
 
         Args:
             sources: Language -> text of each present source.

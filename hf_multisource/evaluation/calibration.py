@@ -28,7 +28,9 @@ from hf_multisource.evaluation.tables import format_table
 from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation, Translator
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.provenance import find_device
-from hf_multisource.recipes.recipe import DataRecipe, load_recipe
+from hf_multisource.recipes.run_folder import rows_of_run
+from hf_multisource.recipes.schema import DataRecipe
+from hf_multisource.recipes.shipped import RECIPE
 
 FOLDER = "calibration"  # name of the subfolder of the run folder that holds the decoded n-best lists
 WINDOW = 128  # rows translated between two writes; if the process is killed, at most this many are lost
@@ -97,15 +99,15 @@ class Calibration:
             The data section; its `dev` is the split to read.
 
         Raises:
+            FileNotFoundError: If the rows of a run on catalogues are missing.
             ValueError: If there is no recipe, and an option is missing.
         """
         given = {"path": self.data, "target": self.target, "dev": self.split}
         known: JsonObject = {key: value for key, value in given.items() if value is not None}
-        recipe = Path(self.run) / "recipe.yaml"
-        if recipe.exists():
-            return replace(load_recipe(recipe).data, **known)
+        if (data := rows_of_run(self.run, self.data)) is not None:
+            return replace(data, **known)
         if missing := [name for name in ("data", "target", "split") if getattr(self, name) is None]:
-            raise ValueError(f"{self.run} has no recipe.yaml, so give --{', --'.join(missing)}")
+            raise ValueError(f"{self.run} has no {RECIPE}, so give --{', --'.join(missing)}")
         return DataRecipe(sources=list(sources), **known)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import LogitsProcessorList
 
@@ -29,10 +28,8 @@ from hf_multisource.data.placeholders import MASK_TOKENS, PlaceholderTable
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.line_sampling import line_sampling
 from hf_multisource.evaluation.target_tokens import target_tokens
-from hf_multisource.foreign import load_auto
 from hf_multisource.json_files import JsonObject, read_json
-from hf_multisource.messages import first_line
-from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.pretrained import load_config, load_processor, load_saved_model
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.source_kinds import is_absent
 
@@ -95,8 +92,9 @@ class Search:
         seed: With `do_sample`: seed of the random numbers; every line has its own random stream.
 
     Raises:
-        ValueError: If a value is not allowed, `n_best` exceeds `num_beams`, `length_normalization` is set for greedy
-            search or together with `length_penalty`, or an option of sampling is given without `do_sample`.
+        ValueError: If a value is not allowed, such as a seed of 2**64 or more; `n_best` exceeds `num_beams`;
+            `length_normalization` is set for greedy search or together with `length_penalty`; or an option of sampling
+            is given without `do_sample`.
     """
 
     num_beams: int = 10
@@ -181,10 +179,7 @@ def load_weights(name: str, device: str | None = None, optimize: str | None = No
     settings = Path(name) / "generation_config.json"
     if settings.is_file():
         read_json(settings)
-    try:
-        model: Any = load_auto("AutoModelForSeq2SeqLM", name, config=config)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
+    model = load_saved_model(name, config=config)
     model.generation_config.max_length = None  # `Search.max_new_tokens` sets the limit
     model.generation_config.length_normalization = None  # `Search` selects the length rule
     model.to(place).eval()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hf_multisource import MultiSourceEnsemble, MultiSourceProcessor
@@ -11,7 +10,7 @@ from hf_multisource.data.interfaces import Model
 from hf_multisource.evaluation.decoding import load_weights
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.processor import digest_of_part
-from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import data_of_run
 
 
 def load_members(
@@ -81,9 +80,7 @@ def check_member(run: str, processor: MultiSourceProcessor, member: str) -> None
 
 def _form_of_rows(model: str) -> dict[str, Any]:
     """Return the recipe's settings that decide how rows become model inputs; empty without a recipe."""
-    recipe = Path(model) / "recipe.yaml"
-    if not recipe.exists():
+    if (data := data_of_run(model)) is None:
         return {}
-    data = load_recipe(recipe).data
     order = {"sources": data.sources} if data.concatenate else {}
     return {"mark_sources": data.mark_sources, "reverse": data.reverse, **order}

@@ -45,9 +45,10 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.experiments import LOOKED_UP, MEMORY_FIRST, Experiment, ExperimentRow
 from hf_multisource.recipes.recipe import Recipe, load_recipe
-from hf_multisource.recipes.run_folder import RECIPE, SUMMARY, data_fingerprint, is_finished
+from hf_multisource.recipes.run_folder import SUMMARY, data_fingerprint, is_finished
 from hf_multisource.recipes.schema import CATALOGUES
 from hf_multisource.recipes.seeds import seed_folder, seed_folders
+from hf_multisource.recipes.shipped import RECIPE
 from hf_multisource.recipes.training import train
 from hf_multisource.recipes.widths import match_parameters
 

@@ -15,10 +15,10 @@ from hf_multisource.data.rows import find_texts
 from hf_multisource.evaluation.score_filter import SCORE
 from hf_multisource.evaluation.tables import format_table
 from hf_multisource.json_files import read_json
-from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.graph import GUARD, Corpus, Graph, Step, corpora_of, mixture, shared_sets
 from hf_multisource.recipes.initial_weights import check_initial
 from hf_multisource.recipes.recipe import Recipe, load_recipe
+from hf_multisource.recipes.shipped import find_recipe
 
 PROGRAM = "hf-multisource"
 MODULES = ("accelerate", "torchrun")  # launchers that start a Python module instead of a program

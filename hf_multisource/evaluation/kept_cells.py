@@ -17,13 +17,14 @@ from pathlib import Path
 
 from hf_multisource.data.archives import BROKEN
 from hf_multisource.data.files import write_text
+from hf_multisource.recipes.shipped import RECIPE
 
 FILES = (
     "cell.json",
     "config.json",
     "fingerprint.json",
     "made_of.json",
-    "recipe.yaml",
+    RECIPE,
     "train_summary.json",
     "trainer_state.json",
     "versions.json",

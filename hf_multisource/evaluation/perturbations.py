@@ -46,7 +46,20 @@ def derangement(texts: Sequence[Any], rng: random.Random) -> list[int]:
 
 
 def make_wrong(rows: Sequence[Row], source: str, seed: int, draw: int) -> list[Row]:
-    """Shuffle one source among the rows that have it; other rows are unchanged."""
+    """Shuffle one source among the rows that have it; other rows are unchanged.
+
+    Args:
+        rows: The rows.
+        source: Name of the source.
+        seed: Seed of the permutation.
+        draw: Number of the permutation; each number gives another one.
+
+    Returns:
+        The rows, with the source of another row.
+
+    Raises:
+        ValueError: If fewer than two rows have the source; the message names it.
+    """
     present = [i for i, row in enumerate(rows) if not is_absent(row.get(source))]
     texts = [rows[i][source] for i in present]
     try:

@@ -36,7 +36,7 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.symbols import edit_distance
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.pretrained import load_processor
-from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import data_of_run
 from hf_multisource.recipes.schema import REVERSE_TARGET, reverse_row
 from hf_multisource.source_kinds import is_absent
 
@@ -93,8 +93,7 @@ def load_reverse(run: str, sources: Sequence[str], target: str, device: str | No
     Raises:
         ValueError: If the run is not a reverse run, or has other sources or another target.
     """
-    path = Path(run) / "recipe.yaml"
-    data = load_recipe(path).data if path.is_file() else None
+    data = data_of_run(run)
     if data is None or not data.reverse:
         raise ValueError(f"rerank is {run!r}, which is no folder of a run with data.reverse true")
     if data.target != target:

@@ -24,7 +24,7 @@ from hf_multisource.metrics.bootstrap import pooled_bootstrap
 from hf_multisource.metrics.symbols import count_symbol_errors
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import RECIPE
+from hf_multisource.recipes.shipped import RECIPE
 from hf_multisource.source_kinds import is_absent
 
 CONFUSIONS = 10  # number of most frequent confusions that a page shows

@@ -26,9 +26,9 @@ from hf_multisource.data.streams import TextRow, stream_rows
 from hf_multisource.evaluation.decoding import digest_weights, load_model
 from hf_multisource.evaluation.likelihood import log_probabilities
 from hf_multisource.json_files import JsonObject
-from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import RECIPE
+from hf_multisource.recipes.run_folder import data_of_run
 from hf_multisource.recipes.schema import DataRecipe
+from hf_multisource.recipes.shipped import RECIPE
 
 SCORE = "score"  # name of the column that holds the scores
 WINDOW = 2048  # number of rows that are held in memory and scored together
@@ -123,11 +123,10 @@ def load_directions(forward: str, backward: str, device: str | None = None) -> t
     """
     recipes = {}
     for option, run in {"forward": forward, "backward": backward}.items():
-        path = Path(run) / RECIPE
-        if not path.is_file():
+        if (data := data_of_run(run)) is None:
             raise ValueError(f"{option} is {run!r}, which is no run folder: it has no {RECIPE}")
-        recipes[option] = load_recipe(path).data
-        if recipes[option].reverse:
+        recipes[option] = data
+        if data.reverse:
             raise ValueError(f"{option} is {run!r}, a run with data.reverse: give one that is not reversed")
     for one, other in (("forward", "backward"), ("backward", "forward")):
         if recipes[one].target not in recipes[other].sources:

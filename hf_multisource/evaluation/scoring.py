@@ -63,9 +63,9 @@ from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
 from hf_multisource.metrics.table import METRICS, metrics_of
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
-from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
-from hf_multisource.recipes.run_folder import place_of_rows
-from hf_multisource.recipes.schema import TEXT
+from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe
+from hf_multisource.recipes.run_folder import rows_of_run
+from hf_multisource.recipes.shipped import RECIPE
 from hf_multisource.recipes.tokenization import find_unknown, unknown_note
 from hf_multisource.source_kinds import is_absent
 
@@ -392,13 +392,11 @@ def which_data(args: Scoring, source_names: Sequence[str], syntax: str | None = 
     }
     options["unreadable"] = args.unreadable
     given: JsonObject = {key: value for key, value in options.items() if value is not None}
-    recipe = Path(args.run) / "recipe.yaml"
-    if recipe.exists():
-        known = load_recipe(recipe).data
-        place = place_of_rows(known, Path(args.run)) if args.data is None else args.data
-        data = replace(known, **{**given, "path": place, "kind": TEXT, "catalogues": {}})
+    recipe = Path(args.run) / RECIPE
+    if (known := rows_of_run(args.run, args.data)) is not None:
+        data = replace(known, **given)
     elif missing := [option for option in ("data", "target", "split") if getattr(args, option) is None]:
-        raise ValueError(f"{args.run} has no recipe.yaml, so give --{', --'.join(missing)}")
+        raise ValueError(f"{args.run} has no {RECIPE}, so give --{', --'.join(missing)}")
     else:
         data = DataRecipe(sources=list(source_names), placeholders=syntax, **given)
     if data.model_sources != list(source_names):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from hf_multisource import MultiSourceProcessor
@@ -26,13 +25,14 @@ from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window
 from hf_multisource.evaluation.translating import check_new_tokens, decoder_limit, joined_sources, source_limit
 from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
-from hf_multisource.recipes.recipe import DataRecipe, load_recipe
+from hf_multisource.recipes.recipe import DataRecipe
+from hf_multisource.recipes.run_folder import data_of_run
 
 REPLACEMENT = "\ufffd"  # character into which incomplete UTF-8 sequences of byte-level tokens are decoded
 LENGTH_PENALTY = 1.0  # exponent p of the length penalty: scores are sum(log p) / length
 # Hypotheses with lower scores are unused beam slots, which Transformers returns if it finds fewer hypotheses than
 # requested
-INACTIVE_BEAM_SCORE = -1e8
+LOWEST_BEAM_SCORE = -1e8
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,7 @@ class TextTranslator:
             ValueError: If the model cannot be loaded, a source is not a text, or the run writes sources from the target
                 (`data.reverse`).
         """
-        recipe = Path(name) / "recipe.yaml"
-        if recipe.exists() and load_recipe(recipe).data.reverse:
+        if (data := data_of_run(name)) is not None and data.reverse:
             raise ValueError(
                 f"{name} is a run with data.reverse: it writes the sources; name a run that writes the target"
             )
@@ -293,7 +292,7 @@ def _choose(
     candidates: dict[str, Candidate] = {}
     faults = []
     for text, score, is_cut in hypotheses:
-        if score is None or score < INACTIVE_BEAM_SCORE:
+        if score is None or score < LOWEST_BEAM_SCORE:
             continue
         restored, fault = _restored(source, text, table, syntax)
         if is_cut:

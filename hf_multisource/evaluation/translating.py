@@ -41,7 +41,8 @@ from hf_multisource.json_files import JsonObject
 from hf_multisource.messages import shown
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
-from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe, load_recipe
+from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe
+from hf_multisource.recipes.run_folder import data_of_run
 from hf_multisource.source_kinds import FORMS
 
 LONGEST_SOURCE = 1024  # default maximum length of a source, in tokens, if neither the recipe nor the model sets one
@@ -225,7 +226,7 @@ def read_rows(
     for name, places in find_unreadable(whole, forms, parts=parts).items():
         for i, reason in places.items():
             if job.unreadable == "error":
-                raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent goes on without it)")
+                raise ValueError(f"line {i + 1}, {name}: {reason} (--unreadable absent treats it as absent)")
             print(f"line {i + 1}, {name}: {reason}: treated as absent", file=sys.stderr)
             rows[i][name] = None
     return rows
@@ -243,9 +244,8 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
         For a run folder, `data.max_length` of its recipe. For another model, the smallest of `LONGEST_SOURCE`, the
         model's learned position tables, and the limits of wrapped encoders and of tokenizers.
     """
-    recipe = Path(model) / "recipe.yaml"
-    if recipe.exists():
-        return load_recipe(recipe).data.max_length
+    if (data := data_of_run(model)) is not None:
+        return data.max_length
     lengths = [processor.get_tokenizer(name).model_max_length for name in processor.source_names]
     return min(LONGEST_SOURCE, position_limit(config, processor), *lengths)
 
@@ -300,22 +300,6 @@ def decoder_limit(config: Any) -> int | None:
     if getattr(config, "position_embedding", None) == "learned":
         limit = config.max_position_embeddings
     return limit
-
-
-def data_of_run(model: str) -> DataRecipe | None:
-    """Return the data section of a run's recipe.
-
-    Args:
-        model: Run folder, model folder or Hub id.
-
-    Returns:
-        The section; None for a model without a recipe.
-
-    Raises:
-        ValueError: If the recipe is invalid.
-    """
-    recipe = Path(model) / "recipe.yaml"
-    return load_recipe(recipe).data if recipe.exists() else None
 
 
 def joined_sources(model: str) -> DataRecipe | None:
@@ -380,11 +364,11 @@ def describe_job(job: Translation, search: Search, model: Any) -> JsonObject:
 def translate(job: Translation) -> None:
     """Translate and write one line per sentence, or `search.n_best` lines of index, score and text between tabs.
 
+    If `accelerate launch` starts several processes, they share the sentences, and each process writes its part of
+    `out`.
+
     Args:
         job: Options of the translation.
-
-    If `accelerate launch` starts several processes, they share the sentences, and each process writes its part of
-        `out`.
 
     Raises:
         ValueError: If the sentences cannot be read; the message says where.

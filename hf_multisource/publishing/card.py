@@ -47,7 +47,6 @@ from hf_multisource.publishing.markdown import (
     link_target,
     one_line,
 )
-from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import (
     FAMILIES,
     SEPARATOR,
@@ -58,6 +57,7 @@ from hf_multisource.recipes.recipe import (
     parse_overrides,
 )
 from hf_multisource.recipes.schema import CATALOGUES, reverse_marker, source_marker
+from hf_multisource.recipes.shipped import RECIPE, recorded_recipe
 from hf_multisource.source_kinds import FORMS
 
 PROGRAM = "hf-multisource"
@@ -140,7 +140,7 @@ def subject_of_run(run: Path, split: str | None = None, address: str | None = No
         FileNotFoundError: If the folder has no recipe.
         ValueError: If several splits were scored and none is named.
     """
-    recipe = load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / RECIPE)
     data = recipe.data
     names = {"sources": data.model_sources if data.reverse else data.sources, "target": data.model_target}
     joined = "concatenated" if len(names["sources"]) > 1 else ""

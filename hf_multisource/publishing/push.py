@@ -22,9 +22,9 @@ from hf_multisource import MultiSourceConfig, MultiSourceProcessor, MultiSourceR
 from hf_multisource.data.interfaces import Model
 from hf_multisource.evaluation.confidence import Confidence, digest_weight_files
 from hf_multisource.foreign import load_auto
+from hf_multisource.model_card import CARD
 from hf_multisource.publishing.scan import check_publishable
-
-CARD = "README.md"
+from hf_multisource.recipes.shipped import RECIPE
 
 
 def load(folder: Path) -> tuple[Model, MultiSourceProcessor]:
@@ -42,7 +42,7 @@ def load(folder: Path) -> tuple[Model, MultiSourceProcessor]:
     """
     if not (folder / "config.json").exists():
         raise ValueError(f"{folder} is no folder of a model: it has no config.json")
-    if (folder / "recipe.yaml").exists() and not (folder / "train_summary.json").exists():
+    if (folder / RECIPE).exists() and not (folder / "train_summary.json").exists():
         raise ValueError(f"{folder} holds a run that is not finished: it has no train_summary.json")
     config = load_auto("AutoConfig", folder)
     if not isinstance(config, MultiSourceConfig | MultiSourceRNNConfig):

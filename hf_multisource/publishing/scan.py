@@ -14,9 +14,9 @@ from hf_multisource.data.files import read_lines
 from hf_multisource.data.privacy import find_local_paths, find_secrets, is_secret_key, mask_secrets
 from hf_multisource.data.tables import DELIMITERS, read_cells
 from hf_multisource.json_files import parse_json
-from hf_multisource.recipes.catalogue import RUN_RECIPE
 from hf_multisource.recipes.reading import read_yaml
 from hf_multisource.recipes.schema import CATALOGUES
+from hf_multisource.recipes.shipped import RECIPE
 
 SHOWN = 10  # number of findings that an error message lists
 SHOWN_OF_LINE = 20  # number of characters of a line of the training text in an error message
@@ -78,8 +78,8 @@ def check_publishable(folder: Path, run: Path) -> None:
             found += scan_json(name, text, path.parent)
         if numbered and path.suffix != ".py" and len(text) < LARGEST_PROSE:
             prose[name] = text
-    if (run / RUN_RECIPE).exists():
-        found += scan_for_training_text(prose, training_lines(run / RUN_RECIPE))
+    if (run / RECIPE).exists():
+        found += scan_for_training_text(prose, training_lines(run / RECIPE))
     if found:
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise ValueError(f"{run} cannot be published: {'; '.join(map(str, found[:SHOWN]))}{more}")

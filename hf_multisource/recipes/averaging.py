@@ -5,26 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers.utils import PROCESSOR_NAME
 
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.files import check_new_folder, write_json
-from hf_multisource.foreign import load_auto
-from hf_multisource.messages import first_line, shown
+from hf_multisource.messages import shown
 from hf_multisource.recipes.checkpoint_files import MARKER, find_change, find_checkpoints, hash_file
-from hf_multisource.recipes.pretrained import load_config, load_processor
+from hf_multisource.recipes.pretrained import load_config, load_processor, load_saved_model
 from hf_multisource.recipes.processor import contents_of
 from hf_multisource.recipes.schema import CATALOGUES
+from hf_multisource.recipes.shipped import RECIPE
 
 AVERAGE = "average.json"
 #: Files of a run that are copied, besides its processor, and the folder `catalogues` with its rows.
 RUN_FILES = (
-    *("recipe.yaml", "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json"),
+    *(RECIPE, "versions.json", "train_summary.json", "trainer_state.json", "unreadable.json"),
     "placeholders.json",
 )
 #: Keys of a configuration about the saved file, which do not describe the model.
@@ -119,7 +117,7 @@ def average_checkpoints(folders: Sequence[Path], out: Path, last: int | None = N
                 f"the tokenizers or preprocessors of {other} are not those of {home}: only checkpoints of one "
                 "vocabulary can be averaged"
             )
-    model = load_model(members[0])
+    model = load_saved_model(members[0])
     model.load_state_dict(average_weights(_states(members)))
     model.save_pretrained(out)
     processor.save_pretrained(out)
@@ -158,24 +156,6 @@ def kept_checkpoints(run: Path, last: int | None) -> list[Path]:
     return whole if last is None else whole[-last:]
 
 
-def load_model(folder: Path) -> Any:
-    """Load the model of a checkpoint.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If the weights are missing or damaged.
-    """
-    try:
-        return load_auto("AutoModelForSeq2SeqLM", folder)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
-
-
 def _home(folder: Path) -> Path:
     """Return the folder that holds the processor of a model; for a checkpoint, the folder of its run."""
     return folder.parent if (folder / MARKER).is_file() else folder
@@ -183,4 +163,4 @@ def _home(folder: Path) -> Path:
 
 def _states(folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
     for folder in folders:
-        yield folder.name, load_model(folder).state_dict()
+        yield folder.name, load_saved_model(folder).state_dict()

@@ -48,10 +48,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource.data.checks import check_choice
-from hf_multisource.recipes.catalogue import comment_of, find_yaml
 from hf_multisource.recipes.reading import read_yaml
 from hf_multisource.recipes.recipe import Recipe, load_recipe
 from hf_multisource.recipes.seeds import seed_folder
+from hf_multisource.recipes.shipped import comment_of, find_yaml
 from hf_multisource.recipes.values import show
 
 EXPERIMENTS = Path(__file__).with_name("experiments")

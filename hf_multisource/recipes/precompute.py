@@ -194,7 +194,7 @@ def precompute(args: Precomputation) -> Path:
         return whole
     reasons = unreadable_pictures(args, paths, state["done"])
     if reasons and args.unreadable == "error":
-        raise ValueError(describe_unreadable(reasons, "--unreadable absent goes on without them"))
+        raise ValueError(describe_unreadable(reasons, "--unreadable absent treats them as absent"))
     if reasons:
         print(describe_unreadable(reasons, "they count as absent"), file=sys.stderr)
     encoder = Encoder(args.encoder, args.device, args.image_size)

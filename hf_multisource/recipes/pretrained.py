@@ -52,6 +52,25 @@ def load_config(name: str) -> Any:
     return config
 
 
+def load_saved_model(name: str | Path, **options: Any) -> Any:
+    """Load a multi-source model.
+
+    Args:
+        name: Folder or Hub id.
+        **options: Further arguments of `from_pretrained`, such as `config`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the weights are missing, damaged or of another configuration; the message names the folder.
+    """
+    try:
+        return load_auto("AutoModelForSeq2SeqLM", name, **options)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"the weights of {name} cannot be loaded: {first_line(error)}") from error
+
+
 def load_processor(name: str) -> MultiSourceProcessor:
     """Load the processor of a multi-source model.
 

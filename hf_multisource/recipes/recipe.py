@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +33,6 @@ from hf_multisource.data.interfaces import Config
 from hf_multisource.data.prepare import is_same_split
 from hf_multisource.data.privacy import refuse_secret_key, refuse_secrets
 from hf_multisource.metrics.table import METRICS
-from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.pretrained import encoder_config, form_of
 from hf_multisource.recipes.reading import parse_overrides, read_yaml
 from hf_multisource.recipes.schema import (
@@ -59,6 +58,7 @@ from hf_multisource.recipes.schema import (
     tokenizer_keys,
     training_keys,
 )
+from hf_multisource.recipes.shipped import find_recipe
 from hf_multisource.recipes.tokenization import SPECIAL_TOKENS, SUBWORDS
 from hf_multisource.recipes.values import check_value, show
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS
@@ -170,20 +170,19 @@ class Recipe:
         for name, entry in self.source_entries().items():
             kind = SOURCE_KINDS.get(entry.get("kind", "text"), FORMS["text"])  # an unknown kind raises an error later
             forms[name] = form_of(encoder_config(origins[name].get("encoder"))) if kind.wraps else kind.name
-        if self.data.concatenate and set(forms.values()) != {"text"}:
-            raise ValueError("data.concatenate joins texts; the sources must all be texts")
-        if self.data.reverse and set(forms.values()) != {"text"}:
-            raise ValueError("data.reverse turns texts round; the sources must all be texts")
-        if self.data.write_sources and set(forms.values()) != {"text"}:
-            raise ValueError("data.write_sources makes targets of texts; the sources must all be texts")
-        if isinstance(self.data.train, list) and set(forms.values()) != {"text"}:
-            raise ValueError("data.train mixes corpora of texts; the sources must all be texts")
-        if self.data.kind == CATALOGUES and set(forms.values()) != {"text"}:
-            raise ValueError(f"data.kind is {CATALOGUES}, which hold texts; the sources must all be texts")
-        if self.data.placeholders is not None and set(forms.values()) != {"text"}:
-            raise ValueError("data.placeholders masks texts; the sources must all be texts")
-        if self.data.too_long == DROP and set(forms.values()) != {"text"}:
-            raise ValueError("data.too_long drops rows by the length of texts; the sources must all be texts")
+        data = self.data
+        for_texts = (
+            (data.concatenate, "data.concatenate joins texts"),
+            (data.reverse, "data.reverse turns texts round"),
+            (data.write_sources, "data.write_sources makes targets of texts"),
+            (isinstance(data.train, list), "data.train mixes corpora of texts"),
+            (data.kind == CATALOGUES, f"data.kind is {CATALOGUES}, which hold texts"),
+            (data.placeholders is not None, "data.placeholders masks texts"),
+            (data.too_long == DROP, "data.too_long drops rows by the length of texts"),
+        )
+        for asked, what in for_texts:
+            if asked and set(forms.values()) != {"text"}:
+                raise ValueError(f"{what}; the sources must all be texts")
         return forms
 
     def model_config(self, vocab_size: int, source_vocab_sizes: Mapping[str, int], **ids: int) -> Config:
@@ -428,9 +427,15 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         publishes = name.startswith(("hub_", "push_to_hub"))
         reason = "`hf-multisource push` publishes a run" if publishes else "training sets it, or does not use it"
         raise ValueError(f"{key!r} is not a key of a recipe: {reason}")
-    near = difflib.get_close_matches(name, sorted(set().union(*known.values())), n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise ValueError(f"unknown key {key!r}{hint}")
+    raise ValueError(f"unknown key {key!r}{_suggestion(name, sorted(set().union(*known.values())))}")
+
+
+def _suggestion(name: object, known: Iterable[str], *, listed: bool = False) -> str:
+    """Return the end of a message about an unknown key: the most similar keys, or (`listed`) all keys if none is."""
+    names = list(known)
+    if near := difflib.get_close_matches(str(name), names, n=3):
+        return f"; did you mean {', '.join(near)}?"
+    return f"; the keys are {', '.join(names)}" if listed else ""
 
 
 def _checked(values: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
@@ -452,9 +457,7 @@ def _checked_sources(entries: object) -> list[Any]:
             raise ValueError(f"{place}.name is missing; got {show(entry)}")
         for name in fields:
             if name not in keys:
-                near = difflib.get_close_matches(str(name), keys, n=3)
-                hint = f"; did you mean {', '.join(near)}?" if near else ""
-                raise ValueError(f"{place}: unknown key {name!r}{hint}")
+                raise ValueError(f"{place}: unknown key {name!r}{_suggestion(name, keys)}")
         fields = _checked(fields, keys, place)
         if fields["name"] in names:
             raise ValueError(f"{place}: source {fields['name']!r} is listed twice; give it one entry")
@@ -478,7 +481,7 @@ def _checked_catalogues(settings: Mapping[str, Any]) -> dict[str, Any]:
     keys = catalogue_keys()
     for name in settings:
         if name not in keys:
-            raise ValueError(f"data.catalogues: unknown key {name!r}; the keys are {', '.join(keys)}")
+            raise ValueError(f"data.catalogues: unknown key {name!r}{_suggestion(name, keys, listed=True)}")
     return _checked(settings, keys, "data.catalogues")
 
 
@@ -492,9 +495,7 @@ def _checked_corpora(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         place = f"data.train[{i}]"
         for name in entry:
             if name not in keys:
-                near = difflib.get_close_matches(str(name), keys, n=3)
-                hint = f"; did you mean {', '.join(near)}?" if near else f"; the keys are {', '.join(keys)}"
-                raise ValueError(f"{place}: unknown key {name!r}{hint}")
+                raise ValueError(f"{place}: unknown key {name!r}{_suggestion(name, keys, listed=True)}")
         if "path" not in entry:
             raise ValueError(f"{place}.path is missing; got {show(entry)}")
         checked.append(_checked(entry, keys, place))

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from hf_multisource.data.rows import Row
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.checkpoint_files import find_checkpoints
 from hf_multisource.recipes.recipe import Recipe, load_recipe
-from hf_multisource.recipes.schema import CATALOGUES, DataRecipe
+from hf_multisource.recipes.schema import CATALOGUES, TEXT, DataRecipe
+from hf_multisource.recipes.shipped import RECIPE
 from hf_multisource.recipes.values import show
 from hf_multisource.source_kinds import FORMS
 
-RECIPE, FINGERPRINT, SUMMARY = "recipe.yaml", "fingerprint.json", "train_summary.json"
+FINGERPRINT, SUMMARY = "fingerprint.json", "train_summary.json"
 LOCK, OWNER = "training.lock", "training.pid"
 MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
 BATCH_KEYS = {
@@ -334,6 +335,43 @@ def place_of_rows(data: DataRecipe, folder: Path) -> str:
             f"{folder / CATALOGUES} is missing, which holds the rows that the run has read from {data.path}; restore it"
         )
     return str(folder / CATALOGUES)
+
+
+def data_of_run(run: str | Path) -> DataRecipe | None:
+    """Return the data section of a run's recipe.
+
+    Args:
+        run: Run folder, model folder or Hub id.
+
+    Returns:
+        The section; None for a model without a recipe.
+
+    Raises:
+        ValueError: If the recipe is invalid.
+    """
+    recipe = Path(run) / RECIPE
+    return load_recipe(recipe).data if recipe.exists() else None
+
+
+def rows_of_run(run: str | Path, path: str | None = None) -> DataRecipe | None:
+    """Return the data section of a run's recipe with the place from which its rows are read.
+
+    Args:
+        run: Run folder, model folder or Hub id.
+        path: Folder or Hub id of other data; None: the data of the run.
+
+    Returns:
+        The section, whose `path` holds rows of texts, also if the run has read catalogues; None for a model without a
+        recipe.
+
+    Raises:
+        FileNotFoundError: If the rows of a run on catalogues are missing.
+        ValueError: If the recipe is invalid.
+    """
+    data = data_of_run(run)
+    if data is None:
+        return None
+    return replace(data, path=place_of_rows(data, Path(run)) if path is None else path, kind=TEXT, catalogues={})
 
 
 def data_fingerprint(rows: Sequence[Row], forms: Mapping[str, str]) -> JsonObject:

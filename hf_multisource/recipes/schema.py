@@ -60,8 +60,8 @@ class CorpusRecipe:
         path: Folder of the corpus, or id of a dataset on the Hugging Face Hub. It needs the target and at least one of
             the sources; the others are absent in all its rows.
         split: Name of the split.
-        weight: How often each row is seen in an epoch; of a fraction, so many rows are drawn once for the whole
-            training, by training.seed.
+        weight: Number of times that each row occurs in an epoch. For the fractional part, this share of the rows occurs
+            once more; these rows are drawn once for the whole training, by training.seed.
         tag: Token that begins every text of the sources that are synthetic in this corpus, such as "<BT>" (Caswell et
             al. 2019); a text tags all sources, a mapping of names to tokens tags those. The tokenizer knows the token.
     """
@@ -92,8 +92,8 @@ class CatalogueRecipe:
             codes.
         paths: Places of catalogues by name, for sources and the target that `data.path` does not give.
         source_language: Name or code of the language of the messages in gettext, Qt and XLIFF files.
-        drop_copies: Whether texts of the target are absent that equal the source language's alone, and seem to be
-            untranslated.
+        drop_copies: Whether a text of the target counts as absent if it is probably untranslated: it equals the text of
+            the source language and of no other language.
         min_languages: Smallest number of columns with a text in a row, counting the target, which no row lacks.
         dev: Share of the files in the split "dev".
         test: Share of the files in the split "test".
@@ -114,8 +114,8 @@ class DataRecipe:
 
     Args:
         path: Folder of the data (one text file for each split and column, such as train.en, or one JSON Lines or
-            Parquet file for each split), or id of a dataset on the Hugging Face Hub. Of catalogues, their place, with
-            {lang} for the code of a language.
+            Parquet file for each split), or id of a dataset on the Hugging Face Hub. For catalogues, their folder,
+            archive or file, with {lang} for the code of a language.
         sources: Names of the source columns, in order.
         target: Name of the target column.
         kind: What is read: "text", or "catalogues" of localization, whose rows are aligned by key and written to the
@@ -147,8 +147,8 @@ class DataRecipe:
             them are left out; each hypothesis has exactly those of its first present source. Null: texts are read as
             they are.
         limit: Number of training lines to read, of each corpus; null reads all lines.
-        metrics: What hypotheses are measured with, by the evaluations of training and by `hf-multisource score`; the
-            first one is compared in tables, and tells when training has leveled off.
+        metrics: Metrics of the hypotheses, in the evaluations of training and in `hf-multisource score`; the first one
+            is compared in tables, and tells when training has leveled off.
         unreadable: What happens if a picture or a recording cannot be read, or has another sampling rate than its
             encoder's: "error" stops before anything is trained, "absent" trains without that source.
         origin: Where the text is from and under what terms, for the model card; its first address is the place where
@@ -455,9 +455,9 @@ OF_EVERY_FAMILY: dict[str, tuple[Any, Any, str]] = {
         str | None,
         None,
         "Folder or Hub id of a trained model of this package whose weights and tokenizers the training starts with, "
-        "for example one with fewer sources. Encoders are found by the name of their source. What it lacks is drawn "
-        "anew; the rest must have the same shape. With combiner gated_serial, new sources do not change its output at "
-        "first.",
+        "for example one with fewer sources. Encoders are found by the name of their source. Parameters that it lacks "
+        "are initialized randomly; the others must have the same shape. With combiner gated_serial, new sources do not "
+        "change its output at first.",
     ),
     "attn_implementation": (
         str | None,
@@ -552,7 +552,7 @@ TRAINING_MEANINGS = {
     "and save_strategy must then be the same.",
     "metric_for_best_model": "Metric of the dev split by which checkpoints are compared: the loss, or one of "
     "data.metrics; null takes the loss.",
-    "greater_is_better": "Whether a larger metric_for_best_model is better; null: as the metric has it.",
+    "greater_is_better": "Whether a larger metric_for_best_model is better; null: the direction of the metric.",
     "max_grad_norm": "Largest norm of the gradient; larger gradients are scaled down to it. 0 does not limit it.",
     "report_to": "Trackers that receive the log, such as tensorboard; their packages must be installed. none, or all.",
     "generation_max_length": "Largest length of a decoded text in evaluations, in tokens.",

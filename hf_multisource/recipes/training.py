@@ -36,7 +36,6 @@ from hf_multisource.recipes.provenance import hardware
 from hf_multisource.recipes.recipe import Recipe
 from hf_multisource.recipes.run_folder import (
     FINGERPRINT,
-    RECIPE,
     SUMMARY,
     batch_of,
     check_folder,
@@ -45,6 +44,7 @@ from hf_multisource.recipes.run_folder import (
     next_start,
 )
 from hf_multisource.recipes.run_trainer import RunTrainer, build_trainer, run_updates
+from hf_multisource.recipes.shipped import RECIPE
 from hf_multisource.recipes.training_data import encode_data, read_data
 from hf_multisource.recipes.training_run import TrainingRun
 

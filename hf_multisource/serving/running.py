@@ -17,7 +17,7 @@ from hf_multisource.evaluation.confidence import Confidence
 from hf_multisource.evaluation.decoding import OPTIMIZATIONS
 from hf_multisource.evaluation.text_translator import TextTranslator, Translator
 from hf_multisource.recipes.provenance import find_device
-from hf_multisource.recipes.recipe import load_recipe
+from hf_multisource.recipes.run_folder import data_of_run
 from hf_multisource.regular_files import read_regular
 from hf_multisource.serving.application import make_app
 from hf_multisource.serving.gate import is_loopback
@@ -188,8 +188,8 @@ def target_of(run: str) -> str | None:
     Raises:
         ValueError: If the recipe is damaged.
     """
-    recipe = Path(run) / "recipe.yaml"
-    return load_recipe(recipe).data.target if recipe.exists() else None
+    data = data_of_run(run)
+    return None if data is None else data.target
 
 
 def serve(job: Serving, say: Callable[[str], object], translator: Translator | None = None) -> None:

@@ -219,6 +219,13 @@ def test_every_form_of_data_gives_the_same(form: str, tmp_path: Path) -> None:
     assert [read[0][name] for name in ("train.kk", "train.en")] == [read[1][name] for name in ("train.kk", "train.en")]
 
 
+def test_line_ends_in_a_cell_become_blanks(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/train.csv").write_text('kk,en\n"\na \n\n b\r\n"," c "\n', "utf-8", newline="")
+    prepare_corpus(str(tmp_path / "in"), tmp_path / "out", ["kk", "en"], Rules())
+    assert (tmp_path / "out/train.kk").read_bytes() == b"a b\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

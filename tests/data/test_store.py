@@ -49,7 +49,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_stored_examples_are_those_in_memory(
     max_length: int, target: str | None, rows_per_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "ROWS_PER_CALL", rows_per_call)
+    for module in (store, encoding):
+        monkeypatch.setattr(module, "ROWS_PER_CALL", rows_per_call)
     processor, place = three_source_processor(), place_of("rows")
     names = processor.source_names
     rows = [{**{name: row.get(name) for name in names}, "cs": row["cs"]} for row in ROWS]

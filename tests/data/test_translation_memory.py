@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_multisource.data.translation_memory import Match, TranslationMemory
+from hf_multisource.data.translation_memory import LONGEST_HINT, Match, TranslationMemory
 
 
 def memory_of(*rows: tuple[dict[str, str], str]) -> TranslationMemory:
@@ -82,6 +82,23 @@ def test_a_hint_is_the_translation_of_the_most_similar_text(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "rapidfuzz", None)
     with pytest.raises(ImportError, match=r'rapidfuzz: run pip install "\.\[localization\]" in a clone'):
         memory.similar({"en": "Open"})
+
+
+def test_how_similar_and_how_long_a_text_with_a_hint_is() -> None:
+    memory = memory_of(({"en": "0123456789"}, "first"), ({"en": "0123456789", "de": "x"}, "second"))
+    for text, similarity in (("0123456xyz", 0.7), ("0123456XYZ", 0.7), ("012345wxyz", None)):
+        hint = memory.similar({"en": text})
+        assert (hint and hint.similarity) == similarity
+        assert hint is None or hint.text == "first"  # of equal texts, the one that was added first
+    memory = memory_of(({"en": "a" * LONGEST_HINT}, "long"))
+    assert memory.similar({"en": "a" * LONGEST_HINT}) is not None
+    assert memory.similar({"en": "a" * (LONGEST_HINT + 1)}) is None
+
+
+def test_rows_are_added_by_add_alone() -> None:
+    """Rows that are given in another way would not be found."""
+    with pytest.raises(TypeError):
+        TranslationMemory(rows=[])  # type: ignore[call-arg]
 
 
 def test_a_hint_is_looked_for_in_all_sources() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hf_multisource.evaluation.calibration import Calibration, calibrate, descri
 from hf_multisource.evaluation.confidence import FILE, Confidence
 from hf_multisource.evaluation.text_translator import Candidate, TextTranslator, Translation
 from hf_multisource.json_files import JsonObject
+from hf_multisource.recipes.recipe import load_recipe
 from runs import write_lines
 from scored import make_run
 
@@ -155,12 +157,30 @@ def test_another_search_and_other_weights_are_decoded_anew(run: Path) -> None:
     calibrate(job_of(run), "x", Learned())
     assert calibrate(job_of(run, num_beams=4), "x", learned := Learned()).num_beams == 4
     assert learned.calls == [128, 72]
+    calibrate(job_of(run, optimize="int8"), "x", learned := Learned())
+    assert learned.calls == [128, 72], "8-bit translations are other ones"
     save_file({"a": torch.zeros(2)}, run / "model.safetensors")
     with pytest.raises(ValueError, match="was fitted on other weights"):
         Confidence.load(run)
     found = calibrate(job_of(run), "x", learned := Learned())
     assert learned.calls == [128, 72]
     assert Confidence.load(run) == found
+
+
+def test_a_run_on_catalogues_is_fitted_on_the_rows_that_it_has_read(run: Path, tmp_path: Path) -> None:
+    """Its recipe names the place of the catalogues, which are not read again."""
+    recipe = load_recipe("demo", {"sources": ["en", "de"], "target": "dsb", "output_dir": str(run)})
+    data = replace(recipe.data, path="l10n/{lang}", kind="catalogues", catalogues={"source_language": "en"})
+    replace(recipe, data=data).save(run / "recipe.yaml")
+    job = Calibration(run=str(run))
+    with pytest.raises(FileNotFoundError, match=r"holds the rows that the run has read from l10n/\{lang\}"):
+        calibrate(job, "x", Learned())
+    (run / "catalogues").mkdir()
+    for path in tmp_path.glob("dev.*"):
+        path.rename(run / "catalogues" / path.name)
+    found = calibrate(job, "x", learned := Learned())
+    assert learned.calls == [128, 72]
+    assert calibrate(replace(job, data=str(run / "catalogues")), "x", Learned()) == found
 
 
 def test_what_is_missing_is_named(run: Path) -> None:

@@ -33,8 +33,8 @@ from hf_multisource.publishing.card import (
     write_card,
 )
 from hf_multisource.recipes.averaging import average_checkpoints
-from hf_multisource.recipes.catalogue import recorded_recipe
 from hf_multisource.recipes.recipe import DataRecipe, Recipe, load_recipe
+from hf_multisource.recipes.shipped import recorded_recipe
 from scored import OPTIONS, figures, made_up_row, make_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -323,6 +323,13 @@ def test_tokens_are_drawn_with_the_probabilities_that_are_left_by_the_filters() 
         assert not found
 
 
+def test_a_token_of_probability_0_is_never_drawn() -> None:
+    """The smallest random number is 0."""
+    logits, ids = torch.tensor([[float("-inf"), 0.0, 0.0]]), torch.zeros(1, 1, dtype=torch.long)
+    scores: Any = LineSampling(torch.zeros(1, 1, dtype=torch.float64))(ids, logits)  # type: ignore[arg-type]
+    assert scores.argmax(-1).tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

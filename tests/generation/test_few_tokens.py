@@ -74,17 +74,23 @@ def test_other_searches_with_one_token(options: dict[str, Any]) -> None:
     model = make(6)
     for token in (0, 3):
         found = search(model, num_beams=3, eos_token_id=[0, 1], shortlist=torch.tensor([token]), **options).sequences
-        assert found[0, 1:].tolist() == ([0] if token == 0 else [3, 3, 3])[: found.shape[1] - 1]
+        texts = [[0], [0, 0, 0]] if token == 0 else [[3, 3, 3]]  # a finished text is padded by 0
+        assert found[0, 1:].tolist() in texts
 
 
-@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
-@pytest.mark.parametrize("value", [{"a": 1}, [3], "3", 2.5])
-def test_numbers_of_beams_are_whole(name: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"num_beams": value} for value in ({"a": 1}, [3], "3", 2.5)),
+        {"num_return_sequences": 2.5, "num_beams": 3},  # Transformers itself compares texts and lists with numbers
+    ],
+)
+def test_numbers_of_beams_are_whole(settings: dict[str, Any]) -> None:
     model = make(6)
-    setattr(model.generation_config, name, value)  # as a generation_config.json may hold it
-    with pytest.raises((ValueError, TypeError), match=rf"{name}|not supported between") as caught:
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)  # as a generation_config.json may hold it
+    with pytest.raises(ValueError, match=rf"{next(iter(settings))} is .*whole number"):
         search(model)
-    assert "hf_multisource" not in str(caught.traceback[-1].path) or caught.type is ValueError
 
 
 @pytest.mark.parametrize("ids", [torch.tensor([True, False]), torch.tensor([1j])], ids=["bool", "complex"])

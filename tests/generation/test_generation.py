@@ -253,7 +253,7 @@ def test_examples_without_any_source_are_refused_by_number(num_beams: int) -> No
     inputs = batch()
     for prefix in ("", "de_", "fr_"):
         inputs[f"{prefix}attention_mask"][[1, 3]] = 0
-    with pytest.raises(ValueError, match=r"at least one source.*\[1, 2, 3, 4\]|at least one source.*\[1, 3\]"):
+    with pytest.raises(ValueError, match=r"at least one source.*\[1, 3\]"):
         make().generate(**inputs, num_beams=num_beams)
     del inputs["input_ids"]
     with pytest.raises(ValueError, match=r"at least one source.*\[1, 3, 4\]"):

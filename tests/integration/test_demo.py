@@ -10,7 +10,7 @@ import yaml
 
 import demo
 from hf_multisource.evaluation.results import scored_splits
-from hf_multisource.recipes.catalogue import read_recipe
+from hf_multisource.recipes.shipped import read_recipe
 from prepare import demo_data
 from runs import RECIPE, files_of
 

@@ -64,7 +64,7 @@ def test_the_confidence_of_a_run_stands_beside_each_translation(
     confidence = Confidence(("en", "de"), 3, search, (0.0, 0.0, 1.0), -1.0, digest, {})
     confidence.save(run)
     arguments = ["--target", "dsb", *sources, "--max_new_tokens", "8", "--device", "cpu", "--out", f"{tmp_path}/out"]
-    with pytest.raises(SystemExit, match=r"--num_beams is 4; the confidence of .* is that of translations with 3"):
+    with pytest.raises(SystemExit, match=r"--num_beams is 4; the confidence of .* was fitted to translations with 3"):
         main(["localize", run, *arguments, "--num_beams", "4"])
     main(["localize", run, *arguments, "--min_confidence", "0.73"])
     assert not caplog.messages

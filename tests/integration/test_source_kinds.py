@@ -298,7 +298,7 @@ def test_what_is_no_graph_and_settings_that_a_graph_does_not_have_are_refused_by
         MultiSourceConfig(sources=[{"name": "g", "kind": "graph"}])
     with pytest.raises(Exception, match=r"sources\[g\] is of kind 'graph' and so cannot set layers; it can set vocab"):
         MultiSourceConfig(sources=[{"name": "g", "kind": "graph", "vocab_size": 3, "layers": 2}])
-    with pytest.raises(ValueError, match="'links_input_ids' is no keyword of a source; after the name comes one of"):
+    with pytest.raises(ValueError, match="'links_input_ids' is no keyword of a source; allowed after the name are"):
         make_graph_model()(links_input_ids=torch.ones(1, 2).long())
     with pytest.raises(ValueError, match="source name 'edges' is reserved"):
         MultiSourceConfig.check_source_names(["edges"])

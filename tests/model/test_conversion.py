@@ -228,7 +228,7 @@ def test_what_is_new_is_told(told: pytest.LogCaptureFixture) -> None:
     convert({"en": stock("bart"), "de": stock("bart", 1)}, combiner="parallel")
     assert not told.text
     convert({"en": stock("bart"), "de": stock("bart", 1)}, combiner="hierarchical")
-    assert "in no checkpoint and begin anew" in told.text
+    assert "in no checkpoint and are newly initialized" in told.text
     assert "model.decoder.layers.*.cross_attn.hierarchy.k_proj.weight" in told.text
     assert "cross_attn.de" not in told.text and "encoder.sources" not in told.text
 
@@ -675,9 +675,9 @@ def test_a_converted_model_is_saved_and_keeps_its_type_and_mode(tmp_path: Path) 
     [
         ("serial", {}, "parallel", "there are 3 sources"),
         ("flat", {}, "serial", "there are 3 sources"),
-        ("serial", {}, "hierarchical", "'hierarchical' is like no other"),
-        ("tanh_concat", {}, "projection", "'tanh_concat' is like no other"),
-        ("serial", {}, "sum", "'sum' is like no other"),
+        ("serial", {}, "hierarchical", "'hierarchical' is equivalent to no other combiner"),
+        ("tanh_concat", {}, "projection", "'tanh_concat' is equivalent to no other combiner"),
+        ("serial", {}, "sum", "'sum' is equivalent to no other combiner"),
         ("projection", {}, "parallel", "its bias is not 0"),
         ("weighted_sum", {}, "mean", "its weights are not equal"),
         ("context_gate", {}, "mean", "its weights depend on what is attended to"),

@@ -196,7 +196,7 @@ def test_a_map_may_have_its_features_last() -> None:
     encoder = make("serial", "en", wrapped_source("vit")).model.encoder.sources["x"]
     states = torch.randn(2, 3, 5, 12)
     assert torch.equal(encoder._sequence(states), states.reshape(2, 15, 12))
-    with pytest.raises(ValueError, match="a ViTModel was taken to make states of width 12; it made 7"):
+    with pytest.raises(ValueError, match="expected states of width 12 from a ViTModel; got width 7"):
         encoder._sequence(torch.randn(2, 3, 7))
 
 
@@ -561,10 +561,10 @@ def test_keywords_are_those_of_the_kind() -> None:
     with pytest.raises(ValueError, match="wraps a ViTModel, which reads pixel_values; got input_features"):
         model.get_encoder()(input_features=torch.zeros(1, 2, 5))
     with pytest.raises(
-        ValueError, match="'de_pixel_values' is no keyword of a source; after the name comes one of input_ids"
+        ValueError, match="'de_pixel_values' is no keyword of a source; allowed after the name are input_ids"
     ):
         model.get_encoder()(**pixels, de_pixel_values=pixels["pixel_values"])
-    with pytest.raises(ValueError, match="source 0 is fed by bare keywords; call it 'pixel_values'"):
+    with pytest.raises(ValueError, match="the keywords of source 0 have no prefix: use 'pixel_values'"):
         model.get_encoder()(x_pixel_values=pixels["pixel_values"])
     text = make("serial", "en", "de")
     with pytest.raises(ValueError, match=r"'pixel_values': source 0 \(en\) is of kind 'text'"):

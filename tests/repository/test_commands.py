@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from command_lines import parse
-from hf_multisource.recipes.catalogue import describe_recipes, shipped_recipes
 from hf_multisource.recipes.recipe import Recipe, load_recipe, parse_overrides
+from hf_multisource.recipes.shipped import describe_recipes, shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = shipped_recipes()
@@ -98,9 +98,10 @@ def test_the_commands_of_the_order_of_training_are_valid() -> None:
     assert [command[1] for command in commands] == ["tokenizer", "train", "score", "results", "card"]
     for command in commands:
         check(command)
-    for folder in ("prepare", "reports", "accelerate"):
-        for path in (ROOT / "training" / folder).glob("*.py"):
-            assert path.name in text
+    for pattern in ("prepare/*.py", "reports/*.py", "accelerate/*.yaml"):
+        names = [path.name for path in (ROOT / "training").glob(pattern)]
+        assert names, pattern
+        assert [name for name in names if name not in text] == []
 
 
 def test_a_command_that_is_no_longer_valid_is_found() -> None:

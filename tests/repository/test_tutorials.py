@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_multisource.recipes.catalogue import shipped_recipes
 from hf_multisource.recipes.experiments import merge, read_experiment
+from hf_multisource.recipes.shipped import shipped_recipes
 from tutorials import BLOCK, lacking, run_commands, run_python
 
 ROOT = Path(__file__).resolve().parents[2]

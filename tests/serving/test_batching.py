@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from fake_translator import SECONDS, FakeTranslator
-from hf_multisource.serving.batching import Batcher, Job, Options, OverloadedError
+from hf_multisource.serving.batching import LONGEST_DELAY, Batcher, Job, Options, OverloadedError
 
 
 def row(text: str) -> dict[str, str | None]:
@@ -79,11 +79,13 @@ def test_a_batch_waits_a_moment_for_further_rows(fake: FakeTranslator) -> None:
 def test_a_full_queue_refuses_all_rows_of_a_request_or_none(batcher: Batcher, fake: FakeTranslator) -> None:
     occupy(batcher, fake)
     kept = batcher.submit([row("a")] * 4, Options())
-    with pytest.raises(
-        OverloadedError, match=r"4 rows are waiting; with the 3 of this request .* more than 6"
-    ) as error:
-        batcher.submit([row("b")] * 3, Options())
-    assert error.value.delay >= 1
+    for seconds_per_row, delay in ((0.0, 1), (3.0, 12), (100.0, LONGEST_DELAY)):
+        batcher._seconds_per_row = seconds_per_row
+        with pytest.raises(
+            OverloadedError, match=r"4 rows are waiting; with the 3 of this request .* more than 6"
+        ) as error:
+            batcher.submit([row("b")] * 3, Options())
+        assert error.value.delay == delay
     assert batcher.waiting == 4
     assert not batcher.is_full
     also = batcher.submit([row("c")] * 2, Options())

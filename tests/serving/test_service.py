@@ -198,6 +198,13 @@ def test_a_broken_body_is_answered_in_one_line(client: TestClient, content: byte
     assert len(answer.json()["error"]) < 300
 
 
+def test_a_body_of_the_largest_size_is_read(client: TestClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    for size, status in ((LIMITS.max_body, 200), (LIMITS.max_body + 1, 413)):
+        content = b'{"sources": {"en": "one"}}'.ljust(size)
+        assert client.post("/translate", content=content, headers=headers).status_code == status
+
+
 def test_a_body_of_unknown_length_is_not_read_beyond_its_bound(client: TestClient) -> None:
     sent = []
 
@@ -267,6 +274,7 @@ def test_the_token_is_required_but_not_for_what_watches_the_service(fake: FakeTr
             {"Authorization": TOKEN},
             {"Authorization": f"Bearer {TOKEN}x"},
             {"Authorization": "Bearer"},
+            [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")],
         ):
             answer = client.post("/translate", json={"sources": ROW}, headers=headers)
             assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")

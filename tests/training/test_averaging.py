@@ -112,6 +112,7 @@ def test_folders_are_averaged_too_and_the_first_ones_files_come_along(folders: l
     """A recipe lies beside the run, too."""
     average.main([*folders, "--out", "out"])
     first, second = weights_of(run / "checkpoint-4"), weights_of(run)
+    assert weights_of(OUT).keys() == first.keys()
     for name, tensor in weights_of(OUT).items():
         assert torch.equal(tensor, ((first[name].double() + second[name].double()) / 2).float())
     for name in ("recipe.yaml", "train_summary.json", "tokenizer.json"):
@@ -216,5 +217,6 @@ def test_the_other_family_is_averaged_too(tmp_path: Path) -> None:
         MultiSourceProcessor(train_tokenizer(["a dog"], "bpe", 280), ["en", "de"]).save_pretrained(folders[-1])
     average.main([*map(str, folders), "--out", str(tmp_path / "out")])
     one, other = map(weights_of, folders)
+    assert weights_of(tmp_path / "out").keys() == one.keys()
     for name, tensor in weights_of(tmp_path / "out").items():
         assert torch.equal(tensor, ((one[name].double() + other[name].double()) / 2).float())

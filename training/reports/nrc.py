@@ -41,10 +41,10 @@ from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.metrics.bootstrap import pooled_bootstrap
 from hf_multisource.metrics.randomization import approximate_randomization
 from hf_multisource.metrics.table import DEFAULT, METRICS, metrics_of
-from hf_multisource.recipes.catalogue import find_recipe
 from hf_multisource.recipes.reading import read_yaml
 from hf_multisource.recipes.run_folder import SUMMARY
 from hf_multisource.recipes.seeds import seed_folders
+from hf_multisource.recipes.shipped import find_recipe
 
 PAGE = "nrc"
 GRAPH = Path(__file__).resolve().parents[1] / "graphs" / "nrc_multi30k.yaml"

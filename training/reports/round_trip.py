@@ -47,7 +47,7 @@ import polib
 from compare_locales.parser import Entity, getParser
 
 from hf_multisource.cli.app import main as run_command
-from hf_multisource.cli.localize import parse_pairs
+from hf_multisource.cli.options import parse_pairs
 from hf_multisource.data.catalogue_entries import TRANSLATED, Catalogue, Identity, apply_edits, count_current
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
 from hf_multisource.data.catalogue_places import LANG, read_place
@@ -60,8 +60,8 @@ from hf_multisource.evaluation.localization_run import localize
 from hf_multisource.evaluation.text_translator import Candidate, Translation
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.metrics.table import METRICS
-from hf_multisource.recipes.recipe import load_recipe
-from hf_multisource.recipes.run_folder import place_of_rows
+from hf_multisource.recipes.run_folder import rows_of_run
+from hf_multisource.recipes.shipped import RECIPE
 
 # In a subfolder, because the JSON files of docs/results/localization-dsb are rows of the table.
 OUT = Path("docs/results/localization-dsb/round_trip/results.json")
@@ -106,10 +106,10 @@ class Known:
 
 def read_known(run: str, sources: Sequence[str], target: str) -> Known:
     """Read the rows of a run's data."""
-    data = load_recipe(Path(run) / "recipe.yaml").data
+    if (data := rows_of_run(run)) is None:
+        raise ValueError(f"{run} has no {RECIPE}, so it is not the folder of a run")
     names = [name for name in data.sources if name in sources]
-    place = place_of_rows(data, Path(run))
-    rows = {split: read_split(place, split, names, target).rows for split in SPLITS}
+    rows = {split: read_split(data.path, split, names, target).rows for split in SPLITS}
     pairs = {split: {(str(row[names[0]]), str(row[target])) for row in found} for split, found in rows.items()}
     return Known(names[0], pairs, {(name, str(row[name])) for row in rows["train"] for name in names if row[name]})
 
@@ -340,7 +340,8 @@ def describe_check(before: Sequence[str], after: Sequence[str]) -> JsonObject:
 def round_trip(args: argparse.Namespace, work: Path, say: Callable[[str], object]) -> JsonObject:
     """Run the round trip: remove texts, fill them, compare the result and check the files."""
     target, _, place = args.target.partition("=")
-    places, codes = parse_pairs("source", args.source, "en=en.deb"), parse_pairs("codes", args.codes, "en=en-GB")
+    places = parse_pairs("source", args.source, "en=en.deb")
+    codes = parse_pairs("codes", args.codes, "en=en-GB", "LANGUAGE=CODE")
     sources = {name: read_language(one, name, codes.get(name, name), work / name) for name, one in places.items()}
     original = read_language(place, target, codes.get(target, target), work / "original" / target) if place else {}
     texts = {name: texts_of(files) for name, files in sources.items()}

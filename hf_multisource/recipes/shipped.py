@@ -8,7 +8,7 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).with_name("configs")
 FORMER_FOLDER = "training/configs"  # folder of the shipped recipes when the committed results were made
-RUN_RECIPE = "recipe.yaml"  # name of the recipe file in a run folder
+RECIPE = "recipe.yaml"  # name of the recipe file in a run folder
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -53,7 +53,7 @@ def find_yaml(name: str | Path, shipped: Mapping[str, Path], kind: str) -> Path:
     """
     path = Path(name)
     if path.is_dir() and str(name) not in shipped:
-        hint = f"; did you mean {path / RUN_RECIPE}?" if (path / RUN_RECIPE).is_file() else ""
+        hint = f"; did you mean {path / RECIPE}?" if (path / RECIPE).is_file() else ""
         article = "an" if kind[0] in "aeiou" else "a"
         raise IsADirectoryError(f"{name} is a folder; {article} {kind} is a YAML file{hint}")
     if path.exists() and not path.is_dir():
