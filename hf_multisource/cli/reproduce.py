@@ -50,9 +50,9 @@ def reproduce(
         return
     loaded = load_experiment(experiment, data=data, sources=sources, target=target, rows=rows, seeds=seeds, quick=quick)
     run = Run(loaded, runs, results, say=lambda line: print(line, flush=True))
-    run.check_data()
+    run.data.check()
     if dry_run:
-        for name, state in run.states().items():
+        for name, state in run.cells.states().items():
             print(f"{name:<40}{state}")
         return
     if quick:

@@ -167,6 +167,14 @@ class Experiment:
     chosen: list[str] | None = None
     command: str = ""
 
+    def chosen_rows(self) -> list[ExperimentRow]:
+        """Return the rows to run.
+
+        Returns:
+            The rows in the order of the experiment.
+        """
+        return [row for name, row in self.rows.items() if name in (self.chosen or self.rows)]
+
     def reference_of(self, row: ExperimentRow) -> str | None:
         """Return the name of the row with which a row is compared.
 

@@ -13,8 +13,12 @@ import yaml
 from filelock import FileLock
 
 from hf_multisource.cli.reproduce import main
-from hf_multisource.evaluation import experiment, experiment_page
-from hf_multisource.evaluation.experiment import Run, cells_of
+from hf_multisource.evaluation import experiment as experiment_module
+from hf_multisource.evaluation import experiment_page, experiment_rows
+from hf_multisource.evaluation.experiment import Run
+from hf_multisource.evaluation.experiment_cells import cells_of
+from hf_multisource.evaluation.experiment_rows import RowWriter
+from hf_multisource.evaluation.experiment_store import CellStore
 from hf_multisource.evaluation.results import compare
 from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.metrics.table import METRICS
@@ -115,7 +119,9 @@ def test_an_experiment_is_run_seed_by_seed_resumed_after_a_kill_and_shown_on_a_p
     assert set(states(capsys).values()) == {"not begun"} and not Path("runs").exists()
     with pytest.MonkeyPatch.context() as patch:
         calls = iter(range(99))
-        patch.setattr(experiment, "train", lambda *args, **keys: train(*args, **keys) if next(calls) < 2 else dying())
+        patch.setattr(
+            experiment_module, "train", lambda *args, **keys: train(*args, **keys) if next(calls) < 2 else dying()
+        )
 
         def dying() -> None:
             raise Killed
@@ -242,7 +248,7 @@ def test_an_experiment_goes_on_from_its_results_where_its_runs_are_not(
 def test_the_page_is_written_again_where_no_cell_is_left_to_run(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("toy", ONE_ROW)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="1 cell failed: joined/seed-1"):
-        patch.setattr(experiment, "train", lambda *_, **__: [][0])
+        patch.setattr(experiment_module, "train", lambda *_, **__: [][0])
         main([str(toy)])
     page = Path("docs/results/toy.md")
     assert not page.exists()  # without a row there is nothing to show
@@ -315,13 +321,13 @@ def test_a_row_that_cannot_be_written_is_reported_and_the_others_go_on(
     Path("docs/results/toy/joined.json").unlink()
     write("toy", merge(ONE_ROW, {"rows": {"serial": TOY["rows"]["serial"]}}))
 
-    def fail(self: Run, row: Any) -> None:
+    def fail(self: RowWriter, row: Any) -> None:
         if row.name == "joined":
             raise ValueError("no space")
         write_row(self, row)
 
-    write_row = Run.write_row
-    monkeypatch.setattr(Run, "write_row", fail)
+    write_row = RowWriter.write_row
+    monkeypatch.setattr(RowWriter, "write_row", fail)
     with pytest.raises(SystemExit, match="1 cell failed: joined: no space"):
         main([str(toy)])
     assert Path("docs/results/toy/serial.json").exists()
@@ -339,9 +345,9 @@ def test_the_analyses_of_an_experiment_read_the_rows_that_were_scored(
         np.save(f"words/{split}.map.npy", np.ones((count, 3, 2), np.float32))
     write("toy", {**TOY, **data, "analyzed": "serial", "score": {**TOY["score"], "limit": 7}})
     run = Run(load_experiment("toy.yaml"), tmp_path / "runs", tmp_path / "results")
-    monkeypatch.setattr(experiment, "measure_sources", lambda folder, split, rows, *_: seen.extend(rows))
-    monkeypatch.setattr(experiment, "measure_symbols", lambda *_: None)
-    run.analyze(tmp_path, {"name": "serial", "split": "test", "scores": {"all": {"exact_match": {}}}})
+    monkeypatch.setattr(experiment_rows, "measure_sources", lambda folder, split, rows, *_: seen.extend(rows))
+    monkeypatch.setattr(experiment_rows, "measure_symbols", lambda *_: None)
+    run.rows.analyze(tmp_path, {"name": "serial", "split": "test", "scores": {"all": {"exact_match": {}}}})
     assert [row["old"] for row in seen] == lines_of(Path("words/test.old"))[:7]
     assert all(row["map"].shape == (3, 2) for row in seen)
 
@@ -379,13 +385,13 @@ def test_the_best_single_source_is_chosen_on_dev_and_scored_on_all_lines(toy: Pa
     write("toy", {**TOY, "seeds": [1], "rows": rows})
     main([str(toy)])
     run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
-    cells = [cell for cell in cells_of(run.experiment, run.root) if cell.source]
+    cells = [cell for cell in cells_of(run.experiment, run.data.root) if cell.source]
     assert [cell.name for cell in cells] == ["single-north/seed-1", "single-south/seed-1"]
     values = {}
     for cell in cells:
         # dev: 12 lines, 3 of which lack the source
         alone = read_json(cell.folder / "train_summary.json")["best_metric"]
-        values[cell.folder.parent] = run.dev_score(cell.folder, str(cell.source))[1]
+        values[cell.folder.parent] = run.cells.dev_score(cell.folder, str(cell.source))[1]
         assert values[cell.folder.parent] == pytest.approx(alone * 9 / 12)
     best = max(values, key=lambda folder: values[folder])
     row = read_json(Path("docs/results/toy/single.json"))
@@ -400,7 +406,7 @@ def test_the_source_is_chosen_with_the_first_seed_and_only_the_chosen_one_has_th
     rows = {"joined": TOY["rows"]["joined"], "single": {"label": "best single source", "best_source": {}}}
     write("toy", {**TOY, "rows": rows})
     scores = {"north": 30.0, "south": 20.0}
-    monkeypatch.setattr(Run, "dev_score", lambda self, folder, source: ("exact_match", scores[source]))
+    monkeypatch.setattr(CellStore, "dev_score", lambda self, folder, source: ("exact_match", scores[source]))
     assert states(capsys)["single/seed-2"] == "waiting for single-north/seed-1, single-south/seed-1"
     main([str(toy), "--rows", "single"])
     assert started(capsys.readouterr().out) == ["single-north/seed-1", "single-south/seed-1", "single-north/seed-2"]
@@ -415,7 +421,7 @@ def test_the_source_is_chosen_with_the_first_seed_and_only_the_chosen_one_has_th
     assert set(states(capsys, "--rows", "single", "--seeds", "3")) == {"single-north/seed-3"}  # stays chosen
     monkeypatch.setitem(METRICS, "exact_match", METRICS["edit_distance"])
     run = Run(load_experiment(toy), Path("runs"), Path("docs/results"))
-    assert run.folder_of(run.experiment.rows["single"]) == run.root / "single-south"  # the lower, the better
+    assert run.rows.folder_of(run.experiment.rows["single"]) == run.data.root / "single-south"  # the lower, the better
 
 
 def test_a_source_that_dev_lacks_is_no_single_source(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -524,7 +530,8 @@ def test_the_cells_come_seed_by_seed_and_the_ensemble_last(toy: Path) -> None:
     members = (Path("r/serial/seed-1"), Path("r/serial/seed-2"))
     assert cells["ensemble/seeds-1-2"].needs == members
     assert cells["both/seeds-1-2"].needs == (*members, Path("r/back/seed-1"))
-    assert Run(loaded, Path("runs"), Path("x")).states()["reranked/seed-1"] == "waiting for serial/seed-1, back/seed-1"
+    states_of_cells = Run(loaded, Path("runs"), Path("x")).cells.states()
+    assert states_of_cells["reranked/seed-1"] == "waiting for serial/seed-1, back/seed-1"
     assert [cell.name for cell in cells_of(load_experiment(toy, rows=["reranked"], seeds=[7]), Path("r"))] == [
         "reranked/seed-7",
         "serial/seed-7",
@@ -630,14 +637,14 @@ def test_an_ensemble_row_decodes_with_all_seeds_of_another_row(toy: Path) -> Non
 def test_the_widest_width_that_is_allowed_is_tried(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("toy", merge(TOY, {"rows": {"wide": {"train": {"data.concatenate": True}, "parameters_as": "serial"}}}))
     run = Run(load_experiment(toy), Path("runs"), Path("results"))
-    found = run.widths(run.experiment.rows["wide"])
+    found = run.cells.widths(run.experiment.rows["wide"])
     monkeypatch.setattr(widths, "MAX_WIDTH", found["d_model"])
     again = Run(load_experiment(toy), Path("runs"), Path("results"))
-    assert again.widths(again.experiment.rows["wide"]) == found
+    assert again.cells.widths(again.experiment.rows["wide"]) == found
     monkeypatch.setattr(widths, "MAX_WIDTH", found["d_model"] - 1)
     narrow = Run(load_experiment(toy), Path("runs"), Path("results"))
     with pytest.raises(ValueError, match="no width up to"):
-        narrow.widths(narrow.experiment.rows["wide"])
+        narrow.cells.widths(narrow.experiment.rows["wide"])
 
 
 def test_an_ensemble_of_several_rows_has_a_score_for_each_seed(toy: Path) -> None:
