@@ -140,15 +140,16 @@ def attention_to_tokens(
         attention: Attention weights of the whole batch, of one layer or of several.
         inputs: The batch, as the processor or the collator made it.
         target_ids: The tokens that were predicted with these weights: `labels`, or the generated ids without the
-            decoder's prompt.
+            decoder's prompt. What follows the first end token is padding.
         processor: The model's processor.
-        example: Index of the example in the batch, from 0.
+        example: Index of the row of `target_ids`, from 0. With `num_return_sequences` K, the rows of an example are
+            K consecutive ones.
         source_weights: Weights over the sources, if the combiner computes them.
         encoded: Output of the model's encoder for the batch; required if a source is not text or an absent source is
             represented by a vector (`absent_vectors`).
 
     Shape:
-        attention (B, ..., T, S); target_ids (B, T); source_weights (B, ..., T, n).
+        attention (B * K, ..., T, S); target_ids (B * K, T); source_weights (B * K, ..., T, n).
 
     Returns:
         The tokens and their weights.
@@ -157,15 +158,23 @@ def attention_to_tokens(
         ValueError: If attention does not fit the tokens (the message gives the numbers), or a source is not text and
             `encoded` is not given.
     """
+    first = inputs[source_key(0, processor.source_names[0], MASK)]
+    copies, rest = divmod(len(target_ids), len(first))
+    if rest or not copies or len(attention) != len(target_ids):
+        raise ValueError(
+            f"attention has {len(attention)} rows and target_ids {len(target_ids)}, for a batch of {len(first)}; both "
+            "need one row for each example, or K with num_return_sequences K."
+        )
+    row = example // copies
     masks, tokens = [], {}
     state_masks = None if encoded is None else encoded.attention_mask.split(encoded.source_lengths, dim=1)
     for i, name in enumerate(processor.source_names):
-        mask = inputs[source_key(i, name, MASK)][example].bool()
-        seen = mask if state_masks is None else state_masks[i][example]
+        mask = inputs[source_key(i, name, MASK)][row].bool()
+        seen = mask if state_masks is None else state_masks[i][row]
         if seen.any() and not mask.any():
             tokens[name] = [ABSENT]
         elif processor.kind_of(name).has_vocabulary:
-            ids = inputs[source_key(i, name, processor.main_input(name))][example][mask]
+            ids = inputs[source_key(i, name, processor.main_input(name))][row][mask]
             tokens[name] = token_texts(processor.get_tokenizer(name), ids)
         elif encoded is None:
             raise ValueError(f"source {name!r} is no text: give what the encoder returned, as `encoded`.")
@@ -180,6 +189,9 @@ def attention_to_tokens(
         )
     target = target_ids[example]
     rows = (target != LABEL_PADDING) & (target != processor.pad_token_id)
+    if (end := processor.tokenizer.eos_token_id) is not None:
+        ends = (target == end).long()
+        rows &= ends.cumsum(0) == ends  # up to the first end token; beam search may pad with further ones
     return TokenAttention(
         target_tokens=token_texts(processor.tokenizer, target[rows]),
         source_tokens=tokens,
@@ -206,6 +218,8 @@ def token_texts(tokenizer: Any, ids: Tensor) -> list[str]:
     for end in range(1, len(ids) + 1):
         text = tokenizer.decode(ids[:end].tolist(), clean_up_tokenization_spaces=False)
         whole = text if end == len(ids) else text.rstrip(REPLACEMENT)
+        if len(whole) < len(before):  # byte fallback decodes all tokens of an incomplete character to REPLACEMENT
+            whole = before
         texts.append(whole[len(before) :])
         before = whole
     return texts

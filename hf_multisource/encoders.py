@@ -446,7 +446,14 @@ class PretrainedEncoder(SourceEncoder):
             model.pooler = None  # its output is not used
         self.model = model
         self.main_input_name = model.main_input_name
-        self.reads = set(inspect.signature(model.forward).parameters)
+        inputs = inspect.signature(model.forward).parameters
+        self.reads = set(inputs)
+        given = (self.main_input_name, "attention_mask")
+        if needed := [key for key, one in inputs.items() if _is_required(one) and key not in given]:
+            raise ValueError(
+                f"sources[{name}].encoder: a {type(model).__name__} also needs {', '.join(needed)}, which a source "
+                "does not provide."
+            )
         self.paddable = ("input_ids", "inputs_embeds") if self.main_input_name == "input_ids" else ()
         self.width = output_width(model)
         differs = self.width != config.d_model
@@ -509,7 +516,12 @@ class PretrainedEncoder(SourceEncoder):
         if "attention_mask" in self.reads and mask.shape[1] > 1:  # one column only states whether the source is present
             inputs["attention_mask"] = mask.long()
         output = self.model(**inputs, **asked, return_dict=True)
-        states = self._sequence(output.last_hidden_state)
+        states = flatten_states(output.last_hidden_state, self.width)
+        if states.shape[-1] != self.width:
+            raise ValueError(
+                f"source {self.source.name!r}: expected states of width {self.width} from a "
+                f"{type(self.model).__name__}; got width {states.shape[-1]}."
+            )
         mask = self.state_mask(mask, states.shape[1])
         if self.projection is not None:
             states = self.projection(states)
@@ -526,18 +538,6 @@ class PretrainedEncoder(SourceEncoder):
             attentions=output.get("attentions"),
             attention_mask=mask,
         )
-
-    def _sequence(self, states: Tensor) -> Tensor:
-        """Return the states as (B, S, F), also from a map with its features first or last (Swin of timm)."""
-        if states.dim() == 4 and states.shape[1] != self.width == states.shape[-1]:
-            states = states.permute(0, 3, 1, 2)
-        states = flatten_map(states)
-        if states.shape[-1] != self.width:
-            raise ValueError(
-                f"source {self.source.name!r}: expected states of width {self.width} from a "
-                f"{type(self.model).__name__}; got width {states.shape[-1]}."
-            )
-        return states
 
     def state_mask(self, mask: Tensor, length: int) -> Tensor:
         """Convert the mask of the inputs to the mask of the states.
@@ -570,6 +570,33 @@ class PretrainedEncoder(SourceEncoder):
             f"source {self.source.name!r}: a mask of {mask.shape[1]} inputs cannot be matched with {length} states of "
             f"{type(self.model).__name__}."
         )
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    """Return whether an argument must be passed to a function."""
+    variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not variadic
+
+
+def flatten_states(states: Tensor, width: int) -> Tensor:
+    """Flatten the output of a network to a sequence, also if it is a map with its features last (Swin of timm).
+
+    Args:
+        states: A map or a sequence.
+        width: Number of features, F, that the network states.
+
+    Shape:
+        (B, F, H, W) or (B, H, W, F) to (B, H W, F), or (B, S, F).
+
+    Returns:
+        The sequence.
+
+    Raises:
+        ValueError: If `states` is neither a map nor a sequence; the message gives the shape.
+    """
+    if states.dim() == 4 and states.shape[1] != width == states.shape[-1]:
+        states = states.permute(0, 3, 1, 2)
+    return flatten_map(states)
 
 
 def flatten_map(states: Tensor) -> Tensor:

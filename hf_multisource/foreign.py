@@ -454,8 +454,9 @@ def _may_be(name: object, bases: tuple[type, ...]) -> bool:
     if not isinstance(name, str):
         return name is None
     stem = name.removesuffix("Fast")
-    found = [getattr(transformers, other, None) for other in (name, stem, f"{stem}Fast", f"{stem}Pil")]
-    return all(_is_class(one, bases) for one in found if one is not None)
+    found = (getattr(transformers, other, None) for other in (name, stem, f"{stem}Pil", f"{stem}Fast"))
+    first = next((one for one in found if one is not None), None)  # looking up a deprecated name logs a warning
+    return first is None or _is_class(first, bases)
 
 
 def _is_class(found: object, bases: tuple[type, ...]) -> bool:

@@ -145,7 +145,10 @@ def _check_pixels(width: int, height: int, cost: int = 1) -> None:
 
 def _rgb(picture: Any, from_array: Any) -> Any:
     if picture.mode.startswith("I"):
-        gray = np.asarray(picture).clip(0, GRAY_STEP * 255) // GRAY_STEP
+        values = np.asarray(picture)
+        if picture.mode == "I" and 0 < values.max(initial=0) <= 255:
+            raise UnreadablePictureError("32-bit pixels up to 255 may be 8-bit values; convert to mode L or I;16")
+        gray = values.clip(0, GRAY_STEP * 255) // GRAY_STEP
         return from_array(gray.astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         picture = picture.convert("RGBA")  # Pillow warns about direct conversion of transparent palettes to RGB

@@ -444,7 +444,10 @@ class MultiSourceProcessor(ProcessorMixin):
                         f"{name} is a single text, others are lists: give single texts or lists throughout."
                     )
             elif self.is_single(name, values):
-                raise ValueError(f"{name} is a single value, others are lists: give single values or lists throughout.")
+                raise ValueError(
+                    f"{name} is a single value ({type(values).__name__}), others are lists: give single values or "
+                    "lists throughout."
+                )
         sizes = {name: len(values) for name, values in columns.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"sources and target must have equally many values; got {sizes}.")

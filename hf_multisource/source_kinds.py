@@ -12,7 +12,8 @@ example of a batch has can have no columns, or no keyword.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,8 +27,27 @@ from .sounds import read_sound
 from .text_encoding import encode_texts
 
 MASK = "attention_mask"
-#: Index, in messages, of the first encoded example; a pipeline sets it, because it encodes examples one at a time.
+#: Index, in messages, of the first encoded example.
 FIRST_EXAMPLE: ContextVar[int] = ContextVar("FIRST_EXAMPLE", default=0)
+
+
+@contextmanager
+def count_from(number: int) -> Iterator[None]:
+    """Count examples from this number in error messages, for callers that encode examples one at a time.
+
+    Args:
+        number: Number of the first example that is encoded.
+
+    Yields:
+        Nothing.
+    """
+    token = FIRST_EXAMPLE.set(number)
+    try:
+        yield
+    finally:
+        FIRST_EXAMPLE.reset(token)
+
+
 # Settings of sources whose encoder has Transformer layers of this package.
 LAYER_FIELDS = frozenset(
     ["layers", "attention_heads", "ffn_dim", "dropout", "position_embedding", "max_position_embeddings"]

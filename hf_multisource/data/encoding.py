@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from hf_multisource.data.rows import Row
-from hf_multisource.source_kinds import MASK, SourceKind, is_absent, source_key
+from hf_multisource.source_kinds import FIRST_EXAMPLE, MASK, SourceKind, count_from, is_absent, source_key
 
 Example = dict[str, Any]  # one encoded row: ids, masks, features by the model's keywords, for the collator
 
@@ -71,7 +71,9 @@ class MixedExamples(Sequence[Example]):
         values = {name: self.rows[index].get(name) for name in self.others}
         if all(map(is_absent, values.values())):  # the processor raises an error for a row without sources
             return {**dict.fromkeys(self.processor.model_input_names), **encoded}
-        return {**self.processor(**values), **encoded}
+        place = range(len(self))[index]
+        with count_from(FIRST_EXAMPLE.get() + place):
+            return {**self.processor(**values), **encoded}
 
 
 def encode_rows(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,12 +68,18 @@ def find_features(folder: Path, split: str, name: str) -> Path:
     return found[0]
 
 
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key of file names in which numbers are compared as numbers."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(int(part), part) if part[:1].isascii() and part.isdigit() else (-1, part) for part in parts]
+
+
 def read_features(path: Path) -> list[Any]:
     """Open features as views of a memory-mapped file; `.npz` files are loaded into memory.
 
     Args:
         path: A file `.npy` or `.npz` with one array, or a folder of such files, which are joined in the order of their
-            names.
+            names; numbers in the names are compared as numbers, so that "part2" comes before "part10".
 
     Shape:
         Arrays (N, S, F), or maps (N, F, H, W).
@@ -86,7 +93,7 @@ def read_features(path: Path) -> list[Any]:
             than `files.check_expansion` allows. The message gives the file.
     """
     if path.is_dir():
-        parts = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES[:2])
+        parts = sorted((part for part in path.iterdir() if part.suffix in SUFFIXES[:2]), key=_natural_order)
         if not parts:
             raise ValueError(f"{path} holds no .npy or .npz")
         return list(chain.from_iterable(read_features(part) for part in parts))

@@ -31,7 +31,7 @@ from hf_multisource.evaluation.target_tokens import target_tokens
 from hf_multisource.json_files import JsonObject, read_json
 from hf_multisource.recipes.pretrained import load_config, load_processor, load_saved_model
 from hf_multisource.recipes.provenance import find_device
-from hf_multisource.source_kinds import is_absent
+from hf_multisource.source_kinds import count_from, is_absent
 
 logger = logging.getLogger(__name__)
 
@@ -325,13 +325,19 @@ def decode_window(
     advance(len(window) - len(spoken))
     for start in range(0, len(spoken), batch_size):
         batch = spoken[start : start + batch_size]
-        tensors = collate([encoded[place[i]] for i in batch])
+        tensors = collate([_example(encoded, place[i], first + i) for i in batch])
         tables = [rows[i][TABLE] for i in batch if TABLE in rows[i]]
         decoded = decode_batch(model, processor, tensors, search, [first + i for i in batch], tables)
         for i, hypotheses in zip(batch, decoded, strict=True):
             results[i] = hypotheses
         advance(len(batch))
     return results, counts
+
+
+def _example(examples: Sequence[Any], place: int, number: int) -> Any:
+    """Return an example, which error messages call by its number in the whole input."""
+    with count_from(number - place):
+        return examples[place]
 
 
 def restore_window(

@@ -9,11 +9,13 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from hf_multisource import COMBINERS, DataCollatorForMultiSource, MultiSourceProcessor, attention_to_tokens
 from hf_multisource.data.encoding import encode_rows
@@ -64,14 +66,9 @@ def measure_attention(
     for example, hypothesis in zip(examples, hypotheses, strict=True):
         example["labels"] = processor.tokenizer(text_target=hypothesis)["input_ids"]
     batch = {key: value.to(model.device) for key, value in DataCollatorForMultiSource(processor)(examples).items()}
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            encoded = model.get_encoder()(**batch)
-            output = model(**batch, encoder_outputs=encoded, output_attentions=True)
-    finally:
-        model.set_attn_implementation(before)
+    with _eager_attention(model), torch.inference_mode():
+        encoded = model.get_encoder()(**batch)
+        output = model(**batch, encoder_outputs=encoded, output_attentions=True)
     weights = torch.stack(output.cross_attentions, dim=1).mean(dim=2)  # (B, L, T, S)
     over = torch.stack(output.source_weights, dim=1).mean(dim=2) if output.source_weights else None
     measured = []
@@ -80,7 +77,11 @@ def measure_attention(
         measured.append(
             {
                 "target": found.target_tokens,
-                "sources": found.source_tokens,
+                "sources": {
+                    # a blank before each number, because positions are not parts of words
+                    name: tokens if processor.kind_of(name).has_vocabulary else [f" {token}" for token in tokens]
+                    for name, tokens in found.source_tokens.items()
+                },
                 "weights": _rounded(found.weights),
                 "source_weights": None if found.source_weights is None else _rounded(found.source_weights),
                 "combiner": model.config.strategy,
@@ -88,6 +89,19 @@ def measure_attention(
             }
         )
     return measured
+
+
+@contextmanager
+def _eager_attention(model: Any) -> Iterator[None]:
+    """Set the attention of a model and of all models in it to eager, and restore the setting of each of them."""
+    configs = {id(one.config): one.config for one in model.modules() if isinstance(one, PreTrainedModel)}
+    before = [(config, config._attn_implementation) for config in configs.values()]
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for config, name in before:  # not by `set_attn_implementation`, which wrapped models may refuse
+            config._attn_implementation_internal = name
 
 
 def _rounded(weights: torch.Tensor) -> Any:

@@ -29,24 +29,27 @@ def groups_by_presence(rows: Sequence[Row], sources: Sequence[str]) -> dict[str,
         subsets with at least `LEAST_ROWS` rows. Groups that contain all rows are left out. Empty if all rows have the
         same sources.
     """
-    present = [tuple(name for name in sources if not is_absent(row.get(name))) for row in rows]
-    order = {subset: (len(subset), [sources.index(name) for name in subset]) for subset in present}
-
-    def group(labels: Sequence[Any], own: Any) -> dict[str, list[int]]:
-        found = {str(label): [i for i, subset in enumerate(present) if own(subset, label)] for label in labels}
-        return {label: chosen for label, chosen in found.items() if 0 < len(chosen) < len(rows)}
-
-    subsets = {
-        " ".join(subset): [i for i, other in enumerate(present) if other == subset]
-        for subset in sorted(order, key=order.__getitem__)
+    groups: dict[str, dict[str, list[int]]] = {
+        "number": {str(number): [] for number in range(len(sources) + 1)},
+        "with": {name: [] for name in sources},
+        "without": {name: [] for name in sources},
+        "exactly": {},
     }
-    groups = {
-        "number": group(range(len(sources) + 1), lambda subset, number: len(subset) == number),
-        "with": group(sources, lambda subset, name: name in subset),
-        "without": group(sources, lambda subset, name: name not in subset),
-        "exactly": {label: chosen for label, chosen in subsets.items() if LEAST_ROWS <= len(chosen) < len(rows)},
+    subsets: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        absent = [is_absent(row.get(name)) for name in sources]
+        for name, lacks in zip(sources, absent, strict=True):
+            groups["without" if lacks else "with"][name].append(i)
+        groups["number"][str(absent.count(False))].append(i)
+        subsets.setdefault(tuple(k for k, lacks in enumerate(absent) if not lacks), []).append(i)
+    for subset in sorted(subsets, key=lambda subset: (len(subset), subset)):
+        if len(subsets[subset]) >= LEAST_ROWS:
+            groups["exactly"][" ".join(sources[k] for k in subset)] = subsets[subset]
+    proper = {
+        kind: {label: chosen for label, chosen in found.items() if 0 < len(chosen) < len(rows)}
+        for kind, found in groups.items()
     }
-    return {kind: found for kind, found in groups.items() if found}
+    return {kind: found for kind, found in proper.items() if found}
 
 
 def measure_presence(

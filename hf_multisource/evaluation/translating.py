@@ -246,7 +246,8 @@ def source_limit(model: str, config: Any, processor: MultiSourceProcessor) -> in
     """
     if (data := data_of_run(model)) is not None:
         return data.max_length
-    lengths = [processor.get_tokenizer(name).model_max_length for name in processor.source_names]
+    texts = [name for name, form in forms_of(processor).items() if FORMS[form].has_vocabulary]
+    lengths = [processor.get_tokenizer(name).model_max_length for name in texts]
     return min(LONGEST_SOURCE, position_limit(config, processor), *lengths)
 
 

@@ -29,8 +29,10 @@ from hf_multisource.data.checks import check_at_least, check_choice
 from hf_multisource.data.files import check_folder, read_lines, write_json
 from hf_multisource.data.media import find_unreadable
 from hf_multisource.data.rows import describe_unreadable
-from hf_multisource.encoders import flatten_map
+from hf_multisource.encoders import flatten_states, output_width
 from hf_multisource.json_files import JsonObject, read_json
+from hf_multisource.messages import first_line
+from hf_multisource.recipes.checkpoint_files import hash_file
 from hf_multisource.recipes.pretrained import encoder_config, load_encoder, load_preprocessor, resize_pictures
 from hf_multisource.recipes.provenance import find_device
 from hf_multisource.recipes.recipe import UNREADABLE
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image  # Pillow is only installed if a source is a picture
 
 DTYPES = ("float16", "float32")
+ENCODER_FILES = "encoder_sha256"  # missing in arrays of earlier versions
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,27 @@ class Precomputation:
 
 
 def fingerprint(paths: Sequence[str], args: Precomputation) -> JsonObject:
-    """Return everything that determines the array, except for the content of the pictures."""
+    """Return what determines the array: the options, the list of pictures, and the files of a local encoder.
+
+    The content of the pictures, and the revision of an encoder on the Hub, are not included.
+    """
     listed = hashlib.sha256("\n".join(paths).encode()).hexdigest()
     return {
         "encoder": args.encoder,
+        ENCODER_FILES: _hash_folder(Path(args.encoder)),
         "image_size": args.image_size,
         "dtype": args.dtype,
         "rows": len(paths),
         "paths_sha256": listed,
     }
+
+
+def _hash_folder(folder: Path) -> str | None:
+    """Compute the SHA-256 of the files in a folder, without its subfolders; None if there is no such folder."""
+    if not folder.is_dir():
+        return None
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+    return hashlib.sha256("\n".join(f"{path.name} {hash_file(path)}" for path in files).encode()).hexdigest()
 
 
 def read_pictures(paths: Sequence[Path | None]) -> tuple[list[Image | None], list[int]]:
@@ -154,8 +169,9 @@ class Encoder:
         Returns:
             An array (B, S, F) in single precision.
         """
-        inputs = self.processor(list(pictures), return_tensors="pt").to(self.device)
-        return flatten_map(self.model(**inputs).last_hidden_state).float().cpu().numpy()
+        inputs = self.processor(list(pictures), return_tensors="pt").to(self.device, self.model.dtype)
+        states = self.model(**inputs).last_hidden_state
+        return flatten_states(states, output_width(self.model)).float().cpu().numpy()
 
 
 def precompute(args: Precomputation) -> Path:
@@ -182,7 +198,8 @@ def precompute(args: Precomputation) -> Path:
     state: JsonObject = {"settings": identity, "done": 0, "shape": None, "unreadable": []}
     if sidecar.exists():
         state |= {"settings": {}, **read_json(sidecar)}
-        if changed := [key for key in identity if state["settings"].get(key) != identity[key]]:
+        missing = {ENCODER_FILES: identity[ENCODER_FILES]}
+        if changed := [key for key in identity if {**missing, **state["settings"]}.get(key) != identity[key]]:
             raise ValueError(
                 f"{whole} was begun with another {', '.join(changed)}; move it away, or name another --out"
             )
@@ -206,7 +223,17 @@ def precompute(args: Precomputation) -> Path:
             state["unreadable"] += [start + i for i in unreadable]
             present = [i for i, picture in enumerate(pictures) if picture is not None]
             if present:
-                states = encoder([picture for picture in pictures if picture is not None])
+                first, last = (start + present[k] + 1 for k in (0, -1))
+                lines = f"{listing}, " + (f"line {first}" if first == last else f"lines {first} to {last}")
+                try:
+                    states = encoder([picture for picture in pictures if picture is not None])
+                except ValueError as error:
+                    raise ValueError(f"{lines}: the encoder cannot read these pictures: {first_line(error)}") from error
+                if array is not None and states.shape[1:] != array.shape[1:]:
+                    raise ValueError(
+                        f"{lines}: the encoder makes {states.shape[1]} positions of these pictures, and "
+                        f"{array.shape[1]} of those before; give --image_size"
+                    )
                 if not np.abs(states).max() <= np.finfo(args.dtype).max:
                     raise ValueError(f"features reach {np.abs(states).max()}: too much for {args.dtype}")
                 if array is None:  # the shape is known after the first batch

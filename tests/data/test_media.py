@@ -90,6 +90,13 @@ def test_features_may_be_maps_or_compressed_or_lie_in_several_files(tmp_path: Pa
         assert np.array_equal(np.stack(rows), maps)
 
 
+def test_numbers_in_the_names_of_parts_are_compared_as_numbers(tmp_path: Path) -> None:
+    (tmp_path / "dev.a").mkdir()
+    for i in range(12):
+        np.save(tmp_path / "dev.a" / f"part{i}.npy", np.full((1, 2, 3), i + 1.0, np.float32))
+    assert [row[0, 0] for row in read_features(tmp_path / "dev.a")] == list(range(1, 13))
+
+
 def test_bad_features_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"no features of 'a' in .*: looked for dev\.a\.npy, dev\.a\.npz, dev\.a/"
@@ -444,6 +451,15 @@ def test_recordings_are_regular_files_of_a_bounded_size(tmp_path: Path, monkeypa
     for value in (3, {"path": 3}, {"x": 1}):
         with pytest.raises(ValueError, match="a recording must be a path, bytes, or a dict of them; got"):
             read_sound(value)
+
+
+def test_an_example_that_is_encoded_later_has_its_number() -> None:
+    rows: list[Any] = [{"en": "a", "regions": regions(i, 2)} for i in range(4)]
+    rows[3]["regions"][1, 2] = np.nan
+    examples, _ = encode_rows(mixed_processor("en", "regions"), rows, None, 9)
+    for index in (3, -1):
+        with pytest.raises(ValueError, match=r"^source 'regions' of example 3 holds .* at \[1, 2\]"):
+            examples[index]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e300])

@@ -72,6 +72,15 @@ def test_every_mode_becomes_rgb(mode: str, color: Any, expected: tuple[int, int,
     assert pixels(read_picture(image)).tolist() == [[list(expected)] * 3] * 2
 
 
+def test_integers_that_may_be_8_bit_values_are_refused() -> None:
+    """They would become black."""
+    values = np.arange(256, dtype=np.int32).reshape(16, 16)
+    with pytest.raises(UnreadablePictureError, match="32-bit pixels up to 255 may be 8-bit values; convert to mode L"):
+        read_picture(Image.fromarray(values))
+    assert pixels(read_picture(Image.fromarray(values * 0))).max() == 0
+    assert pixels(read_picture(Image.fromarray(values * 257))).max() == 255
+
+
 def test_palettes_give_their_colors_and_no_warning() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 40, 50, 60])

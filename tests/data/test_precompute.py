@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from transformers import (
     ViTImageProcessorPil,
     ViTModel,
 )
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_multisource import read_picture
 from hf_multisource.cli.precompute import main
@@ -159,6 +161,58 @@ def test_what_is_done_is_not_done_again(encoder: str, data: Path, monkeypatch: p
     assert sum(seen) == ROWS - 6 - 1, "six rows were done, of the others one is broken"
     main(command(encoder, data, data))
     assert sum(seen) == ROWS - 6 - 1
+
+
+def test_a_map_with_its_features_last_gives_the_same(encoder: str) -> None:
+    """As that of a Swin of timm."""
+    network = precompute.Encoder(encoder, "cpu")
+    expected, forward = network([picture(0, 20)]), network.model.forward
+    network.model.forward = lambda **inputs: BaseModelOutput(
+        last_hidden_state=forward(**inputs).last_hidden_state.permute(0, 2, 3, 1)
+    )
+    assert expected.shape[2] == 6 != expected.shape[1]
+    np.testing.assert_array_equal(network([picture(0, 20)]), expected)
+
+
+def test_an_encoder_in_half_precision_reads_pictures(data: Path, tmp_path: Path) -> None:
+    model: Any = ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1]))
+    model.to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "half")
+    PROCESSOR.save_pretrained(tmp_path / "half")
+    main(command(str(tmp_path / "half"), data, data))
+    assert np.load(data / "train.image.npy").shape[0] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("1", "line 2: the encoder makes 24 positions of these pictures, and 16 of those before; give --image_size"),
+        ("2", "lines 1 to 2: the encoder cannot read these pictures: "),
+    ],
+)
+def test_pictures_of_several_shapes_are_named(size: str, message: str, data: Path, tmp_path: Path) -> None:
+    """A processor that keeps the ratio of the sides makes maps of other sizes of them."""
+    model = ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1]))
+    model.save_pretrained(tmp_path / "net")
+    ViTImageProcessorPil(do_resize=False).save_pretrained(tmp_path / "net")
+    for i in range(ROWS):
+        Image.new("RGB", (32 if i == 0 else 48, 32)).save(data / "images" / f"{i}.png")
+    with pytest.raises(SystemExit, match=message):
+        main([*command(str(tmp_path / "net"), data, data), "--batch_size", size])
+
+
+def test_an_encoder_that_has_changed_is_noticed(encoder: str, data: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(encoder, tmp_path / "own"))
+    main(command(str(own), data, data))
+    note = read_json(data / "train.image.npy.json")
+    del note["settings"]["encoder_sha256"]  # as in the notes of earlier versions
+    (data / "train.image.npy.json").write_text(json.dumps(note), "utf-8")
+    main(command(str(own), data, data))
+    ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1])).save_pretrained(own)
+    main(command(str(own), data, tmp_path / "new"))
+    (own / "config.json").write_text((own / "config.json").read_text("utf-8") + " ", "utf-8")
+    with pytest.raises(SystemExit, match="was begun with another encoder_sha256"):
+        main(command(str(own), data, tmp_path / "new"))
 
 
 def test_an_array_of_something_else_is_not_touched(encoder: str, data: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers import ResNetConfig
 
 from builders import NAMES, tiny_config
 from hf_multisource import COMBINERS, MultiSourceForConditionalGeneration, MultiSourceProcessor
@@ -22,6 +23,7 @@ from hf_multisource.data.rows import Row
 from hf_multisource.evaluation import plots, scoring
 from hf_multisource.evaluation.plots import draw, fonts_for, labels, make_figure, measure_attention
 from hf_multisource.recipes.tokenization import train_tokenizer
+from kinds import mixed_processor, picture
 from scored import COLUMNS, OPTIONS, make_run
 
 ROWS: list[Any] = [
@@ -67,6 +69,23 @@ def test_what_is_measured_are_the_weights_at_the_hypothesis_alone(
         if one["source_weights"]:
             expected = torch.stack(alone.source_weights)[:, 0].mean(dim=1)
             assert_close(torch.tensor(one["source_weights"]), expected, atol=1e-4, rtol=0)
+
+
+def test_wrapped_models_keep_their_attention_and_positions_of_pictures_are_no_words() -> None:
+    """A ResNet has eager attention only, and cannot be set to another one."""
+    torch.manual_seed(0)
+    processor = mixed_processor("en", "image")
+    network = ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
+    sources: list[Any] = ["en", {"name": "image", "kind": "pretrained", "encoder": network}]
+    config = tiny_config("serial", sources, vocab_size=len(processor.tokenizer))
+    model: Any = MultiSourceForConditionalGeneration(config).eval()
+    before = {name: one.config._attn_implementation for name, one in model.named_modules() if hasattr(one, "config")}
+    assert set(before.values()) == {"eager", "sdpa"}
+    (found,) = measure_attention(model, processor, [{"en": "Two cats.", "image": picture(0, 64)}], ["cats"], None)
+    after = {name: one.config._attn_implementation for name, one in model.named_modules() if hasattr(one, "config")}
+    assert after == before
+    positions = found["sources"]["image"]
+    assert len(positions) > 1 and labels(positions) == [str(i + 1) for i in range(len(positions))]
 
 
 def test_a_source_is_cut_as_it_was_for_the_search(processor: MultiSourceProcessor) -> None:

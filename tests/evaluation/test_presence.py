@@ -43,6 +43,23 @@ def test_rows_are_grouped_by_number_by_source_and_by_subset(monkeypatch: pytest.
     }
 
 
+def test_the_order_of_subsets_is_that_of_the_sources_and_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "LEAST_ROWS", 1)
+    groups = groups_by_presence(rows_with("zy", "z", "xz", "yx", "y", ""), SOURCES)
+    assert list(groups["exactly"]) == ["", "y", "z", "x y", "x z", "y z"]
+    looked: list[object] = []
+
+    def is_absent(value: object) -> bool:
+        looked.append(value)
+        return not value
+
+    monkeypatch.setattr(presence, "is_absent", is_absent)
+    sources = [f"s{k}" for k in range(8)]
+    rows = [{name: "a" if i >> k & 1 else None for k, name in enumerate(sources)} for i in range(256)]
+    assert len(groups_by_presence(rows, sources)["exactly"]) == 256
+    assert len(looked) == 8 * 256
+
+
 def test_a_subset_needs_enough_rows_and_one_number_of_sources_is_no_group() -> None:
     rows = rows_with(*["x"] * presence.LEAST_ROWS, "y")
     groups = groups_by_presence(rows, SOURCES)

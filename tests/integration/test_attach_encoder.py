@@ -13,6 +13,7 @@ from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
 from builders import randomize, three_source_processor, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
+from hf_multisource.cli import translate
 from hf_multisource.cli.attach import main
 from hf_multisource.recipes.pretrained import load_preprocessor
 
@@ -44,6 +45,12 @@ def test_the_command_gives_a_model_that_reads_pictures(tmp_path: Path) -> None:
         expected = model(**features(en="a dog", image=maps, text_target="un chien", return_tensors="pt"))
         actual = new(**pictures(en="a dog", image=picture, text_target="un chien", return_tensors="pt"))
     torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-5, atol=1e-5)
+    picture.save(tmp_path / "1.png")
+    for name, line in {"en": "a dog", "image": "1.png"}.items():
+        (tmp_path / f"new.{name}").write_text(f"{line}\n", "utf-8")
+    given = [word for name in ("en", "image") for word in (f"--{name}", str(tmp_path / f"new.{name}"))]
+    translate.main([str(tmp_path / "new"), *given, "--out", str(tmp_path / "out"), "--max_new_tokens", "3"])
+    assert len((tmp_path / "out").read_text("utf-8").split("\n")) == 2, "one line, from a model without a recipe"
 
     with pytest.raises(SystemExit, match="is not empty"):
         main(command)

@@ -175,6 +175,35 @@ def test_padding_of_generated_ids_is_left_out_too(processor: MultiSourceProcesso
         assert_close(found.source_weights, expected.source_weights)
 
 
+def test_beam_search_pads_with_end_tokens_which_are_left_out(processor: MultiSourceProcessor) -> None:
+    """Transformers does so if the id of the padding is 0."""
+    batch = processor(**TEXTS, text_target=TARGETS, return_tensors="pt")
+    columns = sum(batch[f"{prefix}input_ids"].shape[1] for prefix in ("", "de_", "fr_"))
+    end = processor.tokenizer.eos_token_id
+    ids = torch.nn.functional.pad(torch.where(batch["labels"] < 0, end, batch["labels"]), (0, 4), value=end)
+    for example in range(3):
+        found = attention_to_tokens(torch.rand(3, ids.shape[1], columns), batch, ids, processor, example)
+        assert "".join(found.target_tokens) == f"{TARGETS[example]}</s>"
+        assert found.weights.shape[0] == len(found.target_tokens)
+
+
+def test_several_sequences_of_an_example_have_its_sources(processor: MultiSourceProcessor) -> None:
+    batch = processor(**TEXTS, text_target=TARGETS, return_tensors="pt")
+    columns = sum(batch[f"{prefix}input_ids"].shape[1] for prefix in ("", "de_", "fr_"))
+    labels = batch["labels"].repeat_interleave(2, dim=0)
+    attention = torch.rand(6, labels.shape[1], columns)
+    for row in range(6):
+        found = attention_to_tokens(attention, batch, labels, processor, row)
+        one = attention_to_tokens(attention[row % 2 :: 2], batch, batch["labels"], processor, row // 2)
+        assert (found.target_tokens, found.source_tokens) == (one.target_tokens, one.source_tokens)
+        assert_close(found.weights, one.weights)
+    for wrong in (attention[:3], attention[:5]):
+        with pytest.raises(ValueError, match=rf"attention has {len(wrong)} rows and target_ids 6, for a batch of 3"):
+            attention_to_tokens(wrong, batch, labels, processor)
+    with pytest.raises(ValueError, match=r"target_ids 4, for a batch of 3"):
+        attention_to_tokens(attention[:4], batch, labels[:4], processor)
+
+
 def test_attention_of_another_batch_is_refused(processor: MultiSourceProcessor) -> None:
     batch = processor(en="a dog", de="ein Hund", text_target="pes", return_tensors="pt")
     with pytest.raises(
@@ -191,6 +220,29 @@ def test_texts_of_tokens_join_to_the_sentence_and_keep_characters_whole(kind: st
     assert "".join(texts) == f"{sentence}</s>"
     assert "\ufffd" not in "".join(texts)
     assert {"ž", "ť", "犬", "🐕", ""} <= {text.strip() for text in texts}
+
+
+class ByteFallback:
+    """Decodes all tokens of an incomplete character to one replacement character each, as tokenizers of Llama do."""
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        try:
+            return bytes(ids).decode()
+        except UnicodeDecodeError as error:
+            return bytes(ids[: error.start]).decode() + "\ufffd" * (len(ids) - error.start)
+
+
+def test_no_text_is_shown_twice_with_byte_fallback() -> None:
+    class Whole(ByteFallback):
+        def decode(self, ids: list[int], **_: Any) -> str:
+            try:
+                return bytes(ids).decode()
+            except UnicodeDecodeError:
+                return "\ufffd" * len(ids)
+
+    for tokenizer in (ByteFallback(), Whole()):
+        texts = token_texts(tokenizer, torch.tensor(list("日本語".encode())))
+        assert texts == ["", "", "日", "", "", "本", "", "", "語"]
 
 
 def test_half_a_character_at_the_end_is_shown(processor: MultiSourceProcessor) -> None:

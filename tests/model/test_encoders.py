@@ -17,6 +17,7 @@ from transformers import (
     MarianConfig,
     PreTrainedConfig,
     ResNetConfig,
+    Siglip2VisionConfig,
     Speech2TextConfig,
     T5Config,
     TimmWrapperConfig,
@@ -583,4 +584,14 @@ def test_a_wrapped_model_that_only_says_it_is_an_encoder_decoder_is_refused() ->
     wrapped = BertConfig(vocab_size=30, is_encoder_decoder=True, **SMALL)
     config = tiny_config("serial", ["en", {"name": "bert", "kind": "pretrained", "encoder": wrapped}])
     with pytest.raises(ValueError, match=r"^sources\[bert\]\.encoder\.is_encoder_decoder must be False: a BertModel"):
+        MultiSourceForConditionalGeneration(config)
+
+
+def test_a_model_that_needs_further_inputs_is_refused() -> None:
+    encoder = Siglip2VisionConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_patches=4, patch_size=2
+    )
+    config = tiny_config("serial", ["en", {"name": "image", "kind": "pretrained", "encoder": encoder}])
+    message = r"sources\[image\]\.encoder: a Siglip2VisionModel also needs pixel_attention_mask, spatial_shapes"
+    with pytest.raises(ValueError, match=message):
         MultiSourceForConditionalGeneration(config)
