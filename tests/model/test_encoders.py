@@ -28,7 +28,7 @@ from transformers import (
 
 from builders import SMALL, randomize, tiny_config
 from hf_multisource import COMBINERS, MultiSourceConfig, MultiSourceForConditionalGeneration
-from hf_multisource.encoders import flatten_map, output_width
+from hf_multisource.encoders import flatten_map, flatten_states, output_width
 
 pytestmark = pytest.mark.pairs
 
@@ -194,11 +194,13 @@ def test_speech_without_a_mask_is_real_from_beginning_to_end(kind: str) -> None:
 
 
 def test_a_map_may_have_its_features_last() -> None:
-    encoder = make("serial", "en", wrapped_source("vit")).model.encoder.sources["x"]
     states = torch.randn(2, 3, 5, 12)
-    assert torch.equal(encoder._sequence(states), states.reshape(2, 15, 12))
-    with pytest.raises(ValueError, match="expected states of width 12 from a ViTModel; got width 7"):
-        encoder._sequence(torch.randn(2, 3, 7))
+    assert torch.equal(flatten_states(states, 12), states.reshape(2, 15, 12))
+    assert torch.equal(flatten_states(states.permute(0, 3, 1, 2), 12), states.reshape(2, 15, 12))
+    encoder = make("serial", "en", wrapped_source("vit")).model.encoder.sources["x"]
+    encoder.width = 7
+    with pytest.raises(ValueError, match="source 'x': expected states of width 7 from a ViTModel; got width 12"):
+        encoder(**inputs_of("vit"))
 
 
 def test_a_mask_that_fits_no_states_is_refused() -> None:
