@@ -569,7 +569,7 @@ class StopAt(TrainerCallback):
         ({"patience": 0}, "patience must be 1 or more; got 0"),
         ({"noam_scale": 0.2}, "noam_scale needs warmup_steps, 1 or more; got warmup_steps=0"),
         ({"noam_scale": 0.0, "warmup_steps": 9}, "noam_scale must be above 0; got 0.0"),
-        ({"noam_scale": 1.0, "warmup_steps": 9, "halve_after_epoch": 2}, "noam_scale=1.0 and halve_after_epoch=2 are two"),
+        ({"noam_scale": 1.0, "warmup_steps": 9, "halve_after_epoch": 2}, "noam_scale=1.0 and halve_after_epoch=2 are"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
