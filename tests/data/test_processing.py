@@ -578,8 +578,11 @@ def test_pictures_of_different_shapes_make_no_batch() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"en": ["A"], "image": picture(0)}, "image is a single value, others are lists: give single values or lists"),
-        ({"en": ["A"], "regions": regions(0, 2)}, "regions is a single value, others are lists"),
+        (
+            {"en": ["A"], "image": picture(0)},
+            "image is a single value .Image., others are lists: give single values or lists",
+        ),
+        ({"en": ["A"], "regions": regions(0, 2)}, "regions is a single value .ndarray., others are lists"),
         ({"en": "A", "image": [picture(0)]}, "en is a single text, others are lists"),
         ({"image": [picture(0)], "speech": [None, None]}, r"equally many values; got {'image': 1, 'speech': 2}"),
         ({"image": [picture(0), None], "text_target": ["A", "B"]}, "^example 1 has no source at all"),

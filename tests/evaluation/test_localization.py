@@ -786,7 +786,10 @@ def test_packages_that_are_missing_are_named_before_the_work(
     ("arguments", "message"),
     [
         (["--target", "dsb=", "--source", "en=en", "--out", "x"], "--target dsb=: write LANGUAGE or LANGUAGE=PATH"),
-        (["--target", "dsb", "--source", "en", "--out", "x"], "--source en: write en=l10n/en, once for each language"),
+        (
+            ["--target", "dsb", "--source", "en", "--out", "x"],
+            "--source en: write LANGUAGE=PATH, such as en=l10n/en, once for each language",
+        ),
         (["--target", "en", "--source", "en=en", "--out", "x"], "target is 'en', which is a source, too"),
         (["--target", "dsb", "--source", "cs=en", "--out", "x"], "the source 'cs' is unknown to the model"),
         (["--target", "dsb", "--source", "en=nothing", "--out", "x"], "nothing is not there"),

@@ -228,8 +228,8 @@ def test_an_alpha_that_is_no_number_from_0_up_is_refused(alpha: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"num_return_sequences": 1, "num_beams": 1}, "num_beams=1 makes it greedy_search"),
-        ({"num_return_sequences": 1, "num_beams": 1, "do_sample": True}, "num_beams=1 makes it sample"),
+        ({"num_return_sequences": 1, "num_beams": 1}, "num_beams=1 selects greedy_search"),
+        ({"num_return_sequences": 1, "num_beams": 1, "do_sample": True}, "num_beams=1 selects sample"),
         ({"length_penalty": 0.6}, "length_penalty is 0.6"),
         ({"early_stopping": True}, "early_stopping is True"),
         ({"early_stopping": "never"}, "early_stopping is never"),

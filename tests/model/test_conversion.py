@@ -451,7 +451,7 @@ def test_what_a_combiner_has_no_place_for_is_told(told: pytest.LogCaptureFixture
     convert(dict.fromkeys(("en", "de", "fr"), theirs), combiner="hierarchical")
     assert not told.text
     convert(dict.fromkeys(("en", "de"), theirs), combiner="parallel")
-    assert "no place" in told.text
+    assert "are not used by the model" in told.text
     assert "cross_attn.hierarchy.q_proj.weight" in told.text
     assert "cross_attn.fr.q_proj.weight" in told.text and "cross_attn.de" not in told.text
 
@@ -567,7 +567,9 @@ def test_models_of_ours_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_a_checkpoint_without_the_model_that_would_be_wrapped_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"sources\[de\]: .* made of a BertModel, .* none in a Linear"):
+    with pytest.raises(
+        ValueError, match=r"sources\[de\]: the source wraps a BertModel, which a Linear does not contain"
+    ):
         broken = bert()
         broken.__class__ = type("Linear", (PreTrainedModel,), {})
         convert({"en": stock("bart"), "de": broken})

@@ -120,7 +120,7 @@ def test_the_training_text_of_the_run_is_known_when_it_is_published(run: Path, m
         ({"data.kind": "text"}, r"data\.catalogues is given, but data\.kind is text"),
         (
             {"catalogues": {"languages": ["en"]}},
-            r"data\.catalogues: unknown key 'languages'; the keys are codes",
+            r"data\.catalogues: unknown key 'languages'; did you mean min_languages, source_language",
         ),
         ({"catalogues": {"dev": 1.5}}, r"data\.catalogues\.dev must be .*; got 1\.5"),
         ({"catalogues": {"codes": {"fr": "fr"}}}, r"data\.catalogues: codes has 'fr'; the languages are en, de, cs"),

@@ -245,7 +245,7 @@ def test_the_longest_sequence_of_an_example_may_be_its_labels() -> None:
 
 
 def test_an_example_that_fits_in_no_batch_is_named() -> None:
-    with pytest.raises(ValueError, match=r"max_tokens_per_batch is 7, but example 1 has a sequence of 8\."):
+    with pytest.raises(ValueError, match=r"max_tokens_per_batch is 7; example 1 has a sequence of 8 tokens"):
         TokenBatchSampler([(3, 3), (8, 2), (7, 7)], 7)
     assert batches_of(TokenBatchSampler([(7, 7)], 7)) == [[0]]
 
