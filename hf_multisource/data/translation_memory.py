@@ -86,7 +86,7 @@ class TranslationMemory:
     _texts: dict[str, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
 
     def add(self, sources: Mapping[str, str], text: str, *, key: str = "", from_line: bool = False) -> None:
-        """Add a translation; without a source that has text, or without a text of its own, it is not added.
+        """Add a translation, unless its own text or all of its source texts are empty.
 
         Args:
             sources: Language -> text of each present source.

@@ -1,4 +1,4 @@
-"""The state of the cells of an experiment: what is finished, locks, archives, and the sources that were chosen."""
+"""Find which cells of an experiment are finished, lock cells against other processes, and archive and restore them."""
 
 from __future__ import annotations
 

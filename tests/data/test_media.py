@@ -30,6 +30,7 @@ from hf_multisource.data.media import (
     read_features,
 )
 from hf_multisource.data.rows import Split, check_files, read_split, take_away
+from hf_multisource.evaluation.decoding import Search, decode_window
 from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.translating import read_rows, rows_from_files
 from hf_multisource.sounds import read_sound
@@ -460,6 +461,15 @@ def test_an_example_that_is_encoded_later_has_its_number() -> None:
     for index in (3, -1):
         with pytest.raises(ValueError, match=r"^source 'regions' of example 3 holds .* at \[1, 2\]"):
             examples[index]
+
+
+def test_an_example_that_is_decoded_has_the_number_of_its_line() -> None:
+    rows: list[Any] = [{"en": "a", "regions": regions(0, 2)}, {"en": None, "regions": None}]
+    rows += [{"en": "a b", "regions": regions(i, 2)} for i in range(2)]
+    rows[3]["regions"][1, 2] = np.nan
+    nothing: Any = None
+    with pytest.raises(ValueError, match=r"^source 'regions' of example 13 holds"):  # before the model is called
+        decode_window(nothing, mixed_processor("en", "regions"), rows, Search(num_beams=1), batch_size=4, first=10)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e300])

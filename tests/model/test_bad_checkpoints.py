@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 from transformers import (
@@ -28,6 +29,7 @@ from hf_multisource import (
     MultiSourceModel,
     MultiSourceProcessor,
     MultiSourceRNNConfig,
+    foreign,
 )
 from hf_multisource.foreign import load_auto
 
@@ -310,3 +312,18 @@ def test_the_loading_info_is_given_where_it_is_asked_for(folder: Path) -> None:
 def test_the_order_of_sources_is_the_configurations(folder: Path) -> None:
     edit_config(folder, sources=named(NAMES[::-1]))
     assert load(folder).config.source_names == ["fr", "de", "en"]
+
+
+def test_the_name_of_a_class_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking up a deprecated variant of the name would log a warning."""
+    looked: list[str] = []
+
+    class Names:
+        def __getattr__(self, name: str) -> Any:
+            looked.append(name)
+            return getattr(transformers, name)
+
+    monkeypatch.setattr(foreign, "transformers", Names())
+    assert foreign._may_be("ViTImageProcessorPil", (transformers.BaseImageProcessor,))
+    assert looked == ["ViTImageProcessorPil"]
+    assert not foreign._may_be("BertModel", (transformers.BaseImageProcessor,))
