@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpu_time import cpu_seconds
 from hf_multisource.cli import results, score
 from hf_multisource.data.files import read_lines
 from hf_multisource.data.rows import Row
@@ -55,12 +55,7 @@ def test_the_time_is_linear_if_each_row_has_other_sources() -> None:
     rows = [{name: "a" if i >> k & 1 else None for k, name in enumerate(sources)} for i in range(4096)]
 
     def seconds(count: int) -> float:
-        spent = []
-        for _ in range(5):
-            start = time.process_time()
-            groups_by_presence(rows[:count], sources)
-            spent.append(time.process_time() - start)
-        return min(spent)
+        return cpu_seconds(lambda: groups_by_presence(rows[:count], sources))
 
     assert seconds(4096) < 9 * seconds(1024), "4 times if linear, 16 times if quadratic"
 
