@@ -154,7 +154,7 @@ def build_wrapped_model(config: PreTrainedConfig, place: str, **kwargs: Any) -> 
         ValueError: If the model cannot be built; the message names the setting.
     """
     loader = encoder_loader(config.model_type)
-    with _named(f"{place} is no configuration that {loader} builds"):
+    with _named(f"{loader} cannot build {place}"):
         if loader == "AutoModel":
             return build_auto(loader, config, **kwargs)
         return build_auto(loader, copy.deepcopy(config), **kwargs).get_encoder()  # T5EncoderModel modifies its config

@@ -535,6 +535,16 @@ def test_attention_implementation_reaches_the_wrapped_model() -> None:
     assert output.attentions[0].shape == (3, 2, 6, 6)
 
 
+def test_an_attention_that_a_wrapped_model_lacks_is_set_for_the_other_parts_only(tmp_path: Path) -> None:
+    make("serial", "en", wrapped_source("resnet")).save_pretrained(tmp_path)
+    load = MultiSourceForConditionalGeneration.from_pretrained
+    with pytest.raises(ValueError, match=r"AutoModel cannot build sources\[x\].encoder .*ResNetModel does not support"):
+        load(tmp_path, attn_implementation="sdpa")
+    model = load(tmp_path, attn_implementation={"": "sdpa"})
+    assert model.config._attn_implementation == "sdpa"
+    close(model(**TEXT).logits, load(tmp_path, attn_implementation="eager")(**TEXT).logits)
+
+
 # What cannot be
 
 
