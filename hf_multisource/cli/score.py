@@ -10,9 +10,11 @@ import typer
 
 from hf_multisource.cli import options
 from hf_multisource.cli.command import command_line, make_main
+from hf_multisource.evaluation.conditions import RERANKED
 from hf_multisource.evaluation.presence import presence_table
 from hf_multisource.evaluation.reranking import describe_reranking
-from hf_multisource.evaluation.scoring import PLOTS, RERANKED, Scoring, left_out, mean_scores, table
+from hf_multisource.evaluation.score_report import left_out, mean_scores, table
+from hf_multisource.evaluation.scoring import PLOTS, Scoring
 from hf_multisource.evaluation.scoring import score as score_run
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.seeds import seed_folders

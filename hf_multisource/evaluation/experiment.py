@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_multisource.data.files import read_lines, write_json, write_text
+from hf_multisource.evaluation.conditions import count_whole
 from hf_multisource.evaluation.experiment_cells import Cell
 from hf_multisource.evaluation.experiment_data import ExperimentData
 from hf_multisource.evaluation.experiment_rows import WORDS, RowWriter
@@ -33,7 +34,7 @@ from hf_multisource.evaluation.lookups import describe_answers, remembered_texts
 from hf_multisource.evaluation.presence import measure_presence
 from hf_multisource.evaluation.results import MADE_OF
 from hf_multisource.evaluation.row_analysis import measure_words
-from hf_multisource.evaluation.scoring import Scoring, count_whole, score
+from hf_multisource.evaluation.scoring import Scoring, score
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import metrics_of
 from hf_multisource.recipes.experiments import LOOKED_UP, MEMORY_FIRST, Experiment

@@ -18,9 +18,10 @@ from hf_multisource.data.catalogues import one_line
 from hf_multisource.data.files import single_line, write_json, write_text
 from hf_multisource.data.rows import Row, Split
 from hf_multisource.data.translation_memory import TranslationMemory
+from hf_multisource.evaluation.conditions import count_whole, measure, summarize
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
 from hf_multisource.evaluation.presence import measure_presence
-from hf_multisource.evaluation.scoring import PACKAGES, count_whole, measure, summarize
+from hf_multisource.evaluation.scoring import PACKAGES
 from hf_multisource.json_files import JsonObject
 from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.provenance import hardware

@@ -1,12 +1,4 @@
-"""Decode and score a test set, unchanged or with a source shuffled, absent or alone.
-
-Conditions in which a test set can be decoded:
-
-    all          every source as it is
-    wrong-X      source X shuffled within the test set so that no sentence keeps its own (adversarial); several draws
-    absent-X     source X removed from every sentence
-    only-X       every source except X removed
-    reranked     every source as it is, the n-best lists reranked by a reverse model (see `reranking`)
+"""Decode and score a test set, unchanged or with a source shuffled, absent or alone (see `conditions`).
 
 The output folder receives `<split>.json` with every score, and `<split>.<condition>.txt` with the hypotheses, one per
 line. The hypotheses are written while they are decoded, so that a later call continues an interrupted one and decodes
@@ -18,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -34,8 +25,8 @@ from hf_multisource.data.files import check_folder, single_line, write_json
 from hf_multisource.data.interfaces import Model
 from hf_multisource.data.masking import remembered_syntax
 from hf_multisource.data.media import forms_of
-from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.data.rows import Row, Split, check_files, read_split
+from hf_multisource.evaluation.conditions import RERANKED, conditions, count_whole, measure, summarize
 from hf_multisource.evaluation.decoding import (
     Decoded,
     Hypothesis,
@@ -45,7 +36,6 @@ from hf_multisource.evaluation.decoding import (
 )
 from hf_multisource.evaluation.ensembles import load_members
 from hf_multisource.evaluation.likelihood import cross_entropy
-from hf_multisource.evaluation.perturbations import make_absent, make_wrong
 from hf_multisource.evaluation.plots import INSTALL, measure_attention, write_plots
 from hf_multisource.evaluation.presence import measure_presence
 from hf_multisource.evaluation.reranking import (
@@ -57,21 +47,17 @@ from hf_multisource.evaluation.reranking import (
     oracle_texts,
     reranked_texts,
 )
-from hf_multisource.evaluation.tables import format_table, score_cells
+from hf_multisource.evaluation.score_report import PERPLEXITY
 from hf_multisource.json_files import JsonObject, read_json
-from hf_multisource.metrics.bootstrap import measure_metric, paired_bootstrap
-from hf_multisource.metrics.table import METRICS, metrics_of
+from hf_multisource.metrics.table import METRICS
 from hf_multisource.recipes.pretrained import load_config, load_processor
 from hf_multisource.recipes.provenance import find_device, hardware
 from hf_multisource.recipes.recipe import UNREADABLE, DataRecipe
 from hf_multisource.recipes.run_folder import rows_of_run
 from hf_multisource.recipes.shipped import RECIPE
-from hf_multisource.recipes.tokenization import find_unknown, unknown_note
-from hf_multisource.source_kinds import is_absent
+from hf_multisource.recipes.tokenization import find_unknown
 
 PACKAGES = ("hf-multisource", "torch", "transformers", "sacrebleu")
-PERPLEXITY = "perplexity"
-RERANKED = "reranked"
 PLOTS = 3  # number of sentences whose attention is plotted by default
 
 
@@ -195,187 +181,106 @@ class Scoring:
         return self.out or Path(self.run) / ("scores-ensemble" if self.ensemble else "scores")
 
 
-def conditions(rows: Sequence[Row], sources: Sequence[str], args: Scoring) -> dict[str, list[list[Row]]]:
-    """Return the rows of every requested condition; conditions with random shuffles have several draws."""
-    chosen = {"all": [list(rows)]}
-    for source in sources:
-        if args.adversarial:
-            chosen[f"wrong-{source}"] = [make_wrong(rows, source, args.seed, draw) for draw in range(args.draws)]
-        if args.absent and len(sources) > 1:  # without its only source, a model has no input
-            chosen[f"absent-{source}"] = [make_absent(rows, [source])]
-        if args.only and len(sources) > 1:
-            chosen[f"only-{source}"] = [make_absent(rows, [other for other in sources if other != source])]
-    return chosen
-
-
-def measure(
-    decoded: Decoded, rows: Sequence[Row], target: str, metrics: Sequence[str], congruent: Sequence[str] | None
-) -> JsonObject:
-    """Score the hypotheses of one decoding.
+@dataclass(frozen=True)
+class Prepared:
+    """The checked input of a scoring: everything but the models.
 
     Args:
-        decoded: The hypotheses.
-        rows: The unperturbed sentences, with references and all sources.
-        target: Name of the column of the references.
-        metrics: Names of the metrics.
-        congruent: The hypotheses of condition `all` for the comparison; None if `decoded` is condition `all`.
-
-    Returns:
-        Scores, significance of the difference to condition `all`, and decoding speed.
+        args: The options.
+        processor: Processor of the model.
+        data: The data section; for a reverse model, with the columns that the model reads and writes.
+        sources: A line is scored if it has at least one of these sources.
+        splits: The test split, and the dev split if the weight of the reranking is chosen on it, by name.
+        conditions: Rows of every draw of the conditions, see `conditions`.
+        plotted: Indices of the lines whose attention is plotted.
     """
-    references = [row[target] or "" for row in rows]
-    figures: JsonObject = {
-        "seconds": decoded.seconds,
-        "sentences_per_second": round(len(references) / decoded.seconds, 2) if decoded.seconds else None,
-    }
-    for name in metrics:
-        figures[name] = measure_metric(name, decoded.best, references, rows)
-    if congruent is not None:
-        compared = paired_bootstrap(decoded.best, congruent, references, rows, metrics=metrics)
-        for name, comparison in compared.items():
-            figures[name].update(comparison)
-    return figures
+
+    args: Scoring
+    processor: MultiSourceProcessor
+    data: DataRecipe
+    sources: list[str]
+    splits: dict[str, Split]
+    conditions: dict[str, list[list[Row]]]
+    plotted: list[int]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of the test split."""
+        return self.splits[self.data.test].rows
+
+    @property
+    def search(self) -> Search:
+        """Settings of the search."""
+        return self.args.search(self.data.max_length)
+
+    @property
+    def path(self) -> Path:
+        """File of the report."""
+        return self.args.folder / f"{self.data.test}.json"
+
+    def references(self, split: str) -> list[str]:
+        """Return the references of a split.
+
+        Args:
+            split: Name of the split.
+
+        Returns:
+            One per row.
+        """
+        return [row[self.data.target] or "" for row in self.splits[split].rows]
 
 
-def count_whole(hypotheses: Sequence[str], rows: Sequence[Row], sources: Sequence[str], syntax: str) -> JsonObject:
-    """Count the hypotheses in which all placeholders and markup are intact.
+def prepare(args: Scoring) -> Prepared:
+    """Read the data of a scoring and check it and the options.
 
     Args:
-        hypotheses: One per row; empty ones are not counted, because no text is written for their rows.
-        rows: The rows.
-        sources: Names of the sources that were read. The hypothesis is compared with the first source that is present.
-        syntax: Syntax of the placeholders, see `broken_placeholders`.
+        args: The options.
 
     Returns:
-        `syntax`; `rows`; `written`, the number of nonempty hypotheses; and `whole`, the number of intact ones among
-        them.
+        What is scored.
+
+    Raises:
+        ValueError: If a setting or the data is unsuitable; the message names the reason.
     """
-    written = [(text, row) for text, row in zip(hypotheses, rows, strict=True) if text.strip()]
-    firsts = (next((str(row[name]) for name in sources if not is_absent(row[name])), "") for _, row in written)
-    whole = sum(not broken_placeholders(first, text, syntax) for first, (text, _) in zip(firsts, written, strict=True))
-    return {"syntax": syntax, "rows": len(rows), "written": len(written), "whole": whole}
+    config = load_config(args.run)
+    if args.attention_plot is not None and getattr(config, "attention", None) == "none":
+        raise ValueError(f"--attention_plot: {args.run} is a model without attention")
+    processor = load_processor(args.run)
+    data = which_data(args, processor.source_names, remembered_syntax(processor.tokenizer))
+    args.search(data.max_length)  # raises an error if the settings do not fit the data
+    forms = {} if data.concatenate else forms_of(processor)
+    sources = list(args.sources or data.sources)
+    if missing := [name for name in data.sources if name not in sources]:
+        raise ValueError(f"--sources {' '.join(sources)}: {missing[0]} is missing, which the model reads")
+
+    def read(name: str) -> Split:
+        split = read_split(data.path, name, sources, data.target, limit=args.limit, forms=forms)
+        return check_files(split, name, data.sources, forms, data.unreadable, processor.source_processors)[0]
+
+    splits = {data.test: read(data.test)}
+    if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
+        splits[data.dev] = read(data.dev)
+    if data.reverse:
+        splits = {name: _as_read(split, data) for name, split in splits.items()}
+        data = replace(data, sources=data.model_sources, target=data.model_target, reverse=False)
+    asked, rows = args.attention_plot, splits[data.test].rows
+    plotted = [] if asked is None else rows_to_plot(asked, rows, data.sources)
+    chosen = conditions(
+        rows,
+        data.sources,
+        adversarial=args.adversarial,
+        absent=args.absent,
+        only=args.only,
+        draws=args.draws,
+        seed=args.seed,
+    )
+    return Prepared(args, processor, data, sources, splits, chosen, plotted)
 
 
-def summarize(draws: Sequence[JsonObject]) -> JsonObject:
-    """Return the mean score over the draws and its standard deviation (None for one draw), with the draws."""
-    summary: JsonObject = {}
-    for name in metrics_of(draws[0]):
-        scores = [draw[name]["score"] for draw in draws]
-        deviation = statistics.stdev(scores) if len(scores) > 1 else None
-        summary[name] = {"score": statistics.fmean(scores), "draws_sd": deviation}
-    return {**summary, "draws": list(draws)}
-
-
-def table(scored: JsonObject) -> str:
-    """Format the scores of all conditions as a table."""
-    lines = []
-    metrics = metrics_of(scored["all"])
-    head = metrics[0]
-    for condition, entry in scored.items():
-        line = [condition]
-        for name in metrics:
-            if name not in entry:  # scored earlier with other metrics
-                line += ["", ""]
-                continue
-            deviation = entry[name]["draws_sd"]
-            _, spread = score_cells(name, entry["draws"][0][name])
-            if deviation is not None:
-                spread = f"± {METRICS[name].show(deviation, more=1)} over {len(entry['draws'])} draws"
-            line += [METRICS[name].show(entry[name]["score"], more=1), spread]
-        perplexities = [draw.get(PERPLEXITY, {}).get("score") for draw in entry["draws"]]  # older reports lack it
-        first = entry["draws"][0]
-        tokens, whole = (one.get(PERPLEXITY, {}).get("tokens") for one in (first, scored["all"]["draws"][0]))
-        some = "" if tokens == whole else f" ({tokens} of {whole} tokens)"  # rows that lost all sources are left out
-        line.append("" if None in perplexities else f"{statistics.fmean(perplexities):.2f}{some}")
-        worst = max((draw.get(head, {}).get("p_value", 0.0) for draw in entry["draws"]), default=0.0)
-        line += ["" if condition == "all" else f"{worst:.3f}", str(first["sentences_per_second"])]
-        lines.append(line)
-    columns = [column for name in metrics for column in (METRICS[name].label, "95 %")]
-    return format_table(["condition", *columns, "perplexity", f"p to all ({METRICS[head].label})", "sent/s"], lines)
-
-
-def measure_reranked(
-    args: Scoring,
-    data: DataRecipe,
-    splits: dict[str, Split],
-    model: Model,
-    processor: MultiSourceProcessor,
-    reverse: ReverseModel,
-    congruent: Sequence[str],
-) -> JsonObject:
-    """Rerank n-best lists and measure the result; without a weight, choose it on the dev split first.
-
-    Args:
-        args: Options of the scoring.
-        data: The data section.
-        splits: The test split, and the dev split if the weight is to be chosen, by name.
-        model: The forward model.
-        processor: Processor of the forward model.
-        reverse: The reverse model.
-        congruent: The hypotheses of condition `all`.
-
-    Returns:
-        The entry of the condition: its figures and, as `reranking`, the weight, how it was chosen and the oracle.
-    """
-    search = replace(args.search(data.max_length), n_best=args.num_beams)
-    found = {
-        name: find_candidates(
-            model,
-            processor,
-            reverse,
-            split.rows,
-            data.sources,
-            data.model_rows(split.rows),
-            args.folder / f"{name}.nbest.jsonl",
-            search,
-            batch_size=args.batch_size,
-            title=f"{name}, {search.n_best} best",
-        )
-        for name, split in splits.items()
-    }
-    references = {name: [row[data.target] or "" for row in split.rows] for name, split in splits.items()}
-    weight, curve, head = args.rerank_weight, None, data.metrics[0]
-    if weight is None:
-        weight, curve = choose_weight(found[data.dev][0], references[data.dev], head, splits[data.dev].rows)
-    (candidates, seconds), rows = found[data.test], splits[data.test].rows
-    texts, oracle = reranked_texts(candidates, weight), oracle_texts(candidates, references[data.test])
-    out = args.folder / f"{data.test}.{RERANKED}.txt"
-    out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
-    decoded = Decoded([[Hypothesis(text, None)] for text in texts], seconds)
-    figures = {"hypotheses": out.name, **measure(decoded, rows, data.target, data.metrics, congruent)}
-    return {
-        **summarize([figures]),
-        "reranking": {
-            "run": reverse.name,
-            "n": search.n_best,
-            "formula": FORMULA,
-            "weight": weight,
-            "metric": head,
-            "chosen_on": None if curve is None else data.dev,
-            "curve": curve,
-            "oracle": {
-                name: METRICS[name].measure(oracle, references[data.test], rows).score() for name in data.metrics
-            },
-        },
-    }
-
-
-def mean_scores(reports: Sequence[JsonObject]) -> str:
-    """Return the mean scores of several seeds with all sources, and their standard deviations.
-
-    Args:
-        reports: Return value of `score` for each seed; at least two.
-
-    Returns:
-        Such as "exact match 37.21 ± 0.42, edit distance 1.2312 ± 0.0210".
-    """
-    entries = [report["conditions"]["all"] for report in reports]
-    parts = []
-    for name in metrics_of(entries[0]):
-        show, scores = METRICS[name].show, [entry[name]["score"] for entry in entries]
-        mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
-        parts.append(f"{METRICS[name].label} {show(mean, more=1)} ± {show(deviation, more=1)}")
-    return ", ".join(parts)
+def _as_read(split: Split, data: DataRecipe) -> Split:
+    """Return a split with the columns of a reverse model."""
+    rows = data.model_rows(split.rows)
+    return replace(split, rows=rows, report={**split.report, "rows": len(rows)})
 
 
 def which_data(args: Scoring, source_names: Sequence[str], syntax: str | None = None) -> DataRecipe:
@@ -429,34 +334,189 @@ def rows_to_plot(asked: Sequence[int], rows: Sequence[Row], sources: Sequence[st
     return list(asked) or fullest[:PLOTS]
 
 
-def left_out(report: JsonObject) -> str:
-    """Describe which lines of the test split were not scored, and which symbols are unknown.
+def start_report(prepared: Prepared, model: Model, command: str) -> JsonObject:
+    """Return the report of a scoring before its first condition is decoded.
+
+    It contains the conditions of an earlier report of the same models, data and references.
 
     Args:
-        report: Return value of `score`.
+        prepared: What is scored.
+        model: The model, or the ensemble.
+        command: The command line.
 
     Returns:
-        One sentence per line; empty if every line was scored, all files were readable and all symbols are known.
+        The report.
     """
-    counts, split = report["data"], report["split"]
-    reasons = {"dropped_empty_target": "have no reference", "dropped_no_source": "have no source"}
-    lines = [
-        f"{counts[key]} of the {counts['lines']} lines of split {split!r} are not scored: they {reason}"
-        for key, reason in reasons.items()
-        if counts[key]
-    ]
-    for name in report["sources"]:
-        if count := counts.get(f"unreadable.{name}"):
-            lines.append(f"{count} files of source {name!r} cannot be read and count as absent")
-    if report["unknown"]:
-        lines.append(unknown_note(split, report["unknown"]))
-    return "\n".join(lines)
+    args, data, processor = prepared.args, prepared.data, prepared.processor
+    counts = prepared.splits[data.test].report
+    read = data.model_rows(prepared.rows)
+    references = json.dumps(prepared.references(data.test))
+    identity = {
+        **fingerprint(model, processor, read, prepared.search),
+        "references_sha256": hashlib.sha256(references.encode()).hexdigest(),
+    }
+    before = read_json(prepared.path) if prepared.path.exists() else {}
+    if before.get("fingerprint") != identity:
+        # The old report is of other models, data or references. `decode` checks the old hypotheses separately.
+        before = {"commands": [], "conditions": {}}
+    return {
+        "run": Path(args.run).name,
+        **({"ensemble": [Path(name).name for name in args.ensemble]} if args.ensemble else {}),
+        "split": data.test,
+        **({"limit": args.limit} if args.limit is not None and counts["lines"] >= args.limit else {}),
+        "sources": data.sources,
+        "target": data.target,
+        "data": counts,
+        "unknown": find_unknown(processor, read, data.target),
+        "search": {**prepared.search.described(), "batch_size": args.batch_size},
+        "significance": "paired bootstrap (sacrebleu), 1000 resamples, each condition against `all`",
+        "hardware": hardware(model.device),
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "commands": list(dict.fromkeys([*before["commands"], command])),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "fingerprint": identity,
+        "conditions": before["conditions"],
+    }
+
+
+def measure_draw(
+    prepared: Prepared, model: Model, name: str, rows: Sequence[Row], congruent: Sequence[str] | None
+) -> tuple[list[str], JsonObject]:
+    """Decode and measure one draw of a condition.
+
+    Args:
+        prepared: What is scored.
+        model: The model, or the ensemble.
+        name: Name of the draw, for its file and the progress bar.
+        rows: The rows of the draw.
+        congruent: The hypotheses of condition `all`; None if this is condition `all`.
+
+    Returns:
+        The hypotheses, and the figures.
+    """
+    args, data, processor = prepared.args, prepared.data, prepared.processor
+    read, out = data.model_rows(rows), args.folder / f"{data.test}.{name}.txt"
+    decoded = decode(model, processor, read, out, prepared.search, batch_size=args.batch_size, title=name)
+    # The references have the mask tokens of all sources, those that were removed too.
+    targets = [row[data.target] for row in data.model_rows(prepared.rows)]
+    taught = [{**row, data.target: text} for row, text in zip(read, targets, strict=True)]
+    known = cross_entropy(model, processor, taught, data.target, data.max_length, args.batch_size)
+    figures = measure(decoded, prepared.rows, data.target, data.metrics, congruent)
+    return decoded.best, {"hypotheses": out.name, **figures, PERPLEXITY: known}
+
+
+def score_conditions(prepared: Prepared, model: Model, report: JsonObject) -> list[str]:
+    """Decode and measure all requested conditions, and write the report after each one.
+
+    Args:
+        prepared: What is scored.
+        model: The model, or the ensemble.
+        report: The report, which receives the figures.
+
+    Returns:
+        The hypotheses of condition `all`.
+    """
+    args, data = prepared.args, prepared.data
+    (_, (rows,)), *others = prepared.conditions.items()
+    congruent, figures = measure_draw(prepared, model, "all", rows, None)
+    references = prepared.references(data.test)
+    text = "".join(f"{single_line(text)}\n" for text in references)
+    (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
+    report["presence"] = measure_presence(congruent, references, prepared.rows, prepared.sources, data.metrics)
+    if data.placeholders is not None:
+        report["placeholders"] = count_whole(congruent, prepared.rows, data.sources, data.placeholders)
+    _add_condition(prepared, report, "all", [figures])
+    for condition, draws in others:
+        names = [f"{condition}-{i}" if condition.startswith("wrong-") else condition for i in range(len(draws))]
+        measured = [
+            measure_draw(prepared, model, name, rows, congruent)[1] for name, rows in zip(names, draws, strict=True)
+        ]
+        _add_condition(prepared, report, condition, measured)
+    return congruent
+
+
+def _add_condition(prepared: Prepared, report: JsonObject, condition: str, draws: Sequence[JsonObject]) -> None:
+    report["conditions"][condition] = {**summarize(draws), "seed": prepared.args.seed}
+    write_json(prepared.path, report)
+
+
+def measure_reranked(prepared: Prepared, model: Model, reverse: ReverseModel, congruent: Sequence[str]) -> JsonObject:
+    """Rerank n-best lists and measure the result; without a weight, choose it on the dev split first.
+
+    Args:
+        prepared: What is scored.
+        model: The forward model, or the ensemble.
+        reverse: The reverse model.
+        congruent: The hypotheses of condition `all`.
+
+    Returns:
+        The entry of the condition: its figures and, as `reranking`, the weight, how it was chosen and the oracle.
+    """
+    args, data, splits = prepared.args, prepared.data, prepared.splits
+    search = replace(prepared.search, n_best=args.num_beams)
+    found = {
+        name: find_candidates(
+            model,
+            prepared.processor,
+            reverse,
+            split.rows,
+            data.sources,
+            data.model_rows(split.rows),
+            args.folder / f"{name}.nbest.jsonl",
+            search,
+            batch_size=args.batch_size,
+            title=f"{name}, {search.n_best} best",
+        )
+        for name, split in splits.items()
+    }
+    weight, curve, head = args.rerank_weight, None, data.metrics[0]
+    if weight is None:
+        weight, curve = choose_weight(found[data.dev][0], prepared.references(data.dev), head, splits[data.dev].rows)
+    (candidates, seconds), references = found[data.test], prepared.references(data.test)
+    texts, oracle = reranked_texts(candidates, weight), oracle_texts(candidates, references)
+    out = args.folder / f"{data.test}.{RERANKED}.txt"
+    out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+    decoded = Decoded([[Hypothesis(text, None)] for text in texts], seconds)
+    figures = measure(decoded, prepared.rows, data.target, data.metrics, congruent)
+    return {
+        **summarize([{"hypotheses": out.name, **figures}]),
+        "reranking": {
+            "run": reverse.name,
+            "n": search.n_best,
+            "formula": FORMULA,
+            "weight": weight,
+            "metric": head,
+            "chosen_on": None if curve is None else data.dev,
+            "curve": curve,
+            "oracle": {name: METRICS[name].measure(oracle, references, prepared.rows).score() for name in data.metrics},
+        },
+    }
+
+
+def plot_attention(prepared: Prepared, model: Model, hypotheses: Sequence[str], title: str) -> list[Path]:
+    """Plot the attention over the sources for the chosen lines.
+
+    Args:
+        prepared: What is scored.
+        model: The model.
+        hypotheses: Its hypotheses of all lines.
+        title: Title of the plots.
+
+    Returns:
+        Paths of the plots.
+    """
+    data = prepared.data
+    rows = data.model_rows([{**prepared.rows[i], data.target: hypotheses[i]} for i in prepared.plotted])
+    texts = [row[data.target] or "" for row in rows]  # these are masked if the model was trained on masked texts
+    measured = measure_attention(model, prepared.processor, rows, texts, prepared.search.max_length)
+    return write_plots(prepared.args.folder, data.test, prepared.plotted, measured, f"{title}: {data.test}")
 
 
 def score(args: Scoring, command: str) -> JsonObject:
     """Decode and score every condition, writing the report after each one.
 
-    Nothing is written until all settings and the data are checked and the model is loaded.
+    Nothing is written until all settings and the data are checked and the models are loaded.
 
     Args:
         args: Options of the scoring.
@@ -470,99 +530,15 @@ def score(args: Scoring, command: str) -> JsonObject:
     """
     find_device(args.device)
     check_folder(args.folder)
-    config = load_config(args.run)
-    if args.attention_plot is not None and getattr(config, "attention", None) == "none":
-        raise ValueError(f"--attention_plot: {args.run} is a model without attention")
-    processor = load_processor(args.run)
-    data = which_data(args, processor.source_names, remembered_syntax(processor.tokenizer))
-    search = args.search(data.max_length)
-    forms = {} if data.concatenate else forms_of(processor)
-
-    sources = list(args.sources or data.sources)
-    if missing := [name for name in data.sources if name not in sources]:
-        raise ValueError(f"--sources {' '.join(sources)}: {missing[0]} is missing, which the model reads")
-
-    def read(name: str) -> Split:
-        split = read_split(data.path, name, sources, data.target, limit=args.limit, forms=forms)
-        return check_files(split, name, data.sources, forms, data.unreadable, processor.source_processors)[0]
-
-    split = read(data.test)
-    splits = {data.test: split}
-    if args.rerank is not None and args.rerank_weight is None and data.dev != data.test:
-        splits[data.dev] = read(data.dev)
-    if data.reverse:  # from here on, rows have the columns of the reverse model
-        rows = data.model_rows(split.rows)
-        split = replace(split, rows=rows, report={**split.report, "rows": len(rows)})
-        data = replace(data, sources=data.model_sources, target=data.model_target, reverse=False)
-    plotted = [] if args.attention_plot is None else rows_to_plot(args.attention_plot, split.rows, data.sources)
-    chosen_rows = conditions(split.rows, data.sources, args)
-    path = args.folder / f"{data.test}.json"
-    before = read_json(path) if path.exists() else {}
+    prepared = prepare(args)
+    data = prepared.data
     reverse = None if args.rerank is None else load_reverse(args.rerank, data.sources, data.target, args.device)
-    model = load_members(args.run, args.ensemble, processor, args.device, args.optimize)
-    references = [row[data.target] or "" for row in split.rows]
-    identity = {
-        **fingerprint(model, processor, data.model_rows(split.rows), search),
-        "references_sha256": hashlib.sha256(json.dumps(references).encode()).hexdigest(),
-    }
-    if before.get("fingerprint") != identity:
-        # The old report is of other models, data or references. `decode` checks the old hypotheses separately.
-        before = {"commands": [], "conditions": {}}
-    report: JsonObject = {
-        "run": Path(args.run).name,
-        **({"ensemble": [Path(name).name for name in args.ensemble]} if args.ensemble else {}),
-        "split": data.test,
-        **({"limit": args.limit} if args.limit is not None and split.report["lines"] >= args.limit else {}),
-        "sources": data.sources,
-        "target": data.target,
-        "data": split.report,
-        "unknown": find_unknown(processor, data.model_rows(split.rows), data.target),
-        "search": {**search.described(), "batch_size": args.batch_size},
-        "significance": "paired bootstrap (sacrebleu), 1000 resamples, each condition against `all`",
-        "hardware": hardware(model.device),
-        "threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in PACKAGES},
-        "commands": list(dict.fromkeys([*before["commands"], command])),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "fingerprint": identity,
-        "conditions": before["conditions"],
-    }
-    congruent: list[str] | None = None
-    targets = [row[data.target] for row in data.model_rows(split.rows)]  # their mask tokens are those of all sources
-    for condition, draws in chosen_rows.items():
-        measured = []
-        for i, rows in enumerate(draws):
-            name = f"{condition}-{i}" if condition.startswith("wrong-") else condition
-            out = args.folder / f"{data.test}.{name}.txt"
-            decoded = decode(
-                model, processor, data.model_rows(rows), out, search, batch_size=args.batch_size, title=name
-            )
-            taught = [{**row, data.target: text} for row, text in zip(data.model_rows(rows), targets, strict=True)]
-            known = cross_entropy(model, processor, taught, data.target, data.max_length, args.batch_size)
-            measured.append(
-                {
-                    "hypotheses": out.name,
-                    **measure(decoded, split.rows, data.target, data.metrics, congruent),
-                    PERPLEXITY: known,
-                }
-            )
-            if congruent is None:
-                congruent = decoded.best
-                text = "".join(f"{single_line(text)}\n" for text in references)
-                (args.folder / f"{data.test}.reference.txt").write_text(text, encoding="utf-8", newline="\n")
-                report["presence"] = measure_presence(congruent, references, split.rows, sources, data.metrics)
-                if data.placeholders is not None:
-                    report["placeholders"] = count_whole(congruent, split.rows, data.sources, data.placeholders)
-        report["conditions"][condition] = {**summarize(measured), "seed": args.seed}
-        write_json(path, report)
-    if reverse is not None and congruent is not None:
-        entry = measure_reranked(args, data, splits, model, processor, reverse, congruent)
-        report["conditions"][RERANKED] = entry
-        write_json(path, report)
-    if plotted and congruent is not None:
-        chosen = data.model_rows([{**split.rows[i], data.target: congruent[i]} for i in plotted])
-        texts = [row[data.target] or "" for row in chosen]  # these are masked if the model was trained on masked texts
-        measured = measure_attention(model, processor, chosen, texts, search.max_length)
-        plots = write_plots(args.folder, data.test, plotted, measured, f"{report['run']}: {data.test}")
-        return {**report, "plots": [str(plot) for plot in plots]}
+    model = load_members(args.run, args.ensemble, prepared.processor, args.device, args.optimize)
+    report = start_report(prepared, model, command)
+    hypotheses = score_conditions(prepared, model, report)
+    if reverse is not None:
+        report["conditions"][RERANKED] = measure_reranked(prepared, model, reverse, hypotheses)
+        write_json(prepared.path, report)
+    if prepared.plotted:
+        return {**report, "plots": [str(path) for path in plot_attention(prepared, model, hypotheses, report["run"])]}
     return report

@@ -10,8 +10,8 @@ import pytest
 
 from hf_multisource.cli.results import main as results_main
 from hf_multisource.evaluation import results
+from hf_multisource.evaluation.conditions import measure, summarize
 from hf_multisource.evaluation.decoding import Decoded, Hypothesis
-from hf_multisource.evaluation.scoring import measure, summarize
 from hf_multisource.metrics.table import METRICS
 from reports import subsets
 from scored import REFERENCES, cells_of, compared, spoilt
