@@ -12,67 +12,32 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from hf_multisource.data.access_keys import is_access_key, labels_of
+from hf_multisource.data.access_keys import is_access_key
 from hf_multisource.data.archives import is_archive
 from hf_multisource.data.catalogue_entries import (
-    DAMAGED,
     FUZZY,
     JOINT,
-    OBSOLETE,
     TRANSLATED,
-    UNTRANSLATED,
     Catalogue,
-    Entry,
-    Identity,
-    ambiguous,
-    by_key,
-    count_current,
 )
 from hf_multisource.data.catalogue_files import ANDROID, NAMES, find_format
 from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, read_places
 from hf_multisource.data.catalogue_views import (
-    HOLDS_MESSAGES,
-    NUMBERED,
     View,
-    category_part,
-    forms_of,
     messages_of,
-    split_part,
-    suffix_of,
     view_of,
 )
 from hf_multisource.data.catalogues import is_copy
 from hf_multisource.data.new_catalogues import new_catalogue
-from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
-from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, plural_rule, qt_formula
+from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.data.translation_memory import TranslationMemory
-from hf_multisource.data.xml_places import escape
+from hf_multisource.evaluation.missing_texts import MissingText, TextFinder, file_syntax, missing_texts, syntax_of
 
-#: File suffix -> syntax of the placeholders, for formats with a single syntax.
-SYNTAX_OF = {".ftl": "fluent", ".properties": "properties", ".ts": "qt", ".xml": "android"}
 GETTEXT = (".po", ".pot", ".mo")
 ANDROID_CODE = re.compile(r"[a-z]{2,3}-r([A-Z]{2}|[0-9]{3})")  # code of a language with a region, such as pt-rBR
-#: Flag of gettext -> syntax of the placeholders. For entries with none or several of these flags, the syntax is "any".
-SYNTAX_OF_FLAG = {
-    **dict.fromkeys(("c-format", "objc-format", "gcc-internal-format", "php-format", "perl-format"), "c-format"),
-    **{name: name for name in ("python-format", "python-brace-format", "java-format")},
-    **dict.fromkeys(("qt-format", "qt-plural-format", "kde-format"), "qt"),
-    "java-printf-format": "java",
-    "javascript-format": "c-format",
-}
-# A text of Mozilla's PluralForm, such as "#1 file;#1 files": forms with the number #1, separated by semicolons without
-# white space that do not end an entity.
-PLURAL_LIST = re.compile(r"(?=.*#1(?!\d))(?:[^;&]|&(?!\w+;)|&\w+;)+;(?![;\s]|$)", re.DOTALL)
 NO_PATH = "; without a path, the target gets the files of the first source"
-NO_SOURCE = "no source has a text"
-NONE_LIKE_MESSAGE = "no source has the placeholders of the message"
-EMPTY = "the text is empty in the first source"
-PARTLY = "some plural forms are translated already, and a review would cover all forms of the entry at once"
-PLURAL_LIST_REASON = "the text is a list of plural forms, whose number depends on the language"
-COMPILED = "files of this format are made from others: fill the file that it is made from, such as the .po file"
 
 
 @dataclass(frozen=True)
@@ -120,43 +85,6 @@ class Places:
             The language code.
         """
         return self.codes.get(language, language)
-
-
-@dataclass(frozen=True)
-class MissingText:
-    """A text that the target lacks.
-
-    Args:
-        file: Path of the file in the output.
-        key: Key of the entry.
-        part: Part of the entry, as it is written in the file.
-        sources: Language -> text, for the sources that have this text.
-        syntax: Syntax of the placeholders.
-        labels: For an access key, the entries of the same file to which the key may belong, most likely first.
-        reason: Reason why the text cannot be filled; "" if it can be filled.
-        guide: The text whose placeholders and outer white space a translation must have; "" if there is no source.
-        left_out: Sources that the model does not read, because their placeholders differ from those of the guide.
-    """
-
-    file: str
-    key: str
-    part: str
-    sources: Mapping[str, str]
-    syntax: str = ANY
-    labels: tuple[Identity, ...] = ()
-    reason: str = ""
-    guide: str = ""
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def read(self) -> dict[str, str]:
-        """Texts that the model reads, by source language."""
-        return {language: text for language, text in self.sources.items() if language not in self.left_out}
-
-    @property
-    def identity(self) -> Identity:
-        """Identity of the text: key and part."""
-        return self.key, self.part
 
 
 @dataclass(frozen=True)
@@ -379,16 +307,15 @@ def _plan_file(
     else:
         return None
     views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code, catalogue.header)
-    default = SYNTAX_OF.get(suffix_of(catalogue), ANY)
+    find = TextFinder(path, views, rule, (*places.sources, places.source_language), file_syntax(catalogue))
     for key, parts in view_of(catalogue, code).entries.items():
         for part, entry in parts.items():
             if not is_access_key(key, part):
-                texts = _sources(views, key, part, entry.markup, rule, syntax_of(entry, default))
+                texts = find.texts(key, part, entry.markup, syntax_of(entry, find.syntax))
                 others = [text for name, text in texts.items() if name != places.source_language]
                 if not (places.drop_copies and is_copy(entry.text, texts.get(places.source_language), others)):
                     memory.add(texts, entry.text, key=f"{key}\x04{part}")
-    order = (*places.sources, places.source_language)
-    missing = tuple(_missing(catalogue, code, reference, views, rule, path, order))
+    missing = tuple(missing_texts(catalogue, code, reference, find))
     states = Counter(entry.state for entry in catalogue.entries)
     languages = tuple({**places.sources, **views})
     return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY], languages)
@@ -410,186 +337,6 @@ def _views(
     return {name: views[name] for name in spoken if name in views}
 
 
-def _sources(
-    views: Mapping[str, View], key: str, part: str, markup: bool, rule: PluralRule | None, syntax: str
-) -> dict[str, str]:
-    """Return the texts of the sources for a part: escaped as XML if the entry is XML, otherwise only plain texts.
-
-    A target plural form that stands for several numbers must contain the number. A source form without the number, such
-    as "Close tab?", is therefore replaced by the source's general form.
-    """
-    found = {}
-    name, _, variant = split_part(part)
-    for language, view in views.items():
-        entry = view.find(key, part)
-        if rule and variant in rule.repeated and entry is not None:
-            other = view.entries[key].get(f"{name}[{OTHER}]", entry)
-            entry = other if lacks_value(entry.text, other.text, syntax) else entry
-        if entry is not None and (markup or not entry.markup):
-            found[language] = escape(entry.text) if markup and not entry.markup else entry.text
-    return found
-
-
-def _missing(
-    catalogue: Catalogue,
-    code: str,
-    reference: Catalogue | None,
-    views: Mapping[str, View],
-    rule: PluralRule | None,
-    path: str,
-    order: Sequence[str],
-) -> Iterator[MissingText]:
-    """Yield the texts that a catalogue lacks, in file or reference order; `order` lists the languages, guide first."""
-    default, suffix = SYNTAX_OF.get(suffix_of(catalogue), ANY), suffix_of(catalogue)
-
-    def missing(
-        key: str, part: str, category: str, markup: bool, reason: str = "", syntax: str = default, message: str = ""
-    ) -> MissingText:
-        texts = _sources(views, key, category, markup, rule, syntax)
-        ordered = {language: texts[language] for language in order if language in texts}
-        reason = reason or ("" if texts else NO_SOURCE)
-        guide = next(iter(ordered.values()), "")
-        if syntax == "properties" and PLURAL_LIST.match(guide):
-            reason = reason or PLURAL_LIST_REASON
-        if is_access_key(key, part) and len(guide.strip()) == 1:
-            return MissingText(path, key, part, ordered, syntax, labels_of(key, part), reason, guide)
-        # A message of one word without a gettext format flag may be an identifier such as "menu.open" instead of a
-        # text.
-        others = [text for text in texts.values() if text != message]
-        is_text = syntax != default or len(message.split()) > 1
-        if message and (is_text or any(same_placeholders(message, text, syntax) for text in others)):
-            guide = message
-        differing = [*takewhile(lambda language: not same_placeholders(guide, texts[language], syntax), texts)]
-        if len(differing) == len(texts):
-            reason = reason or NONE_LIKE_MESSAGE
-        return MissingText(path, key, part, texts, syntax, (), reason, guide, tuple(differing))
-
-    if suffix in HOLDS_MESSAGES:
-        form, forms = find_format(catalogue.path), forms_of(catalogue, code, rule)
-        seen: set[Identity] = set()
-        numbers = count_current(catalogue.entries)
-        parts_of = by_key({entry.identity: entry for entry in catalogue.entries if entry.state != OBSOLETE})
-        begun = {entry.key for entry in catalogue.entries if entry.part and entry.state != UNTRANSLATED}
-        for entry in catalogue.entries:
-            if entry.state != UNTRANSLATED or entry.identity in seen:
-                continue
-            seen.add(entry.identity)
-            category = category_part(entry.part, catalogue, forms)
-            reason = _no_category(catalogue, code, rule, forms) if category is None else ""
-            if entry.part and forms and (number := len(parts_of[entry.key])) < len(forms):
-                reason = f"the message has {number} plural forms, and the file has {len(forms)}: update the file"
-            if entry.key in begun and suffix in NUMBERED:
-                reason = PARTLY
-            if form is None or form.fill is None:
-                reason = COMPILED
-            elif numbers[entry.identity] > 1:
-                reason = ambiguous(numbers[entry.identity])
-            own, part = syntax_of(entry, default), category or entry.part
-            variant = split_part(part)[2] if category else ""
-            message = entry.source_of(variant) or ""
-            if rule and variant in rule.repeated:
-                other = entry.source_of(OTHER) or ""
-                message = other if lacks_value(message, other, own) else message
-            yield missing(entry.key, entry.part, part, entry.markup, reason, own, message)
-        return
-    there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
-    unread = {one.partition(": ")[0] for one in catalogue.unhandled}
-    for (key, name), group in _patterns(reference.entries if reference else ()).items():
-        if key in catalogue.damaged:
-            yield missing(key, name, name, any(entry.markup for entry in group.values()), DAMAGED)
-        elif (key, name) not in there and f"{key}{name}" not in unread:
-            markup = any(entry.markup for entry in group.values())
-            for part in _parts_of(name, group, key, views, rule):
-                empty = part in group and not group[part].text.strip()
-                yield missing(key, part, part, markup, EMPTY if empty else "")
-    for one in reference.unhandled if reference else ():
-        key, _, reason = one.partition(": ")
-        if (
-            key not in unread
-            and key not in catalogue.damaged
-            and not any(key == f"{name}{part}" for name, part in there)
-        ):
-            yield MissingText(path, key, "", {}, default, reason=f"the first source cannot be read here: {reason}")
-
-
-def syntax_of(entry: Entry, default: str) -> str:
-    """Return the syntax of the placeholders of an entry.
-
-    Args:
-        entry: The entry; in gettext files, its flags name the format.
-        default: The syntax of its file.
-
-    Returns:
-        The syntax.
-    """
-    found = {SYNTAX_OF_FLAG[flag] for flag in entry.flags if flag in SYNTAX_OF_FLAG}
-    return found.pop() if len(found) == 1 else default
-
-
-def lacks_value(text: str, other: str, syntax: str) -> bool:
-    """Return whether a text lacks a value, such as a number, that another text has.
-
-    Args:
-        text: The text.
-        other: The other text.
-        syntax: Syntax of the placeholders.
-
-    Returns:
-        True if it does.
-    """
-    there, needed = ({one.key for one in find_placeholders(one, syntax) if one.kind == VALUE} for one in (text, other))
-    return not needed <= there
-
-
-def same_placeholders(guide: str, text: str, syntax: str) -> bool:
-    """Return whether a text has the same placeholders as another text.
-
-    Args:
-        guide: The other text.
-        text: The text.
-        syntax: Syntax of the placeholders.
-
-    Returns:
-        True if it does.
-    """
-    return guide == text or not differing_languages({"guide": guide, "text": text}, syntax)
-
-
-def _no_category(catalogue: Catalogue, code: str, rule: PluralRule | None, forms: Sequence[str] | None) -> str:
-    """Return the reason why the category of a numbered plural form is not known."""
-    if rule is None:
-        return f"the plural forms of {code} are known neither from CLDR nor from the header of the file"
-    if forms:
-        return f"the message has more plural forms than the header of the file, which has {len(forms)}"
-    if suffix_of(catalogue) == ".ts":
-        return (
-            f"the number of plural forms is not that of Qt for {code}, {qt_formula(code)}: update the file with lupdate"
-        )
-    what = "an invalid" if "Plural-Forms:" in catalogue.header else "no"
-    return f"the header of the file has {what} line Plural-Forms; for {code} it may be: Plural-Forms: {rule.formula}"
-
-
-def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:
-    """Group entries by key and name of the text; each group maps the variants to their entries."""
-    found: dict[Identity, dict[str, Entry]] = {}
-    for entry in entries:
-        found.setdefault((entry.key, split_part(entry.part)[0]), {}).setdefault(entry.part, entry)
-    return found
-
-
-def _parts_of(
-    name: str, group: Mapping[str, Entry], key: str, views: Mapping[str, View], rule: PluralRule | None
-) -> list[str]:
-    """Return the parts of a text that the target needs; for plural forms, one per category of its language."""
-    parts = [*group, *(part for view in views.values() for part in view.entries.get(key, ()))]
-    variants = {variant for one, given, variant in map(split_part, parts) if given and one == name}
-    plural = OTHER in variants and all(variant in CATEGORIES or variant.isdigit() for variant in variants)
-    if rule is None or not plural or name in group:
-        return [*group]
-    numbers = [part for part in group if split_part(part)[2].isdigit()]
-    return [*numbers, *(f"{name}[{category}]" for category in rule.variants)]
-
-
 def count_sources(missing: Iterable[MissingText]) -> dict[int, int]:
     """Count missing texts by their number of sources.
 
@@ -602,4 +349,4 @@ def count_sources(missing: Iterable[MissingText]) -> dict[int, int]:
     return dict(sorted(Counter(len(one.sources) for one in missing).items(), reverse=True))
 
 
-__all__ = ["FilePlan", "MissingText", "Places", "Plan", "count_sources", "make_plan"]
+__all__ = ["FilePlan", "Places", "Plan", "count_sources", "make_plan"]

@@ -12,7 +12,8 @@ from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
 from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
 from hf_multisource.data.translation_memory import Match, with_blanks
-from hf_multisource.evaluation.localization import MissingText, Plan
+from hf_multisource.evaluation.localization import Plan
+from hf_multisource.evaluation.missing_texts import MissingText
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 

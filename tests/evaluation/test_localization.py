@@ -18,10 +18,11 @@ from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.evaluation import localization_run
-from hf_multisource.evaluation.localization import NO_SOURCE, PARTLY, Places, Plan, make_plan
+from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import localize
+from hf_multisource.evaluation.missing_texts import NO_SOURCE, PARTLY
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.recipe import load_recipe

@@ -10,7 +10,7 @@ from hf_multisource.cli.app import main
 from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED
 from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.placeholders import broken_placeholders
-from hf_multisource.evaluation.localization import EMPTY
+from hf_multisource.evaluation.missing_texts import EMPTY
 from small_run import save_run
 
 REFUSED = {"many", "mixed", "inner", "long", "empty", "spaces", "choice", "y.accesskey"}
