@@ -325,19 +325,8 @@ class MultiSourceProcessor(ProcessorMixin):
             max_length=max_length,
             pad_to_multiple_of=pad_to_multiple_of,
         )
-        for name, value in sources.items():  # a missing cell, or a number
-            if self.kind_of(name).has_vocabulary and value is not None and not is_batch(value):
-                sources[name] = read_text(f"source {name!r}", 0, value)
-        if text_target is not None and not is_batch(text_target):
-            text_target = read_text(TARGET, 0, text_target)
-            if text_target is None:
-                raise ValueError(f"{TARGET} of example 0 is missing; each example needs one.")
-        single = all(value is None or self.is_single(name, value) for name, value in sources.items())
-        single = single and isinstance(text_target, str | None)
-        columns: dict[str, Any] = {name: [v] if single else v for name, v in sources.items() if v is not None}
-        targets: Any = [text_target] if single and text_target is not None else text_target
+        columns, targets, single = self._columns(sources, text_target)
         size = self._batch_size(columns if targets is None else {**columns, TARGET: targets})
-
         encoded = {}
         for name in names:
             kind, part = self.kind_of(name), self.part_of(name)
@@ -354,29 +343,45 @@ class MultiSourceProcessor(ProcessorMixin):
         for i, (name, (rows, masks)) in enumerate(encoded.items()):
             kind, part = self.kind_of(name), self.part_of(name)
             if kind.has_vocabulary and self.null_token is not None:
-                # `split_special_tokens` is for texts that quote a special token; the null token must not be split.
-                how = {"split_special_tokens": False, "add_special_tokens": add_special_tokens}
-                [null] = encode_texts(part, [self.null_token], exclusive=part.split_special_tokens, **how)
-                rows = [null if row is None else row for row in rows]
+                rows = _with_null(part, self.null_token, rows, add_special_tokens)
                 masks = [kind.mask(row) for row in rows]
             if options.pads:
                 length = options.padded_length(name) if kind.has_vocabulary else None
                 rows, masks = kind.pad(rows, masks, name=name, part=part, to=length, multiple_of=options.multiple)
             data[source_key(i, name, kind.main_input(part))], data[source_key(i, name, MASK)] = rows, masks
         if targets is not None:
-            texts: list[Any] = [read_text(TARGET, i, value) for i, value in enumerate(targets)]
-            if None in texts:
-                raise ValueError(f"{TARGET} of example {texts.index(None)} is missing; each example needs one.")
-            labels = []
-            if texts:
-                labels = encode_texts(self.tokenizer, texts, is_target=True, **self._text_options(TARGET, options))
-            if options.pads:
-                length = options.padded_length(TARGET)
-                labels = pad_rows(labels, LABEL_PADDING, to=length, multiple_of=options.multiple)
-            data["labels"] = labels
+            data["labels"] = self._labels(targets, options)
         if single and return_tensors is None:
             data = {key: values[0] for key, values in data.items()}
         return BatchFeature(data, tensor_type=return_tensors)
+
+    def _columns(self, sources: Mapping[str, Any], text_target: Any) -> tuple[dict[str, Any], Any, bool]:
+        """Return the columns of the present sources and the targets, as batches, and whether they were one example."""
+        given = dict(sources)
+        for name, value in sources.items():  # a missing cell, or a number
+            if self.kind_of(name).has_vocabulary and value is not None and not is_batch(value):
+                given[name] = read_text(f"source {name!r}", 0, value)
+        if text_target is not None and not is_batch(text_target):
+            text_target = read_text(TARGET, 0, text_target)
+            if text_target is None:
+                raise ValueError(f"{TARGET} of example 0 is missing; each example needs one.")
+        single = all(value is None or self.is_single(name, value) for name, value in given.items())
+        single = single and isinstance(text_target, str | None)
+        columns = {name: [value] if single else value for name, value in given.items() if value is not None}
+        return columns, [text_target] if single and text_target is not None else text_target, single
+
+    def _labels(self, targets: Sequence[Any], options: TextOptions) -> list[Any]:
+        """Return the ids of the targets, padded if the sources are."""
+        texts: list[Any] = [read_text(TARGET, i, value) for i, value in enumerate(targets)]
+        if None in texts:
+            raise ValueError(f"{TARGET} of example {texts.index(None)} is missing; each example needs one.")
+        if not texts:
+            return []
+        labels = encode_texts(self.tokenizer, texts, is_target=True, **self._text_options(TARGET, options))
+        if options.pads:
+            length = options.padded_length(TARGET)
+            labels = pad_rows(labels, LABEL_PADDING, to=length, multiple_of=options.multiple)
+        return labels
 
     def _text_options(self, name: str, options: TextOptions) -> dict[str, Any]:
         """Return the arguments of `encode_texts` for a text source, or the target."""
@@ -605,5 +610,14 @@ def auto_class(part: Any) -> str | None:
 OPTIONS = [
     p.name for p in inspect.signature(MultiSourceProcessor.__call__).parameters.values() if p.kind is p.KEYWORD_ONLY
 ]
+
+
+def _with_null(tokenizer: Any, null_token: str, rows: Sequence[Any], add_special_tokens: bool) -> list[Any]:
+    """Return rows of ids in which absent ones are those of the null token."""
+    # `split_special_tokens` is for texts that quote a special token; the null token must not be split.
+    how = {"split_special_tokens": False, "add_special_tokens": add_special_tokens}
+    [null] = encode_texts(tokenizer, [null_token], exclusive=tokenizer.split_special_tokens, **how)
+    return [null if row is None else row for row in rows]
+
 
 __all__ = ["MultiSourceProcessor"]
