@@ -146,36 +146,15 @@ class FromSourcesMixin:
         places = {name: SourceCheckpoint(name, value, where[name]) for name, value in sources.items()}
         for name, place in places.items():
             place.check(gives_decoder=name == decoder)
-        unique = {place.identity: place for place in places.values()}
         model_class: Any = cls
-        models = {key: place.load(model_class, number_type) for key, place in unique.items()}
-        checkpoints = {key: translate(model) for key, model in models.items() if is_translatable(model)}
-        origin = checkpoints[places[decoder].identity]
-        combiner = _chosen_combiner(combiner, origin)
-        encoders = _encoders(places, checkpoints, origin)
-
-        listed: list[dict[str, Any]] = []
-        weights = origin.decoder_weights()
-        for name, (checkpoint, own, owner) in encoders.items():
-            source: dict[str, Any] = {"name": name, "kind": "pretrained"}
-            if checkpoint is not None:
-                source |= _source_fields(checkpoint, own, origin)
-            if owner != name:
-                source = {"name": name, "kind": source["kind"], "share_encoder_with": owner}
-            elif checkpoint is None:
-                source["encoder"] = copy.deepcopy(models[places[name].identity].config)
-            else:
-                weights |= checkpoint.encoder_weights(own, name)
-            if checkpoint is not None:
-                weights |= checkpoint.vector_of(checkpoint.own_source(name), name, "source_embeddings")
-            if combiner == "gated_serial":
-                # Of several sources from the decoder's only source, the decoder was trained with one.
-                is_new = checkpoint is not origin or (name != decoder and len(origin.config.source_names) == 1)
-                source["gated"] = is_new or origin.is_gated(name)
-            if "dropout" in kwargs:
-                source.pop("dropout", None)
-            listed.append({**source, **source_fields.get(name, {})})
-        kept = {field: getattr(origin.config, field) for field in MultiSourceConfig.setting_names() - OF_ITS_SOURCES}
+        parts = _Parts(places, decoder, model_class, number_type)
+        combiner = _chosen_combiner(combiner, parts.origin)
+        listed = [parts.source_settings(name, combiner) for name in places]
+        if "dropout" in kwargs:
+            listed = [{key: value for key, value in source.items() if key != "dropout"} for source in listed]
+        listed = [{**source, **source_fields.get(source["name"], {})} for source in listed]
+        own = parts.origin.config
+        kept = {field: getattr(own, field) for field in MultiSourceConfig.setting_names() - OF_ITS_SOURCES}
         kept["absent_vectors"] &= len(listed) > 1
         config = MultiSourceConfig(**{**kept, **kwargs}, sources=listed, combiner=combiner)
         if isinstance(attn_implementation, Mapping):
@@ -183,24 +162,80 @@ class FromSourcesMixin:
         with no_init_weights():  # unwritten memory is not allocated by the system
             model = model_class(config)
         model.tie_weights()
-        model.to(number_type or origin.dtype).eval()
+        model.to(number_type or parts.origin.dtype).eval()
         if attn_implementation is not None:
             model.set_attn_implementation(attn_implementation)
-        names = {name: origin.own_source(name) for name in places if checkpoints.get(places[name].identity) is origin}
-        transferred, left = transferred_weights(model, origin, names, names[decoder])
-        _warn_about("These parameters of the decoder's checkpoint are not used by the model: %s", left)
-        weights |= transferred
-        if config.absent_vectors:
-            for name, own in names.items():
-                weights |= origin.vector_of(own, name, "absent_vectors")
-        for name, (checkpoint, _, owner) in encoders.items():
-            if checkpoint is None and owner == name:
-                weights |= wrapped_weights(model, name, models[places[name].identity])
         given = [value for value in sources.values() if isinstance(value, PreTrainedModel)]
-        _fill(model, weights, {_address(value) for one in given for value in one.state_dict().values()})
-        model.generation_config = copy.deepcopy(origin.generation_config)
+        _fill(model, parts.weights(model), {_address(value) for one in given for value in one.state_dict().values()})
+        model.generation_config = copy.deepcopy(parts.origin.generation_config)
         model.generation_config._from_model_config = False
         return cast(Model, model)
+
+
+class _Parts:
+    """The checkpoints of the sources, and what a new model takes from each.
+
+    Args:
+        places: Where the checkpoint of each source is.
+        decoder: Name of the source whose checkpoint provides the decoder.
+        model_class: Class of the new model.
+        dtype: Data type of the weights; None: that of the checkpoints.
+
+    Attributes:
+        models: Loaded models by the identity of their checkpoint.
+        checkpoints: The models among them that are converted, by identity.
+        origin: The checkpoint that provides the decoder.
+        encoders: See [`_encoders`].
+    """
+
+    def __init__(
+        self, places: Mapping[str, SourceCheckpoint], decoder: str, model_class: Any, dtype: torch.dtype | None
+    ) -> None:
+        self.places, self.decoder = places, decoder
+        unique = {place.identity: place for place in places.values()}
+        self.models = {key: place.load(model_class, dtype) for key, place in unique.items()}
+        self.checkpoints = {key: translate(model) for key, model in self.models.items() if is_translatable(model)}
+        self.origin = self.checkpoints[places[decoder].identity]
+        self.encoders = _encoders(places, self.checkpoints, self.origin)
+
+    def source_settings(self, name: str, combiner: str) -> dict[str, Any]:
+        """Return the settings of a source of the new model."""
+        checkpoint, own, owner = self.encoders[name]
+        source: dict[str, Any] = {"name": name, "kind": "pretrained"}
+        if checkpoint is not None:
+            source |= _source_fields(checkpoint, own, self.origin)
+        if owner != name:
+            source = {"name": name, "kind": source["kind"], "share_encoder_with": owner}
+        elif checkpoint is None:
+            source["encoder"] = copy.deepcopy(self.models[self.places[name].identity].config)
+        if combiner == "gated_serial":
+            # Of several sources from the decoder's only source, the decoder was trained with one.
+            alone = len(self.origin.config.source_names) == 1
+            is_new = checkpoint is not self.origin or (name != self.decoder and alone)
+            source["gated"] = is_new or self.origin.is_gated(name)
+        return source
+
+    def weights(self, model: Any) -> dict[str, Any]:
+        """Return the weights that a new model takes, by the names of its parameters; warn about the others."""
+        origin, weights = self.origin, self.origin.decoder_weights()
+        for name, (checkpoint, own, owner) in self.encoders.items():
+            if checkpoint is not None:
+                if owner == name:
+                    weights |= checkpoint.encoder_weights(own, name)
+                weights |= checkpoint.vector_of(checkpoint.own_source(name), name, "source_embeddings")
+            elif owner == name:
+                weights |= wrapped_weights(model, name, self.models[self.places[name].identity])
+        identities = {name: place.identity for name, place in self.places.items()}
+        names = {
+            name: origin.own_source(name) for name, key in identities.items() if self.checkpoints.get(key) is origin
+        }
+        transferred, left = transferred_weights(model, origin, names, names[self.decoder])
+        _warn_about("These parameters of the decoder's checkpoint are not used by the model: %s", left)
+        weights |= transferred
+        if model.config.absent_vectors:
+            for name, own in names.items():
+                weights |= origin.vector_of(own, name, "absent_vectors")
+        return weights
 
 
 def _encoders(
