@@ -196,7 +196,7 @@ def _source(i: int, item: Any) -> Any:
     # Compare names: if code is loaded from the Hub, this module and its classes can exist twice.
     if type(item).__name__ != SourceConfig.__name__:
         raise ValueError(f"sources must hold names, dicts or SourceConfigs; got {shown(item)}.")
-    return item
+    return copy.deepcopy(item)  # configurations with the same sources must not change each other's
 
 
 class SourceList(list[Any]):

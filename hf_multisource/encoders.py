@@ -207,10 +207,12 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
         Returns:
             States of zero, and their mask of False.
         """
-        nothing = sum(parameter.sum() * 0 for parameter in self.parameters() if parameter.requires_grad)
         size = (len(attention_mask), 1)
-        states = torch.zeros(*size, self.config.d_model, device=attention_mask.device, dtype=self.dtype)
-        return EncodedSource(last_hidden_state=states + nothing, attention_mask=attention_mask.new_zeros(size))
+        states = torch.zeros(*size, self.config.d_model, device=attention_mask.device, dtype=floating_dtype(self))
+        if torch.is_grad_enabled():
+            # The product comes first, because the sum of all weights may exceed the range of float16.
+            states = states + sum((value * 0).sum() for value in self.parameters() if value.requires_grad)
+        return EncodedSource(last_hidden_state=states, attention_mask=attention_mask.new_zeros(size))
 
 
 class SourceEncoder(MultiSourceTransformerPreTrainedModel, SourceEncoderBase):
@@ -407,7 +409,7 @@ class FeatureEncoder(LayeredEncoder):
         if attention_mask is not None:
             attention_mask = attention_mask.expand(features.shape[:2])
             features = features.masked_fill(~attention_mask[..., None], 0)
-        states = self.projection(features.to(self.dtype))
+        states = self.projection(features.to(floating_dtype(self)))
         if self.positions is not None:
             states = states + self.positions(0, states.shape[1], states.device).to(states.dtype)
         states = dropout(states, p=self.settings.dropout, training=self.training)
@@ -511,7 +513,8 @@ class PretrainedEncoder(SourceEncoder):
             return self.absent(attention_mask)
         if rows is not None:
             inputs = {key: value[rows] for key, value in inputs.items()}
-        inputs = {key: value.to(self.dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+        dtype = floating_dtype(self)
+        inputs = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
         mask = attention_mask if rows is None else attention_mask[rows]
         if "attention_mask" in self.reads and mask.shape[1] > 1:  # one column only states whether the source is present
             inputs["attention_mask"] = mask.long()
@@ -576,6 +579,25 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     """Return whether an argument must be passed to a function."""
     variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return parameter.default is inspect.Parameter.empty and not variadic
+
+
+def floating_dtype(module: nn.Module) -> torch.dtype:
+    """Return the data type of the first floating-point parameter of a module.
+
+    Unlike `PreTrainedModel.dtype`, this works for the replicas of `torch.nn.DataParallel`, which have plain tensors as
+    attributes instead of parameters.
+
+    Args:
+        module: The module.
+
+    Returns:
+        The data type; the default one of PyTorch if there is no such parameter.
+    """
+    for one in module.modules():
+        for value in (*one.parameters(recurse=False), *vars(one).values()):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                return value.dtype
+    return torch.get_default_dtype()
 
 
 def flatten_states(states: Tensor, width: int) -> Tensor:

@@ -379,8 +379,7 @@ def _join_configs(configs: Sequence[Any]) -> Any:
     for i, config in enumerate(configs):
         for source in config.sources:
             kind = config.source_kind(source.name)
-            owner = config.encoder_owner(source.name)
-            size = (owner.vocab_size or config.vocab_size) if kind.has_vocabulary else None
+            size = config.source_vocabulary(source.name)[0] if kind.has_vocabulary else None
             mine = (source.kind, size)
             first = described.setdefault(source.name, mine)
             if first != mine:

@@ -91,7 +91,7 @@ class LearnedPositions(nn.Embedding):
         Args:
             start: First position, counted from 0.
             length: Number of positions.
-            device: Device of the position indices.
+            device: Device of the embeddings.
 
         Returns:
             Embeddings (length, D).
@@ -102,7 +102,8 @@ class LearnedPositions(nn.Embedding):
         longest = self.num_embeddings - self.offset
         if isinstance(start, int) and start + length > longest:
             raise ValueError(f"a text of {start + length} tokens is longer than max_position_embeddings={longest}.")
-        return super().forward(torch.arange(length, device=device) + (start + self.offset))
+        positions = torch.arange(length, device=self.weight.device) + (start + self.offset)
+        return super().forward(positions).to(device)  # with a `device_map`, the table may lie on another device
 
 
 def build_positions(

@@ -38,14 +38,15 @@ def linear_cross_entropy(
     Returns:
         The sum over the rows.
     """
-    loss: Tensor = _LinearCrossEntropy.apply(states, weight, bias, labels, smoothing)
+    # Within `forward` gradients are always disabled, and `ctx.needs_input_grad` does not tell that nobody wants them.
+    loss: Tensor = _LinearCrossEntropy.apply(states, weight, bias, labels, smoothing, torch.is_grad_enabled())
     return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, train: bool
     ) -> Tensor:
         device, dtype = states.device.type, states.dtype
         if torch.is_autocast_enabled(device):
@@ -53,13 +54,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         # In float16 the smoothed probability of one token, about 1e-6, would underflow.
         narrow = wide if dtype == torch.float16 else dtype
-        train = any(ctx.needs_input_grad)
+        of_states, of_weight = (train and needed for needed in ctx.needs_input_grad[:2])
         with torch.autocast(device, enabled=False):
             # Masked rows are set to zero here and their gradients below, so that both are finite for any states.
             masked = (labels == -100)[:, None]
             inputs, table = states.to(dtype).masked_fill(masked, 0.0), weight.to(dtype)
-            grad_states = torch.empty_like(states) if train else None
-            grad_weight = torch.zeros_like(weight, dtype=wide) if train else None
+            grad_states = torch.empty_like(states) if of_states else None
+            grad_weight = torch.zeros_like(weight, dtype=wide) if of_weight else None
             size = max(CPU_ROWS, CPU_BLOCK // len(weight)) if device == "cpu" else max(1, BLOCK // len(weight))
             total = torch.zeros((), dtype=wide, device=states.device)
             for start in range(0, len(labels), size):
@@ -67,7 +68,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 block, at = inputs[rows], labels[rows, None].clamp(min=0)
                 scores = (block @ table.T).to(wide)
                 if bias is not None:
-                    scores += bias
+                    scores += bias.to(scores.device)
                 loss = (1.0 - smoothing) * scores.gather(1, at)
                 if smoothing:
                     loss += smoothing * scores.mean(dim=1, keepdim=True)
@@ -75,26 +76,32 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 # Logarithm of the sum of exponentials, derived from the result of `softmax`.
                 log_norm = scores.amax(dim=1, keepdim=True) - gradient.amax(dim=1, keepdim=True).log()
                 total += (log_norm - loss).masked_fill(masked[rows], 0.0).sum()
-                if grad_states is None or grad_weight is None:
+                if grad_states is None and grad_weight is None:
                     continue
                 # Gradient of the logits: softmax - (1 - smoothing) at the label - smoothing / V everywhere
                 if smoothing:
                     gradient.sub_(smoothing / len(weight))
                 gradient.scatter_(1, at, gradient.gather(1, at) - (1.0 - smoothing))
                 gradient = gradient.to(narrow)
-                grad_states[rows] = gradient @ table.to(narrow)
+                if grad_states is not None:
+                    grad_states[rows] = gradient @ table.to(narrow)
+                if grad_weight is None:
+                    continue
                 if narrow == wide:
                     grad_weight.addmm_(gradient.T, block.to(narrow))
                 else:
                     grad_weight += gradient.T @ block.to(narrow)
             if grad_states is not None:
                 grad_states.masked_fill_(masked, 0.0)
-        if train:
-            ctx.save_for_backward(grad_states, grad_weight)
-            ctx.weight_dtype = weight.dtype
+        ctx.save_for_backward(grad_states, grad_weight)
+        ctx.weight_dtype = weight.dtype
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         states, weight = ctx.saved_tensors
-        return states * grads[0].to(states.dtype), (weight * grads[0]).to(ctx.weight_dtype), None, None, None
+        if states is not None:
+            states = states * grads[0].to(states.dtype)
+        if weight is not None:
+            weight = (weight * grads[0]).to(ctx.weight_dtype)
+        return states, weight, None, None, None, None

@@ -36,6 +36,23 @@ def _version(mask: Tensor) -> int | None:
     return None if mask.is_inference() else mask._version
 
 
+def _on_one_device(encoded: Mapping[str, EncodedSource]) -> Mapping[str, EncodedSource]:
+    """Move the states and masks to the device of the first source's; a `device_map` may separate the encoders."""
+    devices = [output.last_hidden_state.device for output in encoded.values()]
+    if len(set(devices)) <= 1:
+        return encoded
+    return {
+        name: EncodedSource(
+            **{
+                **output,
+                "last_hidden_state": output.last_hidden_state.to(devices[0]),
+                "attention_mask": output.attention_mask.to(devices[0]),
+            }
+        )
+        for name, output in encoded.items()
+    }
+
+
 def check_batch_sizes(masks: Mapping[str, Tensor]) -> None:
     """Check that all sources have the same batch size.
 
@@ -206,6 +223,9 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
         kwargs.update(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         given = self.inputs_by_source(kwargs)
         options = {key: value for key, value in kwargs.items() if key in TransformersKwargs.__optional_keys__}
+        for key in ("output_attentions", "output_hidden_states"):
+            if options.get(key) is None:
+                options[key] = getattr(self.config, key)
         masks = {name: mask for name, mask in self.input_masks(given).items() if mask.shape[1]}
         if not masks:
             raise ValueError(f"no source has any input: those of {', '.join(given)} have no columns.")
@@ -246,6 +266,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
         """
         first = encoded.get(self.config.source_names[0], EncodedSource())
+        encoded = _on_one_device(encoded)
         if self.absent_vectors is not None:
             encoded = self._with_absent_vectors(encoded)
         state_masks = {name: output.attention_mask for name, output in encoded.items()}
@@ -796,7 +817,7 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             if bias is not None and takes_bias(self.lm_head):
                 return self.lm_head(states, bias[0]), None
             logits = output_logits(self.lm_head, states)
-            return (logits if bias is None else logits + bias), None
+            return (logits if bias is None else logits + bias.to(logits.device)), None
         last = states[:, -1]
         if shortlist is not None:
             scores, ids = shortlist.best_tokens(last, num_best_tokens)

@@ -180,7 +180,8 @@ class MultiSourceTransformerPreTrainedModel(MultiSourcePreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["TextEncoderLayer", "DecoderLayer"]
     _supports_sdpa = True
-    _supports_flash_attn = True
+    # FlashAttention of Transformers removes padding with one mask, that of the keys, from queries of another length.
+    _supports_flash_attn = False
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True

@@ -63,7 +63,7 @@ def _best(logits: Tensor, bias: Tensor | None, count: int) -> tuple[Tensor, Tens
     # Process parts of the logits that fit in the processor's cache.
     for part, found in zip(logits.split(rows), log_probs.split(rows), strict=True):
         if bias is not None:
-            part += bias
+            part += bias.to(part.device)
         torch.log_softmax(part, dim=1, out=found)
         maxima.append(block_maxima(found))
     values, ids = highest(log_probs, torch.cat(maxima), count)
@@ -144,7 +144,7 @@ class Shortlist:
             )
         self.ids = ids
         self.vocab_size = layer.out_features
-        self.bias = None if bias is None else bias[ids]
+        self.bias = None if bias is None else bias.to(ids.device)[ids]
         short: Any = nn.Linear(layer.in_features, len(ids), bias=False, device="meta")
         short.weight = nn.Parameter(layer.weight.detach()[ids], requires_grad=False)
         if isinstance(layer, KINDS):  # use the same kernel as the complete layer
@@ -164,8 +164,10 @@ class Shortlist:
             The logits.
         """
         found = self.layer(states)
+        if self.bias is not None:
+            found = found + self.bias  # with autocast, the sum has another data type
         whole = found.new_full((*found.shape[:-1], self.vocab_size), -torch.inf)
-        whole[..., self.ids] = found if self.bias is None else found + self.bias
+        whole[..., self.ids] = found
         return whole
 
     def best_tokens(self, states: Tensor, count: int) -> tuple[Tensor, Tensor]:

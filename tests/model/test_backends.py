@@ -74,14 +74,30 @@ def test_flex_attention_agrees_with_eager(combiner: str) -> None:
         same(model(**inputs()).logits, expected)
 
 
-@pytest.mark.feature("Model", "FlashAttention requested without its package: the ImportError names it")
+@pytest.mark.feature("Model", "FlashAttention is refused, since its padding rule is for queries as long as the keys")
 @each_combiner
-def test_flash_attention_fails_for_its_package_only(combiner: str) -> None:
+def test_flash_attention_is_refused(combiner: str) -> None:
     model = three_source_model(combiner)
-    if not torch.cuda.is_available():
-        with pytest.raises(ImportError, match=r"(?i)flash"):
-            model.set_attn_implementation("flash_attention_2")
-    assert model._supports_flash_attn
+    with pytest.raises(ValueError, match=r"(?i)does not support flash attention"):
+        model.set_attn_implementation("flash_attention_2")
+
+
+def test_a_mask_of_two_dimensions_reaches_an_attention_function_as_it_is() -> None:
+    seen: list[Any] = []
+
+    def noting(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+        seen.append(attention_mask)
+        mask = None if attention_mask is None else attention_mask[:, None, None, :]
+        return eager_attention_forward(module, query, key, value, mask, **kwargs)
+
+    AttentionInterface.register("noting", noting)
+    AttentionMaskInterface.register("noting", lambda *args, attention_mask=None, **kwargs: attention_mask)
+    model = three_source_model("serial")
+    model.set_attn_implementation("noting")
+    with torch.no_grad():
+        model(**inputs())
+    masks = [mask for mask in seen if mask is not None]
+    assert masks and all(mask.dtype == torch.bool and mask.dim() == 2 for mask in masks)
 
 
 @pytest.mark.feature("Model", "torch.compile, whole graph")

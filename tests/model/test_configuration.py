@@ -258,6 +258,16 @@ def test_an_encoder_may_have_no_layers_but_not_fewer() -> None:
         tiny_config(encoder_layers=-1)
 
 
+def test_configurations_of_the_same_sources_do_not_change_each_other() -> None:
+    source = SourceConfig(name="image", kind="features", feature_size=8)
+    MultiSourceConfig.paper(sources=["en", source])
+    assert source.norm is None and source.dropout is None
+    one = tiny_config(sources=["en", {"name": "de", "vocab_size": 60}])
+    other = tiny_config(sources=one.sources)
+    other.get_source("de").vocab_size = 70
+    assert one.get_source("de").vocab_size == 60
+
+
 @pytest.mark.parametrize("name", ["use", "past", "return", "position", "input", "max", "self"])
 def test_a_name_that_would_swallow_a_keyword_of_the_library_is_refused(name: str) -> None:
     with pytest.raises(StrictDataclassError, match=f"source name '{name}' is reserved"):

@@ -117,3 +117,29 @@ def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch)
     with Watch():
         linear_cross_entropy(states, weight, None, torch.zeros(500, dtype=torch.long), 0.1).backward()
     assert largest == 10 * 1000
+
+
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_gradients_are_computed_for_those_who_need_them(
+    needs: tuple[bool, bool], enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    labels = torch.tensor([1, -100, 4])
+    given = [torch.randn(3, 8), torch.randn(7, 8)]
+    whole = [tensor.clone().requires_grad_() for tensor in given]
+    expected = linear_cross_entropy(*whole, None, labels)
+    expected.backward()
+    made: list[torch.Size] = []
+    for name in ("empty_like", "zeros_like"):
+        make = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda like, _make=make, **kw: made.append(like.shape) or _make(like, **kw))
+    mine = [tensor.clone().requires_grad_(needed) for tensor, needed in zip(given, needs, strict=True)]
+    with torch.set_grad_enabled(enabled):
+        loss = linear_cross_entropy(*mine, None, labels)
+    assert made == [tensor.shape for tensor, needed in zip(given, needs, strict=True) if needed and enabled]
+    torch.testing.assert_close(loss.detach(), expected.detach())
+    if any(needs) and enabled:
+        loss.backward()
+        for tensor, other, needed in zip(mine, whole, needs, strict=True):
+            torch.testing.assert_close(tensor.grad, other.grad if needed else None)
