@@ -50,7 +50,8 @@ class Hypothesis(NamedTuple):
     Args:
         text: The text.
         score: Length-normalized log probability; None if scores were not requested.
-        is_cut: Whether the hypothesis of a masked row was cut at `max_new_tokens` and so has no end token.
+        is_cut: Whether the hypothesis of a masked row was cut at `max_new_tokens`: it has no end token there, or has
+            placeholders that may have been forced to come before the end.
     """
 
     text: str
@@ -272,16 +273,26 @@ def decode_batch(
     texts = processor.batch_decode(output.sequences, skip_special_tokens=True)
     texts = [single_line(text) for text in texts]
     scores = output.sequences_scores.tolist() if search.n_best else [None] * len(texts)
-    cut = _without_end(output.sequences, model.generation_config.eos_token_id) if tables else [False] * len(texts)
+    cut = [False] * len(texts)
+    if tables:
+        used = _tokens_until_end(output.sequences, model.generation_config.eos_token_id)
+        # At the limit, the constraint forces missing placeholders and the end: such a text is cut, though it has an end.
+        limits = [search.max_new_tokens - (is_masked and table.required > 0) for table in tables]
+        cut = [count > limits[i // width] for i, count in enumerate(used)]
     hypotheses = [Hypothesis(*parts) for parts in zip(texts, scores, cut, strict=True)]
     return [hypotheses[i : i + width] for i in range(0, len(hypotheses), width)]
 
 
-def _without_end(sequences: torch.Tensor, end_token_ids: int | Sequence[int]) -> list[bool]:
-    """Return for each sequence whether it lacks an end token; the decoder's start token is ignored."""
+def _tokens_until_end(sequences: torch.Tensor, end_token_ids: int | Sequence[int]) -> list[float]:
+    """Return the number of tokens of each sequence, with its first end token and without the decoder's start token.
+
+    The number is infinite if the sequence has no end token.
+    """
     ends = torch.tensor(end_token_ids, device=sequences.device).reshape(-1)
-    cut: list[bool] = (~torch.isin(sequences[:, 1:], ends).any(dim=1)).tolist()
-    return cut
+    is_end = torch.isin(sequences[:, 1:], ends)
+    places = is_end.int().argmax(dim=1) + 1.0
+    used: list[float] = places.masked_fill(~is_end.any(dim=1), torch.inf).tolist()
+    return used
 
 
 def decode_window(

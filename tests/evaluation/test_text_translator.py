@@ -14,9 +14,10 @@ import torch
 
 from builders import tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.data.placeholders import broken_placeholders
+from hf_multisource.data.masking import TABLE
+from hf_multisource.data.placeholders import MASK_TOKENS, broken_placeholders, restore_text
 from hf_multisource.evaluation import text_translator
-from hf_multisource.evaluation.decoding import Hypothesis
+from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_batch
 from hf_multisource.evaluation.text_translator import TextTranslator
 from hf_multisource.recipes.recipe import DataRecipe, Recipe
 from hf_multisource.recipes.tokenization import train_tokenizer
@@ -57,10 +58,15 @@ def decoded_as(monkeypatch: pytest.MonkeyPatch, *hypotheses: Hypothesis) -> list
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) -> None:
+def test_every_candidate_has_the_placeholders_of_its_first_source(
+    joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     translator = make_translator(joined=joined)
+    ids = translator.processor.tokenizer.convert_tokens_to_ids([*MASK_TOKENS])
+    # The model likes to write placeholders, so that no limit must force them.
+    monkeypatch.setattr(translator.model.generation_config, "sequence_bias", {(i,): 20.0 for i in ids}, raising=False)
     assert translator.sources == ("en", "de")
-    found = translator.translate(ROWS, n_best=3, num_beams=4, max_new_tokens=14)
+    found = translator.translate(ROWS, n_best=3, num_beams=4, max_new_tokens=24)
     whole = 0
     for row, translation in zip(ROWS, found, strict=True):
         assert bool(translation.candidates) == (translation.refused == "")
@@ -75,13 +81,23 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(joined: bool) 
 
 
 @pytest.mark.parametrize("longest", [3, 4, 7])
-def test_forced_placeholders_leave_room_for_the_end(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_translation_whose_placeholders_are_forced_is_refused(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of such a text says nothing: the limit forces the placeholders, and only then is an end allowed."""
     monkeypatch.setattr(text_translator, "REPLACEMENT", "\0")  # the model writes bytes at random
     rows = [{"en": "Open %1$S in %2$S"}, {"en": "%1$S%2$S"}]
     translator = make_translator()
     monkeypatch.setattr(translator.model.generation_config, "exponential_decay_length_penalty", (1, 1e3))
     for translation in translator.translate(rows, max_new_tokens=longest):
-        assert translation.candidates, translation.refused
+        assert "has no end: it reached the largest number of tokens" in translation.refused
+    tables = [translator._model_row(row, "any")[TABLE] for row in rows]
+    encoded = translator.processor(en=["a", "b"], return_tensors="pt")
+    search = Search(num_beams=2, n_best=2, max_new_tokens=longest)
+    for found, row, table in zip(
+        decode_batch(translator.model, translator.processor, encoded, search, tables=tables), rows, tables, strict=True
+    ):
+        for hypothesis in found:  # all placeholders are there, and the end
+            assert broken_placeholders(row["en"], restore_text(hypothesis.text, table)) == []
+            assert hypothesis.is_cut
 
 
 @pytest.mark.parametrize("mask_tokens", [True, False])
