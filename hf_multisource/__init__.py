@@ -1,6 +1,7 @@
 """Transformers models that translate from several sources at once."""
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from .environment import broken_torchvision, refuse
@@ -94,6 +95,8 @@ _FOR_TRAINING = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("hf-multisource")
     if name not in _FOR_TRAINING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_FOR_TRAINING[name]}", __name__), name)

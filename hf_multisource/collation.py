@@ -23,17 +23,21 @@ class DataCollatorForMultiSource:
 
     Args:
         processor: The [`MultiSourceProcessor`] that encoded the examples; provides source names and padding ids.
-        model: If given, `decoder_input_ids` are made from the labels; required by Trainer's `label_smoothing_factor`.
+        model: If given, `decoder_input_ids` are made from the labels; required by `compute_loss_func` of Trainer, and
+            by `label_smoothing_factor` of a stock Trainer.
         pad_to_multiple_of: Lengths of token ids and features are rounded up to a multiple of this number; pictures and
             speech are not affected. None is 1.
 
     Raises:
+        TypeError: If `processor` has no names of sources.
         ValueError: If `pad_to_multiple_of` is less than 1.
     """
 
     def __init__(self, processor: Any, model: Any = None, pad_to_multiple_of: int | None = None) -> None:
         if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
             raise ValueError(f"pad_to_multiple_of must be 1 or more, or None; got {pad_to_multiple_of!r}.")
+        if not hasattr(processor, "source_names"):
+            raise TypeError(f"processor must be a MultiSourceProcessor; got a {type(processor).__name__}.")
         self.processor = processor
         self.model = model
         self.pad_to_multiple_of = pad_to_multiple_of or 1

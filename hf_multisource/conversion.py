@@ -149,6 +149,11 @@ class FromSourcesMixin:
         model_class: Any = cls
         parts = _Parts(places, decoder, model_class, number_type)
         combiner = _chosen_combiner(combiner, parts.origin)
+        if combiner != "gated_serial" and (new := parts.new_sources()):
+            logger.warning(
+                f"the decoder was trained without {', '.join(new)}. With combiner={combiner!r} the model must be "
+                "trained before it reads them; with 'gated_serial' they change nothing until then."
+            )
         listed = [parts.source_settings(name, combiner) for name in places]
         if "dropout" in kwargs:
             listed = [{key: value for key, value in source.items() if key != "dropout"} for source in listed]
@@ -198,6 +203,16 @@ class _Parts:
         self.origin = self.checkpoints[places[decoder].identity]
         self.encoders = _encoders(places, self.checkpoints, self.origin)
 
+    def new_sources(self) -> list[str]:
+        """Return the sources that the decoder has not been trained with."""
+        return [name for name in self.places if self._is_new(name)]
+
+    def _is_new(self, name: str) -> bool:
+        # Of several sources from the decoder's only source, the decoder was trained with one.
+        alone = len(self.origin.config.source_names) == 1
+        is_other = self.checkpoints.get(self.places[name].identity) is not self.origin
+        return is_other or (name != self.decoder and alone)
+
     def source_settings(self, name: str, combiner: str) -> dict[str, Any]:
         """Return the settings of a source of the new model."""
         checkpoint, own, owner = self.encoders[name]
@@ -209,10 +224,7 @@ class _Parts:
         elif checkpoint is None:
             source["encoder"] = copy.deepcopy(self.models[self.places[name].identity].config)
         if combiner == "gated_serial":
-            # Of several sources from the decoder's only source, the decoder was trained with one.
-            alone = len(self.origin.config.source_names) == 1
-            is_new = checkpoint is not self.origin or (name != self.decoder and alone)
-            source["gated"] = is_new or self.origin.is_gated(name)
+            source["gated"] = checkpoint is not self.origin or self._is_new(name) or self.origin.is_gated(name)
         return source
 
     def weights(self, model: Any) -> dict[str, Any]:

@@ -173,6 +173,37 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
             self.frozen_part.eval()
         return self
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the vocabulary of a source that has a vocabulary of its own.
+
+        Args:
+            new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
+            pad_to_multiple_of: As [`PreTrainedModel.resize_token_embeddings`].
+            mean_resizing: As [`PreTrainedModel.resize_token_embeddings`].
+
+        Returns:
+            The source's new token embeddings.
+
+        Raises:
+            ValueError: If the source has the vocabulary of the target, or shares its embeddings with another source.
+        """
+        name = self.source.name
+        others = [other.name for other in self.config.sources if other.share_embeddings_with == name]
+        if others := [*filter(None, [self.source.share_embeddings_with]), *others]:
+            raise ValueError(
+                f"source {name!r} shares its embeddings with {', '.join(others)}, so they keep their size."
+            )
+        if self.source.vocab_size is None:
+            raise ValueError(f"source {name!r} has no vocabulary of its own; resize the embeddings of the model.")
+        size_of_target = self.config.vocab_size
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.vocab_size = size_of_target  # the base class has set it to the size of the source
+        self.source.vocab_size = embeddings.num_embeddings
+        self.settings = self.config.encoder_settings(name)
+        return embeddings
+
     def input_mask(self, **inputs: Tensor) -> Tensor:
         """Return the attention mask of the inputs; an example lacks the source if its row is all False.
 
@@ -480,6 +511,11 @@ class PretrainedEncoder(SourceEncoder):
 
     def set_input_embeddings(self, value: Any) -> None:
         self.model.set_input_embeddings(value)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        return self.model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     @property
     def padding_id(self) -> int | None:

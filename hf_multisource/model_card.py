@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ def _encoder(config: Any, source: Any) -> str:
     return ", ".join(words) or "the sizes below"
 
 
+def _arguments(values: Mapping[str, str]) -> str:
+    """Return the arguments of a call as Python code; a name may be a keyword of Python, such as `is`."""
+    return ", ".join(
+        f'**{{"{name}": {value}}}' if iskeyword(name) else f"{name}={value}" for name, value in values.items()
+    )
+
+
 def _body(config: Any, address: str, kinds: dict[str, SourceKind], parameters: int) -> str:
     """Return the text of the card without its metadata."""
     table = "\n".join(
@@ -188,8 +196,8 @@ def _body(config: Any, address: str, kinds: dict[str, SourceKind], parameters: i
     values = {name: (kind.example or "{name}_value").replace("{name}", name) for name, kind in kinds.items()}
     last = list(values)[-1]
     several = len(values) > 1
-    both = ", ".join(f"{name}={value}" for name, value in values.items())
-    rows = ", ".join(f"{name}=[{value}, {'None' if name == last else value}]" for name, value in values.items())
+    both = _arguments(values)
+    rows = _arguments({name: f"[{value}, {'None' if name == last else value}]" for name, value in values.items()})
     imports = "import numpy\n" if "numpy" in both else ""
     placeholders = "".join(
         f'{values[name]} = ...  # replace by a value of kind "{kind.name}"\n'

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import Cache
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     ModelOutput,
@@ -456,7 +456,9 @@ class SourcesModel(MultiSourcePreTrainedModel):
             source = self.config.get_source(name)
             own = not self.config.source_kind(name).has_vocabulary or source.vocab_size is not None
             if not (own or self.config.tie_word_embeddings):
-                self.encoder.encoder_of(name).resize_token_embeddings(size, mean_resizing=mean_resizing)
+                PreTrainedModel.resize_token_embeddings(
+                    self.encoder.encoder_of(name), size, mean_resizing=mean_resizing
+                )
 
     @can_return_tuple
     def forward(
@@ -511,8 +513,9 @@ class SourcesModel(MultiSourcePreTrainedModel):
         if target is None:
             raise ValueError(
                 "the model needs labels: pass text_target to the processor, or give the model labels, "
-                "decoder_input_ids or decoder_inputs_embeds. If a stock Trainer with label_smoothing_factor takes the "
-                "labels away, its collator needs the model, DataCollatorForMultiSource(processor, model=model)."
+                "decoder_input_ids or decoder_inputs_embeds. A Trainer with compute_loss_func, or a stock one with "
+                "label_smoothing_factor, takes the labels away: then its collator needs the model, "
+                "DataCollatorForMultiSource(processor, model=model)."
             )
         examples = encoded.last_hidden_state.shape[0]
         if target.shape[0] != examples * decoder_expansion:

@@ -32,7 +32,10 @@ def check_names(names: Any, place: str = "source_names") -> None:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{place} must be a list of names; got {shown(names)}.")
     if not names:
-        raise ValueError(f"{place} must name at least one source; got none.")
+        raise ValueError(
+            f"{place} must name at least one source; got none. A checkpoint without sources is loaded by "
+            "MultiSourceProcessor.from_pretrained_sources."
+        )
     try:
         MultiSourceConfig.check_source_names(names)
     except ValueError as error:

@@ -164,7 +164,8 @@ class Confidence:
         if min(right, len(kept) - right) < LEAST:
             raise ValueError(
                 f"{right} of {len(kept)} translations equal their references and {len(kept) - right} do not; a "
-                f"confidence needs at least {LEAST} of each: give more rows, or train the model longer"
+                f"confidence needs at least {LEAST} of each: give more rows"
+                + (", or train the model longer" if right < LEAST else "")
             )
         weights, bias = fit_logistic(features, outcomes, RISING)
         quality = measure(cross_validate(features, outcomes), outcomes, refused=len(rows) - len(kept))

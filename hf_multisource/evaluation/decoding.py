@@ -276,7 +276,7 @@ def decode_batch(
     cut = [False] * len(texts)
     if tables:
         used = _tokens_until_end(output.sequences, model.generation_config.eos_token_id)
-        # At the limit, the constraint forces missing placeholders and the end: such a text is cut, though it has an end.
+        # At the limit, the constraint forces missing placeholders and the end: such a text has an end, but is cut.
         limits = [search.max_new_tokens - (is_masked and table.required > 0) for table in tables]
         cut = [count > limits[i // width] for i, count in enumerate(used)]
     hypotheses = [Hypothesis(*parts) for parts in zip(texts, scores, cut, strict=True)]

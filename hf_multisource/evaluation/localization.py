@@ -169,7 +169,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         if not found[language]:
             raise ValueError(
                 f"{place} has no catalogue of {language!r} (code {places.code(language)}); "
-                f"catalogues are {', '.join(NAMES)}{NO_PATH if language == places.target else ''}"
+                f"catalogues are {', '.join(NAMES)}{_hint(language, places)}"
             )
     digests = {language: _digest(catalogues) for language, catalogues in found.items()}
     single = all(alone.values())
@@ -194,6 +194,15 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
             plans[plan.path] = plan
     unread = {name: _unread(found.get(name, {}), skipped[name], places.code(name)) for name in skipped}
     return Plan(tuple(plans.values()), memory, single, digests, {name: one for name, one in unread.items() if one})
+
+
+def _hint(language: str, places: Places) -> str:
+    """Return what to do if a place has no catalogue of a language."""
+    if language == places.target:
+        return NO_PATH
+    if language == places.source_language and len(places.sources) > 1:
+        return "; leave this source out if its texts are the messages of the other files (gettext, Qt, XLIFF)"
+    return ""
 
 
 def _check_formats(paths: Sequence[str]) -> None:

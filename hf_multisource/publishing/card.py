@@ -294,7 +294,10 @@ def metadata(subject: Subject) -> ModelCardData:
     """
     row, origin = subject.row, subject.recipe.data.origin or ""
     # A source whose name is a language code is assumed to be in this language. The language of others is unknown.
-    languages = [name for name in (*row["sources"], row["target"]) if name in LANGUAGES.split()]
+    # Sources of catalogues, whose texts have placeholders, are languages, also those with a code of three letters.
+    is_catalogue = subject.recipe.data.kind == CATALOGUES or subject.recipe.data.placeholders is not None
+    is_code = re.compile(r"[a-z]{2,3}" if is_catalogue else "|".join(LANGUAGES.split()))
+    languages = [name for name in (*row["sources"], row["target"]) if is_code.fullmatch(name)]
     hub = re.findall(r"huggingface\.co/datasets/([\w.-]+/[\w.-]*\w)", origin)
     data = subject.recipe.data
     named = data.kind if data.kind == CATALOGUES else Path(data.path).name or "data"

@@ -126,7 +126,8 @@ def publish(run: Path, repo: str, *, push: bool = False, private: bool = False) 
         if (run / CARD).exists():
             shutil.copy(run / CARD, folder / CARD)
         else:
-            print(f"{run} has no {CARD}: the model would have no card", file=sys.stderr)
+            made = "hf-multisource card" if (run / RECIPE).exists() else "model.create_card"
+            print(f"{run} has no {CARD}, which {made} makes: the model would have no card", file=sys.stderr)
         if confidence := Confidence.load(run):
             facts = {name: fact for name, fact in confidence.facts.items() if name != "command"}  # it may name paths
             replace(confidence, facts=facts, weights_sha256=digest_weight_files(folder)).save(folder)

@@ -53,6 +53,11 @@ def test_a_source_is_padded_with_its_own_tokenizers_id() -> None:
     assert batch["input_ids"][1].tolist() == [0] * 3
 
 
+def test_a_tokenizer_is_no_processor() -> None:
+    with pytest.raises(TypeError, match="processor must be a MultiSourceProcessor; got a "):
+        DataCollatorForMultiSource(processor_of().tokenizer)
+
+
 def test_lengths_are_rounded_up_to_a_multiple_or_not_at_all() -> None:
     as_they_are, rounded = (DataCollatorForMultiSource(processor_of(), None, size)(EXAMPLES) for size in (None, 8))
     assert {key: tensor.shape[1] for key, tensor in as_they_are.items() if "mask" not in key} == {

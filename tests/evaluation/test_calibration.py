@@ -189,7 +189,7 @@ def test_what_is_missing_is_named(run: Path) -> None:
         ({"num_beams": 1}, "num_beams is 1; it must be at least 2"),
         ({"syntax": "tex"}, "syntax is 'tex'; allowed are html"),
         ({"target": None}, "has no recipe.yaml, so give --target"),
-        ({"limit": 30}, "a confidence needs at least 20 of each"),
+        ({"limit": 30}, "a confidence needs at least 20 of each: give more rows"),
     ):
         with pytest.raises(ValueError) as error:
             calibrate(job_of(run, **changes), "x", Learned())

@@ -67,8 +67,9 @@ def written(run: Path, *options: str) -> ModelCard:
 
 def made_up_card(tmp_path: Path, name: str = "x", **fields: Any) -> ModelCard:
     """The card of a committed row that was made up."""
+    command = fields.pop("command", "python training/train.py training/configs/multi30k_en_de_fr_cs.yaml")
     row = made_up_row(name, fields.pop("sources", "en de"), table="multi30k", curve=[[100, 20.0]], **fields)
-    row["commands"][0] = "python training/train.py training/configs/multi30k_en_de_fr_cs.yaml --sources en de"
+    row["commands"][0] = f"{command} --sources en de"
     path = tmp_path / "table" / "x.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(row))
@@ -448,6 +449,13 @@ def test_no_secret_and_no_place_of_this_machine_gets_into_a_row(
 def test_only_names_that_are_codes_of_languages_are_given_as_languages(tmp_path: Path) -> None:
     data = made_up_card(tmp_path, sources="en draft xx", target="cs").data.to_dict()
     assert data["language"] == ["en", "cs"]
+
+
+def test_the_names_of_the_sources_of_catalogues_are_languages(tmp_path: Path) -> None:
+    data = made_up_card(
+        tmp_path, sources="en hsb", target="dsb", command="hf-multisource train localization_dsb"
+    ).data.to_dict()
+    assert data["language"] == ["en", "hsb", "dsb"]
 
 
 def test_the_plot_beside_a_row_is_linked_from_where_the_card_lies(tmp_path: Path) -> None:

@@ -291,6 +291,18 @@ def test_the_files_of_all_languages_may_be_in_one_place_with_their_template(tmp_
         make_plan(Places("dsb", {"en": tmp_path / "en"}, tmp_path / "dsb"), ["en", "cs"])
 
 
+def test_messages_of_gettext_are_no_catalogue_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path / "po", {"cs.po": po("cs", "otevřít"), "dsb.po": po("dsb", "")})
+    sources = dict.fromkeys(("en", "cs"), tmp_path / "po")
+    with pytest.raises(
+        ValueError, match=r"no catalogue of 'en' .*; leave this source out if its texts are the messages"
+    ):
+        make_plan(Places("dsb", sources, tmp_path / "po"), ["en", "cs"])
+    del sources["en"]
+    plan = make_plan(Places("dsb", sources, tmp_path / "po"), ["en", "cs"])
+    assert {"en", "cs"} <= next(iter(plan.missing)).sources.keys()
+
+
 def test_what_cannot_be_filled_is_reported_with_key_and_reason_and_changes_nothing(tmp_path: Path) -> None:
     forms = po("dsb", "", ["jadna", "", "", ""])
     write(tmp_path, {"cs.po": po("cs", "otevřít"), "dsb.po": forms})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from pathlib import Path
@@ -254,3 +255,12 @@ def test_a_trainer_leaves_a_card_alone_that_it_has_not_written(tmp_path: Path) -
     (tmp_path / CARD).write_text(OWN)
     trained(tmp_path).create_model_card()
     assert (tmp_path / CARD).read_text() == OWN
+
+
+def test_a_name_that_is_a_keyword_of_python_is_written_as_one_can_run_it() -> None:
+    card = str(MultiSourceForConditionalGeneration(tiny_config(sources=["en", "is"])).create_card("org/name"))
+    blocks = PYTHON.findall(card)
+    assert len(blocks) == 2
+    for block in blocks:
+        ast.parse(block)
+        assert '**{"is": ' in block

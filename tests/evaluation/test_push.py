@@ -84,7 +84,7 @@ def test_a_model_without_a_card_is_warned_of(run: Path, capsys: pytest.CaptureFi
     (run / "README.md").unlink()
     push.main([str(run), "org/name", "--private"])
     output = capsys.readouterr()
-    assert "has no README.md: the model would have no card" in output.err
+    assert "has no README.md, which hf-multisource card makes: the model would have no card" in output.err
     assert "README.md" not in listed(output.out)
     assert output.out.startswith("org/name (private):\n")
 

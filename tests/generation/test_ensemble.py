@@ -260,6 +260,20 @@ def test_members_that_do_not_go_together_are_refused(other: dict[str, Any], mess
         MultiSourceEnsemble([three_source_model(), three_source_model(**other)])
 
 
+def test_the_vocabulary_of_a_shared_table_is_that_of_its_owner() -> None:
+    own = {"vocab_size": 12, "pad_token_id": 0}
+    shared = [{"name": "en"}, {"name": "de", **own}, {"name": "fr", "share_embeddings_with": "de"}]
+    alone = [{"name": "en"}, {"name": "de", **own}, {"name": "fr", **own}]
+    other = [{"name": "en"}, {"name": "de", **own}, {"name": "fr"}]
+    MultiSourceEnsemble(
+        [three_source_model(sources=shared, tie_word_embeddings=True), three_source_model(sources=alone)]
+    )
+    with pytest.raises(ValueError, match="'fr': kind and vocab_size are 'text' and 12 in one member, 'text' and 16"):
+        MultiSourceEnsemble(
+            [three_source_model(sources=shared, tie_word_embeddings=True), three_source_model(sources=other)]
+        )
+
+
 def test_no_member_and_what_is_no_model_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one member"):
         MultiSourceEnsemble([])

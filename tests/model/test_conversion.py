@@ -126,6 +126,21 @@ def test_nothing_is_stored_twice_that_the_checkpoint_ties(name: str) -> None:
     assert ours.model.encoder.sources["en"].embeddings.tokens.weight is table
 
 
+def test_sources_that_the_decoder_was_trained_without_are_named(told: pytest.LogCaptureFixture) -> None:
+    one, two = stock("marian"), stock("bart")
+    convert({"en": one})
+    convert({"en": one, "de": two}, combiner="gated_serial")
+    assert "trained without" not in told.text
+    convert({"en": one, "de": two})
+    assert "the decoder was trained without de. With combiner='serial' the model must be trained" in told.text
+    told.clear()
+    both = convert({"en": one, "de": one, "fr": two}, combiner="flat")
+    assert "the decoder was trained without de, fr. With combiner='flat'" in told.text
+    told.clear()
+    convert(dict.fromkeys(("en", "de", "fr"), both))
+    assert "trained without" not in told.text
+
+
 def test_settings_are_taken_over() -> None:
     dropouts: dict[str, Any] = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.05}
     ours = convert({"en": stock("marian, two vocabularies", **dropouts)}).config
@@ -226,7 +241,7 @@ def test_the_same_checkpoint_twice_is_one_encoder(tmp_path: Path) -> None:
 
 def test_what_is_new_is_told(told: pytest.LogCaptureFixture) -> None:
     convert({"en": stock("bart"), "de": stock("bart", 1)}, combiner="parallel")
-    assert not told.text
+    assert "newly initialized" not in told.text
     convert({"en": stock("bart"), "de": stock("bart", 1)}, combiner="hierarchical")
     assert "in no checkpoint and are newly initialized" in told.text
     assert "model.decoder.layers.*.cross_attn.hierarchy.k_proj.weight" in told.text

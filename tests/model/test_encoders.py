@@ -545,6 +545,39 @@ def test_an_attention_that_a_wrapped_model_lacks_is_set_for_the_other_parts_only
     close(model(**TEXT).logits, load(tmp_path, attn_implementation="eager")(**TEXT).logits)
 
 
+@pytest.mark.parametrize("kind", ["own vocabulary", "wrapped"])
+def test_a_source_gets_more_tokens_and_the_model_loads_again(kind: str, tmp_path: Path) -> None:
+    model = make(
+        "serial", "en", {"name": "x", "vocab_size": 16} if kind == "own vocabulary" else wrapped_source("bert")
+    )
+    encoder = model.get_encoder().encoder_of("x")
+    before, target = encoder.get_input_embeddings().weight.detach().clone(), model.config.vocab_size
+    size = len(before) + 7
+    encoder.resize_token_embeddings(size)
+    assert model.config.vocab_size == target and model.lm_head.weight.shape[0] == target
+    assert encoder.get_input_embeddings().num_embeddings == size
+    torch.testing.assert_close(encoder.get_input_embeddings().weight[:-7], before)
+    model.save_pretrained(tmp_path)
+    loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
+    inputs = {
+        **TEXT,
+        "x_input_ids": torch.full((3, 2), size - 1),
+        "x_attention_mask": torch.ones(3, 2, dtype=torch.long),
+    }
+    close(loaded(**inputs).logits, model(**inputs).logits)
+
+
+def test_a_source_whose_tokens_are_others_too_keeps_its_size() -> None:
+    own = {"vocab_size": 20, "pad_token_id": 0}
+    model = make("serial", "en", {"name": "de", **own}, {"name": "fr", "share_embeddings_with": "de"})
+    with pytest.raises(ValueError, match="'en' has no vocabulary of its own; resize the embeddings of the model"):
+        model.get_encoder().encoder_of("en").resize_token_embeddings(30)
+    for name, other in (("de", "fr"), ("fr", "de")):
+        with pytest.raises(ValueError, match=f"{name!r} shares its embeddings with {other}, so they keep their size"):
+            model.get_encoder().encoder_of(name).resize_token_embeddings(30)
+    assert model.config.vocab_size == 16
+
+
 # What cannot be
 
 

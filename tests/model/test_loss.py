@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -128,15 +131,20 @@ def test_gradients_are_computed_for_those_who_need_them(
     labels = torch.tensor([1, -100, 4])
     given = [torch.randn(3, 8), torch.randn(7, 8)]
     whole = [tensor.clone().requires_grad_() for tensor in given]
-    expected = linear_cross_entropy(*whole, None, labels)
+    expected = linear_cross_entropy(whole[0], whole[1], None, labels)
     expected.backward()
     made: list[torch.Size] = []
+
+    def noting(make: Any, like: Tensor, **options: Any) -> Tensor:
+        made.append(like.shape)
+        result: Tensor = make(like, **options)
+        return result
+
     for name in ("empty_like", "zeros_like"):
-        make = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda like, _make=make, **kw: made.append(like.shape) or _make(like, **kw))
+        monkeypatch.setattr(torch, name, partial(noting, getattr(torch, name)))
     mine = [tensor.clone().requires_grad_(needed) for tensor, needed in zip(given, needs, strict=True)]
     with torch.set_grad_enabled(enabled):
-        loss = linear_cross_entropy(*mine, None, labels)
+        loss = linear_cross_entropy(mine[0], mine[1], None, labels)
     assert made == [tensor.shape for tensor, needed in zip(given, needs, strict=True) if needed and enabled]
     torch.testing.assert_close(loss.detach(), expected.detach())
     if any(needs) and enabled:
