@@ -16,7 +16,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from .collation import DataCollatorForMultiSource
 from .messages import shown
 from .model_card import replace_empty_card
-from .source_kinds import count_from, is_absent
+from .source_kinds import is_absent
 
 TASK = "multisource-to-text"
 LONGEST = 256  # default of `max_new_tokens`, as in Transformers' text pipelines
@@ -258,7 +258,7 @@ class MultiSourcePipeline(Pipeline):
                 wanted = "a text" if text else "one value, not a list,"
                 raise ValueError(f"source {name!r} of {place} must be {wanted} or None; got {shown(value)}.")
         self._warn_of_placeholders(example.values())
-        with count_from(number):  # as a batch of one, since a value may be a list of numbers
+        with processor.count_from(number):  # as a batch of one, since a value may be a list of numbers
             batch = {name: [value] for name, value in example.items()}
             encoded = processor(**batch, truncation=truncation, max_length=max_source_length, unreadable=unreadable)
         # Lists under a single key, because the base class would pad tensors separately and on the tokenizer's side.

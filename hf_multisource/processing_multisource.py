@@ -29,7 +29,7 @@ from .foreign_settings import forget_references
 from .messages import first_line, shown
 from .model_card import replace_empty_card
 from .processor_files import check_kinds, check_names, check_processor_files
-from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, is_batch, read_text, source_key
+from .source_kinds import FIRST_EXAMPLE, FORMS, MASK, SourceKind, count_from, is_batch, read_text, source_key
 from .text_encoding import TextOptions, encode_texts
 
 UNREADABLE = ("error", "absent")
@@ -94,6 +94,9 @@ class MultiSourceProcessor(ProcessorMixin):
             forget_references(part)
         if null_token is not None:
             self._check_null_token(null_token)
+
+    # For pipelines, which with `trust_remote_code` may have another copy of this code, with numbers of its own.
+    count_from = staticmethod(count_from)
 
     @classmethod
     def from_pretrained_sources(cls, sources: Mapping[str, Any], decoder: str, **kwargs: Any) -> MultiSourceProcessor:

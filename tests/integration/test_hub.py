@@ -45,7 +45,12 @@ for place in places:
     pipe = pipeline("multisource-to-text", model=place, device="cpu", **trust)
     names = config.source_names
     batch = processor(**{n: [example.get(n) for example in examples] for n in names}, return_tensors="pt")
-    answer[place] = {"classes": [type(x).__module__ for x in (config, model, bare, processor, pipe)]}
+    try:
+        pipe([*examples, {}])
+    except ValueError as error:
+        refusal = str(error)
+    answer[place] = {"refusal": refusal}
+    answer[place] |= {"classes": [type(x).__module__ for x in (config, model, bare, processor, pipe)]}
     with torch.no_grad():
         answer[place]["states"] = bare(**batch, decoder_input_ids=torch.tensor([[2, 5]] * 5))[0].tolist()
     for beams in (1, 4):
@@ -103,6 +108,14 @@ def third(second: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> d
     """What another one makes of what the first one saved."""
     places = [f"{place}-again" for place in second]
     return run_fresh(LOAD, tmp_path_factory.mktemp("home"), places=places, examples=TEXTS, again="")
+
+
+@each_combiner
+def test_such_a_process_numbers_the_examples_in_errors(
+    combiner: str, folders: dict[str, str], second: dict[str, Any]
+) -> None:
+    refusal = second[folders[combiner]]["refusal"]
+    assert refusal.startswith(f"example {len(TEXTS)} has no source at all"), refusal
 
 
 def expected_ids(model: Any, processor: MultiSourceProcessor, num_beams: int) -> Any:
