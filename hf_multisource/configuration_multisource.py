@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 from huggingface_hub.dataclasses import strict
@@ -499,8 +500,9 @@ class SourcesConfig(PreTrainedConfig):
 
         Raises:
             TypeError: If `processor` is not a `MultiSourceProcessor`, but for instance a tokenizer or a path.
-            ValueError: If `sources` names a source that the processor lacks, or the target's tokenizer has no padding
-                token or no end token and `settings` has no id for it.
+            ValueError: If `sources` names a source that the processor lacks, a setting is unknown and similar to a
+                known one, or the target's tokenizer has no padding token or no end token and `settings` has no id for
+                it.
 
         Example:
             >>> from hf_multisource import MultiSourceConfig, MultiSourceProcessor
@@ -512,6 +514,10 @@ class SourcesConfig(PreTrainedConfig):
                 "processor must be a MultiSourceProcessor, such as MultiSourceProcessor(tokenizer, ['en']) or "
                 f"MultiSourceProcessor.from_pretrained(folder); got {shown(processor)}."
             )
+        for name in settings:
+            near = get_close_matches(name, cls.setting_names(), n=3)
+            if near and not hasattr(cls, name) and name not in cls.setting_names():
+                raise ValueError(f"unknown setting {name!r}; did you mean {' or '.join(near)}?")
         names, target = processor.source_names, processor.tokenizer
         chosen = {source.name: copy.copy(source) for source in SourceList(sources)}
         if unknown := [name for name in chosen if name not in names]:

@@ -171,3 +171,12 @@ def test_a_tokenizer_without_padding_or_end_is_refused_by_name(token: str) -> No
         MultiSourceConfig.from_processor(processor)
     given: dict[str, Any] = {f"{token}_token_id": 4}
     assert getattr(MultiSourceConfig.from_processor(processor, **given), f"{token}_token_id") == 4
+
+
+@pytest.mark.parametrize(("name", "meant"), [("encoder_layer", "encoder_layers"), ("droput", "dropout")])
+def test_a_misspelled_setting_is_refused(name: str, meant: str) -> None:
+    processor = three_source_processor()
+    with pytest.raises(ValueError, match=rf"unknown setting {name!r}; did you mean .*{meant}"):
+        MultiSourceConfig.from_processor(processor, **{name: 1})  # type: ignore[arg-type]
+    config = MultiSourceConfig.from_processor(processor, id2label={0: "x"}, output_attentions=True, my_note="kept")
+    assert config.my_note == "kept" and config.output_attentions
