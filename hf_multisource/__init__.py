@@ -1,7 +1,8 @@
 """Transformers models that translate from several sources at once."""
 
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 from .environment import broken_torchvision, refuse
@@ -96,7 +97,10 @@ _FOR_TRAINING = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("hf-multisource")
+        try:
+            return _version("hf-multisource")
+        except _PackageNotFoundError as error:  # the package is not installed, but found by PYTHONPATH
+            raise AttributeError(f"module {__name__!r} has no {name}, since it is not installed") from error
     if name not in _FOR_TRAINING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_FOR_TRAINING[name]}", __name__), name)

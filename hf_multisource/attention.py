@@ -310,7 +310,7 @@ class SourceMemory:
                 attention_mask=mask,
                 encoder_hidden_states=query.new_empty(mask.shape[0], mask.shape[1], 0),
             )
-            # Masks of two dimensions are those of an attention function that reads them as they are.
+            # A mask of two dimensions is a padding mask, for attention functions such as FlashAttention.
             if isinstance(made, Tensor) and made.dtype == torch.bool and made.dim() == 4 and not _needs_cast(query):
                 # `scaled_dot_product_attention` would do this conversion in every layer and step.
                 made = query.new_zeros(made.shape).masked_fill_(~made, -torch.inf)

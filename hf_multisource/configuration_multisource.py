@@ -515,8 +515,8 @@ class SourcesConfig(PreTrainedConfig):
                 f"MultiSourceProcessor.from_pretrained(folder); got {shown(processor)}."
             )
         for name in settings:
-            near = get_close_matches(name, cls.setting_names(), n=3)
-            if near and not hasattr(cls, name) and name not in cls.setting_names():
+            known = name in {*cls.setting_names(), *cls.attribute_map, "sep_token_id"} or hasattr(cls, name)
+            if not known and (near := get_close_matches(name, cls.setting_names(), n=3, cutoff=0.85)):
                 raise ValueError(f"unknown setting {name!r}; did you mean {' or '.join(near)}?")
         names, target = processor.source_names, processor.tokenizer
         chosen = {source.name: copy.copy(source) for source in SourceList(sources)}

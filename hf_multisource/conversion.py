@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -149,15 +149,11 @@ class FromSourcesMixin:
         model_class: Any = cls
         parts = _Parts(places, decoder, model_class, number_type)
         combiner = _chosen_combiner(combiner, parts.origin)
-        if combiner != "gated_serial" and (new := parts.new_sources()):
-            logger.warning(
-                f"the decoder was trained without {', '.join(new)}. With combiner={combiner!r} the model must be "
-                "trained before it reads them; with 'gated_serial' they change nothing until then."
-            )
         listed = [parts.source_settings(name, combiner) for name in places]
         if "dropout" in kwargs:
             listed = [{key: value for key, value in source.items() if key != "dropout"} for source in listed]
         listed = [{**source, **source_fields.get(source["name"], {})} for source in listed]
+        parts.warn_about_new_sources(listed, combiner)
         own = parts.origin.config
         kept = {field: getattr(own, field) for field in MultiSourceConfig.setting_names() - OF_ITS_SOURCES}
         kept["absent_vectors"] &= len(listed) > 1
@@ -203,9 +199,18 @@ class _Parts:
         self.origin = self.checkpoints[places[decoder].identity]
         self.encoders = _encoders(places, self.checkpoints, self.origin)
 
-    def new_sources(self) -> list[str]:
-        """Return the sources that the decoder has not been trained with."""
-        return [name for name in self.places if self._is_new(name)]
+    def warn_about_new_sources(self, sources: Sequence[Mapping[str, Any]], combiner: str) -> None:
+        """Log a warning that names the sources without a gate that the decoder has not been trained with."""
+        new = [source["name"] for source in sources if self._is_new(source["name"]) and not source.get("gated")]
+        if not new:
+            return
+        hint = ""
+        if combiner != "gated_serial" and (len(self.origin.config.sources) == 1 or combiner == "serial"):
+            hint = "; with combiner='gated_serial' they change nothing until then"
+        logger.warning(
+            f"the decoder was trained without {', '.join(new)}. With combiner={combiner!r} the model must be trained "
+            f"before it reads them{hint}."
+        )
 
     def _is_new(self, name: str) -> bool:
         # Of several sources from the decoder's only source, the decoder was trained with one.

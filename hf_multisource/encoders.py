@@ -515,7 +515,10 @@ class PretrainedEncoder(SourceEncoder):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        return self.model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        embeddings = self.model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        # The configuration of a T5 model is a copy of the source's.
+        self.source.encoder.get_text_config().vocab_size = embeddings.num_embeddings
+        return embeddings
 
     @property
     def padding_id(self) -> int | None:

@@ -38,7 +38,7 @@ def linear_cross_entropy(
     Returns:
         The sum over the rows.
     """
-    # Within `forward` gradients are always disabled, and `ctx.needs_input_grad` does not tell that nobody wants them.
+    # Within `forward`, gradients are always disabled, and `ctx.needs_input_grad` is True also under `torch.no_grad`.
     loss: Tensor = _LinearCrossEntropy.apply(states, weight, bias, labels, smoothing, torch.is_grad_enabled())
     return loss
 

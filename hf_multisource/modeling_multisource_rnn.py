@@ -29,6 +29,7 @@ from .modeling_sources import (
     SourcesEncoder,
     SourcesForConditionalGeneration,
     SourcesModel,
+    on_one_device,
 )
 from .pretrained_model import MultiSourcePreTrainedModel
 from .rnn_attention import RNNAttention, Score
@@ -267,6 +268,7 @@ class MultiSourceRNNEncoder(MultiSourceRNNPreTrainedModel, SourcesEncoder):
         Returns:
             The joined states, their mask, the lengths of the sources, and the decoder's initial state.
         """
+        encoded = on_one_device(encoded)
         combined = [
             combination({name: (one.final_hidden[:, i], one.final_cell[:, i]) for name, one in encoded.items()})
             for i, combination in enumerate(self.combination)

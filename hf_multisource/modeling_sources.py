@@ -2,8 +2,8 @@
 
 # No `from __future__ import annotations`: Transformers' shared tests evaluate `**kwargs: Unpack[TransformersKwargs]`.
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,26 +31,31 @@ from .vocabulary import Shortlist, best_tokens
 logger = logging.get_logger(__name__)
 
 
+Encoded = TypeVar("Encoded", bound=EncodedSource)
+
+
 def _version(mask: Tensor) -> int | None:
     """Return the version counter of a tensor's in-place changes; None for inference tensors, which have no counter."""
     return None if mask.is_inference() else mask._version
 
 
-def _on_one_device(encoded: Mapping[str, EncodedSource]) -> Mapping[str, EncodedSource]:
-    """Move the states and masks to the device of the first source's; a `device_map` may separate the encoders."""
+def on_one_device(encoded: Mapping[str, Encoded]) -> Mapping[str, Encoded]:
+    """Move the outputs of encoders that a `device_map` has separated to the device of the first one.
+
+    Args:
+        encoded: Outputs of the encoders by the names of the sources.
+
+    Returns:
+        The outputs, with all their tensors on one device.
+    """
     devices = [output.last_hidden_state.device for output in encoded.values()]
     if len(set(devices)) <= 1:
         return encoded
-    return {
-        name: EncodedSource(
-            **{
-                **output,
-                "last_hidden_state": output.last_hidden_state.to(devices[0]),
-                "attention_mask": output.attention_mask.to(devices[0]),
-            }
-        )
-        for name, output in encoded.items()
-    }
+    moved: dict[str, Encoded] = {}
+    for name, output in encoded.items():
+        tensors: dict[str, Any] = {key: value for key, value in output.items() if isinstance(value, Tensor)}
+        moved[name] = replace(output, **{key: value.to(devices[0]) for key, value in tensors.items()})
+    return moved
 
 
 def check_batch_sizes(masks: Mapping[str, Tensor]) -> None:
@@ -266,7 +271,7 @@ class SourcesEncoder(MultiSourcePreTrainedModel):
             The joined states, their mask and the lengths of the sources.
         """
         first = encoded.get(self.config.source_names[0], EncodedSource())
-        encoded = _on_one_device(encoded)
+        encoded = on_one_device(encoded)
         if self.absent_vectors is not None:
             encoded = self._with_absent_vectors(encoded)
         state_masks = {name: output.attention_mask for name, output in encoded.items()}
@@ -786,8 +791,8 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
         if self.training and labels is None and self.config.label_smoothing and torch.is_grad_enabled():
             logger.warning_once(
                 f"label_smoothing={self.config.label_smoothing} of the configuration acts on the loss that the model "
-                "computes, and the model is trained without labels: a Trainer with label_smoothing_factor takes them. "
-                "Set one of the two."
+                "computes, and the model is trained without labels: a Trainer with label_smoothing_factor or "
+                "compute_loss_func takes them. Set one of these."
             )
         bias = self.final_logits_bias if self.config.final_logits_bias else None
         smoothing = self.config.label_smoothing if self.training else 0.0

@@ -359,7 +359,7 @@ class MultiSourceProcessor(ProcessorMixin):
         return BatchFeature(data, tensor_type=return_tensors)
 
     def _columns(self, sources: Mapping[str, Any], text_target: Any) -> tuple[dict[str, Any], Any, bool]:
-        """Return the columns of the present sources and the targets, as batches, and whether they were one example."""
+        """Return the columns of the present sources and the targets as batches, and whether there is one example."""
         given = dict(sources)
         for name, value in sources.items():  # a missing cell, or a number
             if self.kind_of(name).has_vocabulary and value is not None and not is_batch(value):

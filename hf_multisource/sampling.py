@@ -297,7 +297,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         if factor and own:
             raise ValueError(f"set label_smoothing={own} in the config or label_smoothing_factor={factor}, not both.")
         collator: Any = self.data_collator
-        if factor and isinstance(collator, DataCollatorForMultiSource) and collator.model is None:
+        takes_labels = bool(factor or self.compute_loss_func)
+        if takes_labels and isinstance(collator, DataCollatorForMultiSource) and collator.model is None:
             collator.model = self.model
         if isinstance(self.args, MultiSourceTrainingArguments):
             self._take_options(self.args)

@@ -327,8 +327,8 @@ class TextKind(SourceKind):
         if source.freeze and shared and config.tie_word_embeddings:
             raise ValueError(
                 f"sources[{source.name}].freeze: its embeddings are the decoder's, or another source's, and trained "
-                "with them; give it a vocab_size of its own, or the model tie_word_embeddings=False, or freeze its "
-                f"layers alone: model.get_encoder().encoder_of({source.name!r}).layers.requires_grad_(False)."
+                "with them; give it a vocab_size of its own, or the model tie_word_embeddings=False, or freeze only "
+                f"the layers of model.get_encoder().encoder_of({source.name!r}), by requires_grad_(False)."
             )
 
     def is_single(self, value: Any) -> bool:

@@ -159,9 +159,10 @@ def refusal(table: PlaceholderTable | None, max_new_tokens: int | None = None) -
     if table.refused is not None:
         return table.refused
     needed = table.required
-    if max_new_tokens is not None and needed and needed + 1 > max_new_tokens:
+    # A translation that has as many tokens as it may have counts as cut.
+    if max_new_tokens is not None and needed and needed + 1 >= max_new_tokens:
         return (
-            f"the translation must have {needed} placeholders and an end, but may have at most {max_new_tokens} tokens"
+            f"the translation must have {needed} placeholders and an end, but fewer than {max_new_tokens} tokens in all"
         )
     return ""
 

@@ -296,7 +296,7 @@ def _choose(
             continue
         restored, fault = _restored(source, text, table, syntax)
         if is_cut:
-            fault = "the translation has no end: it reached the largest number of tokens"
+            fault = "the translation has no end of its own: it reached the largest number of tokens"
         if fault:
             faults.append(fault)
         elif len(candidates) < n_best:

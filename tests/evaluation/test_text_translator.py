@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 
 from builders import tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceProcessor
-from hf_multisource.data.masking import TABLE
+from hf_multisource.data.masking import TABLE, mask_sources
 from hf_multisource.data.placeholders import MASK_TOKENS, broken_placeholders, restore_text
 from hf_multisource.evaluation import text_translator
 from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_batch
@@ -80,7 +81,7 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(
     assert whole > 1
 
 
-@pytest.mark.parametrize("longest", [3, 4, 7])
+@pytest.mark.parametrize("longest", [4, 5, 7])
 def test_a_translation_whose_placeholders_are_forced_is_refused(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of such a text says nothing: the limit forces the placeholders, and only then is an end allowed."""
     monkeypatch.setattr(text_translator, "REPLACEMENT", "\0")  # the model writes bytes at random
@@ -88,7 +89,7 @@ def test_a_translation_whose_placeholders_are_forced_is_refused(longest: int, mo
     translator = make_translator()
     monkeypatch.setattr(translator.model.generation_config, "exponential_decay_length_penalty", (1, 1e3))
     for translation in translator.translate(rows, max_new_tokens=longest):
-        assert "has no end: it reached the largest number of tokens" in translation.refused
+        assert "has no end of its own: it reached the largest number of tokens" in translation.refused
     tables = [translator._model_row(row, "any")[TABLE] for row in rows]
     encoded = translator.processor(en=["a", "b"], return_tensors="pt")
     search = Search(num_beams=2, n_best=2, max_new_tokens=longest)
@@ -101,6 +102,23 @@ def test_a_translation_whose_placeholders_are_forced_is_refused(longest: int, mo
 
 
 @pytest.mark.parametrize("mask_tokens", [True, False])
+def test_an_end_at_the_limit_is_forced_only_after_placeholders(mask_tokens: bool) -> None:
+    translator = make_translator(mask_tokens=mask_tokens)
+    end = translator.model.generation_config.eos_token_id
+    model: Any = SimpleNamespace(device="cpu", generation_config=SimpleNamespace(eos_token_id=[end, 5]))
+    processor: Any = SimpleNamespace(
+        tokenizer=translator.processor.tokenizer, batch_decode=lambda ids, **_: ["x"] * len(ids)
+    )
+    plain, placed = (mask_sources({"en": text}, ["en"], "any")[TABLE] for text in ("x", "%s"))
+    texts = {(2, 6, end, end): (False, False), (2, 6, 7, end): (False, mask_tokens), (2, 6, 7, 6): (True, True)}
+    texts[2, 6, 7, 5] = (False, mask_tokens)  # another token that ends texts
+    for ids, expected in texts.items():
+        model.generate = lambda ids=ids, **_: SimpleNamespace(sequences=torch.tensor([ids, ids]))
+        found = decode_batch(model, processor, {}, Search(num_beams=1, max_new_tokens=3), tables=[plain, placed])
+        assert tuple(hypotheses[0].is_cut for hypotheses in found) == expected, ids
+
+
+@pytest.mark.parametrize("mask_tokens", [True, False])
 def test_a_translation_whose_end_is_forced_is_refused(mask_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marian, BART, mBART and Pegasus have `forced_eos_token_id`, so that a cut translation has an end, too."""
     translator = make_translator(mask_tokens=mask_tokens)
@@ -109,7 +127,7 @@ def test_a_translation_whose_end_is_forced_is_refused(mask_tokens: bool, monkeyp
     for forced in (None, settings.eos_token_id):
         monkeypatch.setattr(settings, "forced_eos_token_id", forced)
         (found,) = translator.translate([{"en": "open the window"}], max_new_tokens=4)
-        assert "has no end: it reached the largest number of tokens" in found.refused
+        assert "has no end of its own: it reached the largest number of tokens" in found.refused
 
 
 def test_the_positions_of_the_decoder_limit_the_translation() -> None:
@@ -202,7 +220,7 @@ def test_a_replacement_character_of_a_source_stays(monkeypatch: pytest.MonkeyPat
         ({"en": "a", "de": "word " * 60}, "the source 'de' has 300 tokens; the model reads at most 48"),
         (
             {"en": " ".join(f"%{i}$S" for i in range(1, 7))},
-            "must have 6 placeholders and an end, but may have at most 6 tokens",
+            "must have 6 placeholders and an end, but fewer than 6 tokens in all",
         ),
     ],
 )

@@ -178,5 +178,7 @@ def test_a_misspelled_setting_is_refused(name: str, meant: str) -> None:
     processor = three_source_processor()
     with pytest.raises(ValueError, match=rf"unknown setting {name!r}; did you mean .*{meant}"):
         MultiSourceConfig.from_processor(processor, **{name: 1})  # type: ignore[arg-type]
+    assert MultiSourceConfig.from_processor(processor, num_attention_heads=4).encoder_attention_heads == 4
+    assert MultiSourceRNNConfig.from_processor(processor, num_hidden_layers=2, sep_token_id=3).num_layers == 2
     config = MultiSourceConfig.from_processor(processor, id2label={0: "x"}, output_attentions=True, my_note="kept")
     assert config.my_note == "kept" and config.output_attentions

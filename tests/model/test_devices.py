@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import BertConfig
 
-from builders import END, tiny_config
+from builders import END, LSTM, three_source_model, tiny_config
 from hf_multisource import MultiSourceForConditionalGeneration
 from hf_multisource.encoders import EncodedSource
 from hf_multisource.layers import LearnedPositions
 from hf_multisource.loss import linear_cross_entropy
+from hf_multisource.modeling_multisource_rnn import EncodedRNNSource
 from hf_multisource.vocabulary import best_tokens
 
 IDS = torch.tensor([[5, 6, 7, 1], [5, 6, 1, 0]])
@@ -52,6 +53,23 @@ def test_states_of_encoders_on_two_devices_are_joined_on_the_first() -> None:
         joined = make("en", "de", absent_vectors=True).get_encoder().join(encoded)
         assert joined.last_hidden_state.device == joined.attention_mask.device == torch.device("meta")
         assert joined.last_hidden_state.shape == (2, 8, 8)
+
+
+def test_final_states_of_lstms_on_two_devices_are_combined_on_the_first() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        encoder = three_source_model(LSTM).get_encoder()
+        layers, width = encoder.config.num_layers, encoder.config.d_model
+        encoded = {
+            name: EncodedRNNSource(
+                last_hidden_state=torch.empty(2, 4, width, device=device),
+                attention_mask=torch.empty(2, 4, dtype=torch.bool, device=device),
+                final_hidden=torch.empty(2, layers, width, device=device),
+                final_cell=torch.empty(2, layers, width, device=device),
+            )
+            for name, device in (("en", "cpu"), ("de", "meta"), ("fr", "cpu"))
+        }
+        joined = encoder.join(encoded)
+        assert joined.initial_state.device == joined.last_hidden_state.device == torch.device("cpu")
 
 
 def test_positions_come_from_the_device_of_their_table() -> None:

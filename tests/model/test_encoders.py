@@ -545,17 +545,16 @@ def test_an_attention_that_a_wrapped_model_lacks_is_set_for_the_other_parts_only
     close(model(**TEXT).logits, load(tmp_path, attn_implementation="eager")(**TEXT).logits)
 
 
-@pytest.mark.parametrize("kind", ["own vocabulary", "wrapped"])
+@pytest.mark.parametrize("kind", ["own vocabulary", "bert", "t5"])
 def test_a_source_gets_more_tokens_and_the_model_loads_again(kind: str, tmp_path: Path) -> None:
-    model = make(
-        "serial", "en", {"name": "x", "vocab_size": 16} if kind == "own vocabulary" else wrapped_source("bert")
-    )
+    model = make("serial", "en", {"name": "x", "vocab_size": 16} if kind == "own vocabulary" else wrapped_source(kind))
     encoder = model.get_encoder().encoder_of("x")
     before, target = encoder.get_input_embeddings().weight.detach().clone(), model.config.vocab_size
     size = len(before) + 7
     encoder.resize_token_embeddings(size)
     assert model.config.vocab_size == target and model.lm_head.weight.shape[0] == target
     assert encoder.get_input_embeddings().num_embeddings == size
+    assert kind != "own vocabulary" or encoder.settings.vocab_size == size
     torch.testing.assert_close(encoder.get_input_embeddings().weight[:-7], before)
     model.save_pretrained(tmp_path)
     loaded = MultiSourceForConditionalGeneration.from_pretrained(tmp_path)
