@@ -186,10 +186,14 @@ def test_refused_rows_do_not_count_in_the_fit_but_in_the_coverage(fitted: Confid
     assert quality["coverage"][5]["correct"] == 1
 
 
-def test_too_few_outcomes_of_one_kind_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("right", "advice"), [(81, "give more rows"), (19, "give more rows, or train the model longer")]
+)
+def test_too_few_outcomes_of_one_kind_are_refused(right: int, advice: str) -> None:
     translations = [translated(-0.1, -0.2)] * 100
-    references = ["wócyniś"] * 81 + ["x"] * 19
-    with pytest.raises(ValueError, match=r"^81 of 100 translations equal .* 19 do not; .* at least 20 of each"):
+    references = ["wócyniś"] * right + ["x"] * (100 - right)
+    message = rf"^{right} of 100 translations equal .* {100 - right} do not; .* at least 20 of each: {advice}$"
+    with pytest.raises(ValueError, match=message):
         Confidence.fit(
             [ROW] * 100, translations, references, sources=SOURCES, num_beams=5, search=SEARCH, weights_sha256="0" * 64
         )

@@ -87,6 +87,10 @@ def test_a_model_without_a_card_is_warned_of(run: Path, capsys: pytest.CaptureFi
     assert "has no README.md, which hf-multisource card makes: the model would have no card" in output.err
     assert "README.md" not in listed(output.out)
     assert output.out.startswith("org/name (private):\n")
+    for name in ("recipe.yaml", "train_summary.json"):
+        (run / name).unlink(missing_ok=True)
+    push.main([str(run), "org/name"])
+    assert "has no README.md, which model.create_card makes: the model would have no card" in capsys.readouterr().err
 
 
 def test_a_model_folder_that_is_no_run_will_do(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

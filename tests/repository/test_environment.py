@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+import hf_multisource
 from fresh import run_fresh
 from hf_multisource.environment import broken_torchvision, is_command
 
@@ -142,3 +143,13 @@ except SystemExit as end:
     said = run_fresh(code, tmp_path, package=True)
     assert "sacrebleu" in said
     assert said.endswith('the command needs more packages: run pip install ".[train]" in a clone of the repository')
+
+
+def test_the_version_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hf_multisource.__version__ == version("hf-multisource")
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(hf_multisource, "_version", missing)
+    assert not hasattr(hf_multisource, "__version__")

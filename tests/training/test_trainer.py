@@ -251,6 +251,25 @@ def test_label_smoothing_of_the_trainer_needs_no_model_in_the_collator(tmp_path:
     assert losses_of(again) == losses_of(expected)
 
 
+def test_a_loss_of_ones_own_needs_no_model_in_the_collator(tmp_path: Path) -> None:
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        summed = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        return summed / (labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
+
+    expected, _ = trainer_of(tmp_path, "serial")
+    trainer, _ = trainer_of(tmp_path, "serial")
+    again = MultiSourceTrainer(
+        trainer.model,
+        trainer.args,
+        data_collator=DataCollatorForMultiSource(processor()),
+        train_dataset=trainer.train_dataset,
+        compute_loss_func=loss,
+    )
+    expected.train()
+    again.train()
+    assert losses_of(again) == pytest.approx(losses_of(expected), rel=1e-4)
+
+
 def test_a_stock_trainer_that_takes_the_labels_away_is_told_what_is_missing(tmp_path: Path) -> None:
     trainer, _ = trainer_of(tmp_path, "serial", Seq2SeqTrainer, label_smoothing_factor=0.1)
     trainer.data_collator = DataCollatorForMultiSource(processor())
