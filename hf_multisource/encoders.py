@@ -176,7 +176,7 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the vocabulary of a source that has a vocabulary of its own.
+        """Resize the source's own vocabulary, which is not that of the target.
 
         Args:
             new_num_tokens: As [`PreTrainedModel.resize_token_embeddings`].
@@ -187,7 +187,8 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
             The source's new token embeddings.
 
         Raises:
-            ValueError: If the source has the vocabulary of the target, or shares its embeddings with another source.
+            ValueError: If the source has the vocabulary of the target or shares its embeddings with another source, or
+                its padding id would be outside the new vocabulary.
         """
         name = self.source.name
         others = [other.name for other in self.config.sources if other.share_embeddings_with == name]
@@ -197,6 +198,11 @@ class SourceEncoderBase(MultiSourcePreTrainedModel):
             )
         if self.source.vocab_size is None:
             raise ValueError(f"source {name!r} has no vocabulary of its own; resize the embeddings of the model.")
+        padding = self.settings.pad_token_id
+        if new_num_tokens is not None and padding is not None and padding >= new_num_tokens:
+            raise ValueError(
+                f"source {name!r} has pad_token_id {padding}; {new_num_tokens} tokens would not include it."
+            )
         size_of_target = self.config.vocab_size
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.vocab_size = size_of_target  # the base class has set it to the size of the source

@@ -95,7 +95,8 @@ class MultiSourceProcessor(ProcessorMixin):
         if null_token is not None:
             self._check_null_token(null_token)
 
-    # For pipelines, which with `trust_remote_code` may have another copy of this code, with numbers of its own.
+    # Pipelines count examples by this method. With `trust_remote_code`, the pipeline and the processor use separate
+    # copies of the modules, so that the function in the pipeline's copy would not change the processor's messages.
     count_from = staticmethod(count_from)
 
     @classmethod

@@ -398,7 +398,7 @@ def measure_draw(
     args, data, processor = prepared.args, prepared.data, prepared.processor
     read, out = data.model_rows(rows), args.folder / f"{data.test}.{name}.txt"
     decoded = decode(model, processor, read, out, prepared.search, batch_size=args.batch_size, title=name)
-    # The references have the mask tokens of all sources, those that were removed too.
+    # References are masked with all sources present, so that the perplexity of each condition is of the same tokens.
     targets = [row[data.target] for row in data.model_rows(prepared.rows)]
     taught = [{**row, data.target: text} for row, text in zip(read, targets, strict=True)]
     known = cross_entropy(model, processor, taught, data.target, data.max_length, args.batch_size)

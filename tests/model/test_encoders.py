@@ -566,6 +566,13 @@ def test_a_source_gets_more_tokens_and_the_model_loads_again(kind: str, tmp_path
     close(loaded(**inputs).logits, model(**inputs).logits)
 
 
+def test_a_vocabulary_keeps_its_padding_id() -> None:
+    model = make("serial", "en", {"name": "de", "vocab_size": 20, "pad_token_id": 19})
+    with pytest.raises(ValueError, match="source 'de' has pad_token_id 19; 10 tokens would not include it"):
+        model.get_encoder().encoder_of("de").resize_token_embeddings(10)
+    assert model.get_encoder().encoder_of("de").get_input_embeddings().num_embeddings == 20
+
+
 def test_a_source_whose_tokens_are_others_too_keeps_its_size() -> None:
     own = {"vocab_size": 20, "pad_token_id": 0}
     model = make("serial", "en", {"name": "de", **own}, {"name": "fr", "share_embeddings_with": "de"})
