@@ -228,7 +228,7 @@ def summarize(trainer: RunTrainer, parameters: int, command: str, resume: bool) 
         "best_metric": state.best_metric,
         "seconds": trainer.keeper.seconds,
         "resumed": resume,
-        "hardware": hardware(),
+        "hardware": hardware(args.device),
         "precision": "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32",
         "threads": torch.get_num_threads(),
         "processes": args.world_size,

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainingArguments, ViTConfig, Wav2Vec2Config
+from transformers import Seq2SeqTrainingArguments
 
-from builders import SMALL, randomize, tiny_config
+from builders import randomize, tiny_config
 from hf_multisource import (
     DataCollatorForMultiSource,
     EncodedSource,
@@ -38,7 +38,7 @@ from hf_multisource.recipes.recipe import load_recipe
 from hf_multisource.recipes.training import train
 from hf_multisource.sampling import length_keys
 from hf_multisource.source_kinds import FORMS, SOURCE_KINDS, is_absent, source_key
-from kinds import SIDE, SIZE, mixed_processor, mixed_rows, text_tokenizer
+from kinds import MIXED, mixed_processor, mixed_rows, text_tokenizer
 from runs import make_folder, write_lines
 
 NODES = 5
@@ -412,23 +412,6 @@ def test_a_kind_is_known_once_it_is_registered_and_has_a_name_of_its_own(tmp_pat
 
 
 # Absence, for every kind.
-
-CONVOLUTION: dict[str, Any] = {
-    "conv_dim": (8,),
-    "conv_kernel": (2,),
-    "conv_stride": (1,),
-    "num_feat_extract_layers": 1,
-    "num_conv_pos_embeddings": 2,
-    "num_conv_pos_embedding_groups": 2,
-    "feat_extract_norm": "layer",
-    "apply_spec_augment": False,
-}
-MIXED: list[Any] = [
-    "en",
-    {"name": "image", "kind": "pretrained", "encoder": ViTConfig(image_size=SIDE, patch_size=2, **SMALL)},
-    {"name": "speech", "kind": "pretrained", "encoder": Wav2Vec2Config(**SMALL, **CONVOLUTION)},
-    {"name": "regions", "kind": "features", "feature_size": SIZE},
-]
 
 
 @pytest.mark.parametrize("name", ["en", "image", "speech", "regions"])

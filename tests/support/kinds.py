@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from transformers import ViTImageProcessorPil, Wav2Vec2FeatureExtractor
+from transformers import ViTConfig, ViTImageProcessorPil, Wav2Vec2Config, Wav2Vec2FeatureExtractor
 
+from builders import SMALL
 from hf_multisource import MultiSourceProcessor
 from hf_multisource.recipes.tokenization import train_tokenizer
 
@@ -18,6 +19,24 @@ NAMES = ("en", "image", "speech", "regions")
 SIDE, RATE, SIZE = 4, 8000, 3
 """Of pictures in pixels, of speech in Hz, of features in numbers."""
 TEXTS = ["A dog runs.", "Two cats."]
+
+CONVOLUTION: dict[str, Any] = {
+    "conv_dim": (8,),
+    "conv_kernel": (2,),
+    "conv_stride": (1,),
+    "num_feat_extract_layers": 1,
+    "num_conv_pos_embeddings": 2,
+    "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer",
+    "apply_spec_augment": False,
+}
+MIXED: list[Any] = [
+    "en",
+    {"name": "image", "kind": "pretrained", "encoder": ViTConfig(image_size=SIDE, patch_size=2, **SMALL)},
+    {"name": "speech", "kind": "pretrained", "encoder": Wav2Vec2Config(**SMALL, **CONVOLUTION)},
+    {"name": "regions", "kind": "features", "feature_size": SIZE},
+]
+"""A model's sources of these kinds."""
 
 
 @cache
