@@ -228,12 +228,13 @@ class SourceMemory:
 
     @cached_property
     def _complete(self) -> list[bool]:
-        return [bool(complete) for complete in self._present.all(dim=0)]
+        complete: list[bool] = self._present.all(dim=0).tolist()
+        return complete
 
     def complete(self, source: int | None = None) -> bool:
         """Return whether all examples have a source.
 
-        It reads tensor values: call it only on a CPU and outside compiled graphs.
+        The first call reads tensor values, which waits for a GPU, and cannot be compiled.
 
         Args:
             source: Index of the source; None: any source.

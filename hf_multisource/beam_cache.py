@@ -1,4 +1,4 @@
-"""Self-attention key/value cache for beam search; reordering the beams copies no keys or values."""
+"""Self-attention key/value cache for generation; reordering the beams copies no keys or values."""
 
 from __future__ import annotations
 
@@ -150,13 +150,16 @@ class BeamLayer(CacheLayerMixin):
 
 
 class BeamCache(Cache):
-    """Self-attention key/value cache for beam search; reordering the beams copies no keys or values.
+    """Self-attention key/value cache for generation; reordering the beams copies no keys or values.
 
     Transformers' caches copy all keys and values twice in every step: once to reorder the beams, once to append the new
     position. This cache instead keeps an ancestor table, which lists for each beam and position the beam that wrote the
     position, and reorders only this table. All beams of an example are queries of one batch row; an attention mask
     restricts each beam to its own ancestors. The results are equal up to the order of summation. Masked scores between
     different beams are computed in vain, but this costs less than the copies.
+
+    With one beam, in greedy search and sampling, there is no ancestor table, and each row attends to its own positions
+    under the ordinary causal mask; new positions are still appended without a copy of the old ones.
 
     Args:
         num_beams: Beams per example, K.
@@ -179,6 +182,8 @@ class BeamCache(Cache):
     def mask(self, states: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Append the new positions to the ancestor table and build the attention mask of each beam.
 
+        With one beam, this method does nothing.
+
         Args:
             states: States of the new positions.
             attention_mask: 1 at real tokens, 0 at padding, for old and new positions; None: all tokens are real.
@@ -187,8 +192,10 @@ class BeamCache(Cache):
             states (B * K, T, D), attention_mask (B * K, S). Returns (B, 1, K * T, S * K).
 
         Returns:
-            The additive attention mask; None in the first call, which uses the ordinary causal mask.
+            The additive attention mask; None in the first call and with one beam: the ordinary causal mask applies.
         """
+        if self.num_beams == 1:
+            return None
         new, beams = states.shape[1], torch.arange(self.num_beams, device=states.device)
         own = beams[:, None].expand(len(states) // self.num_beams, -1, new)
         if self.writers is None:
@@ -237,7 +244,7 @@ class BeamCache(Cache):
         """
         stock = DynamicCache()
         layer: Any
-        for i, layer in enumerate(self.layers if self.writers is not None else ()):
+        for i, layer in enumerate(self.layers if self.get_seq_length() else ()):
             keys, values = (self._gather(held, layer.length) for held in (layer.keys, layer.values))
             layer.keys = layer.values = None
             stock.update(keys, values, i)
@@ -245,6 +252,8 @@ class BeamCache(Cache):
         return stock
 
     def _gather(self, held: Tensor, length: int) -> Tensor:
+        if self.num_beams == 1:
+            return held[:, :, :length].contiguous()
         writers: Any = self.writers
         index = writers.to(held.device).transpose(1, 2)[:, None, :, :, None]  # (B, 1, S, K, 1)
         by_position = held[:, :, : length * self.num_beams].unflatten(2, (length, self.num_beams))

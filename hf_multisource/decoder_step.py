@@ -1,4 +1,4 @@
-"""Decoder step of beam search that computes the layers without calling their modules.
+"""Decoder step of generation that computes the layers without calling their modules.
 
 With the few rows of a single sentence, half the time of a step is spent on module calls, attribute lookups and
 reshaping. Everything that does not change between steps is therefore bound once, in closures: packed weights, keys and
@@ -23,14 +23,21 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation
 from .beam_cache import BeamCache, BeamLayer
-from .combiners import Combiner, FlatCombiner, FlatNormedCombiner, ParallelCombiner, SerialCombiner
+from .combiners import (
+    Combiner,
+    FlatCombiner,
+    FlatNormedCombiner,
+    HierarchicalCombiner,
+    ParallelCombiner,
+    SerialCombiner,
+)
 from .inference import KINDS, is_bare
 from .layers import FeedForward
 
 #: Function of states (B * K, D).
 Function = Callable[[Tensor], Tensor]
-#: Function of states (B * K, D), the attention mask of the beams, the memory and the cache.
-LayerFunction = Callable[[Tensor, Tensor, SourceMemory, Any], Tensor]
+#: Function of states (B * K, D), the attention mask of the beams (None with one beam), the memory and the cache.
+LayerFunction = Callable[[Tensor, Tensor | None, SourceMemory, Any], Tensor]
 
 
 class UnusualModuleError(Exception):
@@ -75,7 +82,7 @@ def run_layers(
     Args:
         decoder: The decoder.
         states: The embedded tokens.
-        mask: Attention mask from `BeamCache.mask`.
+        mask: Attention mask from `BeamCache.mask`; with one beam, the causal mask, or None if there is no padding.
         memory: The encoded sources.
         past_key_values: The whole cache, which already contains the keys and values of the sources.
         cache: The self-attention part of the cache.
@@ -86,7 +93,7 @@ def run_layers(
     Returns:
         The states of the last layer; None if the modules must be called.
     """
-    if not isinstance(mask, Tensor) or states.shape[1] != 1 or not _is_usual(states):
+    if not (mask is None or isinstance(mask, Tensor)) or states.shape[1] != 1 or not _is_usual(states):
         return None
     step = cache.step
     if step is None or not step.is_for(states, memory):
@@ -174,7 +181,7 @@ def _bind_layer(
     combine = _bind_combiner(layer.cross_attn, states, memory, past_key_values)
     feed_forward = _bind_feed_forward(layer.feed_forward, states)
 
-    def run(states: Tensor, mask: Tensor, memory: SourceMemory, past_key_values: Any) -> Tensor:
+    def run(states: Tensor, mask: Tensor | None, memory: SourceMemory, past_key_values: Any) -> Tensor:
         states = states + attend(norm(states), mask) if pre_norm else norm(states + attend(states, mask))
         return feed_forward(combine(states, mask, memory, past_key_values))
 
@@ -183,7 +190,7 @@ def _bind_layer(
 
 def _bind_self_attention(
     attention: Any, states: Tensor, held: BeamLayer, num_beams: int
-) -> Callable[[Tensor, Tensor], Tensor]:
+) -> Callable[[Tensor, Tensor | None], Tensor]:
     _check(attention, MultiHeadAttention)
     layers = [attention.q_proj, attention.k_proj, attention.v_proj]
     heads, width, scaling = attention.num_heads, attention.head_dim, attention.scaling
@@ -197,7 +204,7 @@ def _bind_self_attention(
             return joined(states).view(examples, num_beams, 3, heads, width).permute(2, 0, 3, 1, 4).unbind(0)
         return [single(states).view(examples, num_beams, heads, width).transpose(1, 2) for single in singles]
 
-    def attend(states: Tensor, mask: Tensor) -> Tensor:
+    def attend(states: Tensor, mask: Tensor | None) -> Tensor:
         queries, keys, values = project(states)  # (B, H, K, d)
         keys, values = held.append(keys, values)
         context = scaled_dot_product_attention(queries, keys, values, mask, scale=scaling)
@@ -225,7 +232,7 @@ def _bind_attention(
 
 def _bind_presence(states: Tensor, memory: SourceMemory, source: int | None) -> Tensor | None:
     """Return which rows have a source (B * K, 1), for `torch.where`; None if all rows are known to have the source."""
-    if states.is_cpu and memory.complete(source):
+    if memory.complete(source):
         return None
     present = memory.any_present if source is None else memory.present[:, source]
     return present[:, None]
@@ -241,15 +248,8 @@ def _bind_combiner(combiner: Any, states: Tensor, memory: SourceMemory, past_key
 
 
 def _bind_flat(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
-    norm, pre_norm = _bind_norm(combiner.layer_norm), combiner.pre_norm
     attend = _bind_attention(combiner.joint, states, keys, values, memory, None)
-    present = _bind_presence(states, memory, None)
-
-    def combine(states: Tensor) -> Tensor:
-        output = states + attend(norm(states)) if pre_norm else norm(states + attend(states))
-        return output if present is None else torch.where(present, output, states)
-
-    return combine
+    return _bind_residual(combiner, states, memory, attend)
 
 
 def _bind_sources(
@@ -282,28 +282,70 @@ def _bind_serial(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tens
     return combine
 
 
-def _bind_parallel(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
-    norm, pre_norm = _bind_norm(combiner.layer_norm), combiner.pre_norm
+def _bind_contexts(
+    combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor
+) -> Callable[[Tensor], list[Tensor]]:
+    """Bind the attentions of a combiner that attends to all sources with the same query."""
     sources = [(attend, present) for _, attend, present in _bind_sources(combiner, states, memory, keys, values)]
+
+    def contexts(query: Tensor) -> list[Tensor]:
+        found = []
+        for attend, present in sources:
+            context = attend(query)
+            found.append(context if present is None else torch.where(present, context, torch.zeros_like(context)))
+        return found
+
+    return contexts
+
+
+def _bind_residual(combiner: Any, states: Tensor, memory: SourceMemory, update: Callable[[Tensor], Tensor]) -> Function:
+    """Bind what surrounds the update of a combiner: the norm, the residual connection, and rows without any source."""
+    norm, pre_norm = _bind_norm(combiner.layer_norm), combiner.pre_norm
     any_present = _bind_presence(states, memory, None)
 
     def combine(states: Tensor) -> Tensor:
-        query = norm(states) if pre_norm else states
-        contexts = []
-        for attend, present in sources:
-            context = attend(query)
-            contexts.append(context if present is None else torch.where(present, context, torch.zeros_like(context)))
-        output = states + torch.stack(contexts).sum(dim=0)
-        output = output if pre_norm else norm(output)
+        output = states + update(norm(states)) if pre_norm else norm(states + update(states))
         return output if any_present is None else torch.where(any_present, output, states)
 
     return combine
+
+
+def _bind_parallel(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    contexts = _bind_contexts(combiner, states, memory, keys, values)
+    return _bind_residual(combiner, states, memory, lambda query: torch.stack(contexts(query)).sum(dim=0))
+
+
+def _bind_hierarchical(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    level = combiner.hierarchy
+    _check(level, MultiHeadAttention)
+    contexts = _bind_contexts(combiner, states, memory, keys, values)
+    read = [i for i, length in enumerate(memory.lengths) if length]  # the others are absent from all examples
+    absent = None if all(memory.complete(i) for i in read) else ~memory.present[:, read, None]  # (B * K, n, 1)
+    stacked_states = states.new_empty(len(states) * len(read), states.shape[1])
+    project_query, project_output = _bind_linear(level.q_proj, states), _bind_linear(level.out_proj, states)
+    project_key, project_value = (_bind_linear(layer, stacked_states) for layer in (level.k_proj, level.v_proj))
+    shape = (len(states), -1, level.num_heads, level.head_dim)
+    scaling, lowest = level.scaling, torch.finfo(states.dtype).min
+
+    def update(query: Tensor) -> Tensor:
+        stacked = torch.stack(contexts(query), dim=1).flatten(0, 1)
+        queries, keys, values = (
+            projected.view(shape) for projected in (project_query(query), project_key(stacked), project_value(stacked))
+        )
+        scores = (queries * keys).sum(dim=-1) * scaling  # (B * K, n, H)
+        weights = (scores if absent is None else scores.masked_fill(absent, lowest)).softmax(dim=1)
+        if absent is not None:
+            weights = weights.masked_fill(absent, 0.0)
+        return project_output((weights.unsqueeze(-1) * values).sum(dim=1).flatten(1))
+
+    return _bind_residual(combiner, states, memory, update)
 
 
 #: Functions that bind a combiner, by combiner class; all other combiners are called as modules.
 BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tensor], Function]] = {
     FlatCombiner: _bind_flat,
     FlatNormedCombiner: _bind_flat,
+    HierarchicalCombiner: _bind_hierarchical,
     ParallelCombiner: _bind_parallel,
     SerialCombiner: _bind_serial,
 }

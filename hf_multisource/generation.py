@@ -56,7 +56,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
     `fold_beams` (default True): encoder states and cross-attention keys and values are stored once per example; the
     beams or returned sequences of an example are folded into the query dimension of the attention. Beam search uses a
     self-attention cache that is not copied when beams are reordered ([`BeamCache`]), unless attentions or a
-    `cache_implementation` are requested. With False, states and caches are repeated and reordered as in Transformers,
+    `cache_implementation` are requested; greedy search and sampling use it, too, if the attention implementation is
+    sdpa. With False, states and caches are repeated and reordered as in Transformers,
     for decoding code that expects this layout, such as `custom_generate`; the tokens are the same, but decoding is
     slower and needs `num_beams` times the memory.
 
@@ -112,6 +113,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if isinstance(output, ModelOutput):
             for name, value in collected.items():
                 output[name] = tuple(value)
+            cache = output.get("past_key_values")
+            if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
+                cache.self_attention_cache = cache.self_attention_cache.unfold()  # the layout that callers expect
         return output
 
     def _make_shortlist(self, ids: Tensor) -> Any:
@@ -313,7 +317,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             and (SHORTLIST not in kwargs or len(kwargs[SHORTLIST].ids) >= needed)
         ):
             kwargs[BEST] = needed * generation_config.num_beams
-        output: Any = beam_search(
+        return beam_search(
             self,
             input_ids,
             logits_processor=logits_processor,
@@ -321,10 +325,6 @@ class MultiSourceGenerationMixin(GenerationMixin):
             length_normalization=alpha,
             **kwargs,
         )
-        cache = output.get("past_key_values") if isinstance(output, ModelOutput) else None
-        if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
-            cache.self_attention_cache = cache.self_attention_cache.unfold()  # the layout that callers expect
-        return output
 
     def _examples_can_leave(self, cache: Any) -> bool:
         """Return whether examples can be removed from a cache: it was created by this call and has no fixed size."""

@@ -22,7 +22,7 @@ from .conversion import FromSourcesMixin
 from .decoder_step import is_bound, run_layers
 from .dropout import dropout
 from .encoders import ENCODERS, EncodedSource, TextEncoder
-from .generation import BEST, EXPANSION, SHORTLIST, STEP_KEYWORDS, MultiSourceGenerationMixin
+from .generation import BEST, EXPANSION, FOLD, SHORTLIST, STEP_KEYWORDS, MultiSourceGenerationMixin
 from .inference import is_bare
 from .layers import Bias, FeedForward, TextEmbeddings, modules_of_sources
 from .modeling_sources import (
@@ -286,7 +286,8 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         states = self.embeddings(input_ids, inputs_embeds, start)
         own = None if past_key_values is None else self_attention_cache(past_key_values)
         mask: AttentionMask = own.mask(states, attention_mask) if isinstance(own, BeamCache) else None
-        if mask is None:
+        alone = isinstance(own, BeamCache) and start and states.shape[1] == 1 and attention_mask is None
+        if mask is None and not alone:  # a single new position without padding attends to all positions
             mask = create_causal_mask(
                 config=self.config, inputs_embeds=states, attention_mask=attention_mask, past_key_values=own
             )
@@ -364,10 +365,7 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
             and own.step is not None
             and model_kwargs.keys() <= STEP_KEYWORDS
             and encoded.last_hidden_state.device == tokens.device
-            and all(
-                type(one).forward is forward and is_bare(one)
-                for one, forward in zip((self, body, body.decoder), FORWARDS, strict=True)
-            )
+            and self._is_unchanged()
         ):
             return None
         last = tokens[:, :, -1].reshape(-1, 1)
@@ -378,6 +376,14 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         logits, ids = self._predict(states, model_kwargs.get(BEST, 0), model_kwargs.get(SHORTLIST))
         return MultiSourceLMOutput(logits=logits, best_token_ids=ids, past_key_values=cache)
 
+    def _is_unchanged(self) -> bool:
+        """Return whether calling the model, its body and its decoder only runs the `forward` of these classes."""
+        body = cast(Any, self.model)
+        return all(
+            type(one).forward is forward and is_bare(one)
+            for one, forward in zip((self, body, body.decoder), FORWARDS, strict=True)
+        )
+
     def _prepare_cache_for_generation(  # type: ignore[override]
         self,
         generation_config: GenerationConfig,
@@ -386,14 +392,13 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         batch_size: int,
         max_cache_length: int,
     ) -> None:
+        beams = self._beams_in_cache(generation_config, generation_mode, model_kwargs)
         if (
-            model_kwargs.get("past_key_values") is None
+            beams
+            and model_kwargs.get("past_key_values") is None
             and generation_config.use_cache is not False
             and generation_config.cache_implementation is None
             and not generation_config.is_assistant
-            and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-            and (beams := model_kwargs[EXPANSION]) > 1
-            and self.config._attn_implementation in ("eager", "sdpa")  # others do not support this mask
             and not generation_config.output_attentions
             and not self.training  # gradient checkpointing disables caches
         ):
@@ -403,6 +408,19 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         super()._prepare_cache_for_generation(  # type: ignore[misc]
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
+
+    def _beams_in_cache(
+        self, generation_config: GenerationConfig, generation_mode: GenerationMode, model_kwargs: Mapping[str, Any]
+    ) -> int:
+        """Return the number of beams for which a [`BeamCache`] should be created; 0: use Transformers' cache."""
+        attention = self.config._attn_implementation
+        if generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+            folded = model_kwargs[EXPANSION] > 1
+            return model_kwargs[EXPANSION] if folded and attention in ("eager", "sdpa") else 0  # support this mask
+        if generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+            # The gain comes from `run_layers`, which compiled models and attention other than sdpa do not use.
+            return int(getattr(generation_config, FOLD, True) and attention == "sdpa" and self._is_unchanged())
+        return 0
 
 
 #: The `forward` functions of model, body and decoder; the fast path requires that they are not overridden or replaced.

@@ -21,6 +21,13 @@ from hf_multisource import decoder_step, inference, modeling_multisource
 from hf_multisource.beam_cache import BeamCache
 
 SEARCH: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 8, "return_dict_in_generate": True}
+#: Without beams each row of the cache belongs to one text.
+ALONE: dict[str, dict[str, Any]] = {
+    "greedy search": {"num_beams": 1},
+    "sampling": {"num_beams": 1, "do_sample": True},
+    "several samples": {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
+}
+BOUND = ["serial", "parallel", "flat", "hierarchical"]
 MADE: dict[str, dict[str, Any]] = {
     "post-norm": {"norm_position": "post"},
     "gelu": {"activation_function": "gelu"},
@@ -52,7 +59,10 @@ class Steps:
         self.only_modules, self.bound, self.left, self.rows = False, 0, 0, set()
         found = model.generate(**batch(), **options)
         assert torch.equal(found.sequences, expected.sequences)
-        assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        if options["num_beams"] > 1:
+            assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        for one, other in zip(found.scores or (), expected.scores or (), strict=True):
+            assert torch.equal(one, other)
         return found
 
 
@@ -72,14 +82,32 @@ def test_the_search_finds_the_same(combiner: str, kind: str, steps: Steps) -> No
     assert steps.bound == 7 and steps.left == 0
 
 
+@pytest.mark.parametrize("search", ALONE)
+@pytest.mark.parametrize("combiner", EVERY_COMBINER)
+def test_a_search_without_beams_finds_the_same(combiner: str, search: str, steps: Steps) -> None:
+    model = make(combiner)
+    run = model.generate
+
+    def seeded(**inputs: Any) -> Any:
+        torch.manual_seed(1)
+        return run(**inputs)
+
+    model.generate = seeded
+    found = steps.compare(model, **ALONE[search], output_scores=True)
+    assert steps.bound == len(found.scores) - 1 > 0 and steps.left == 0
+    stock = model.generate(**batch(), **{**SEARCH, **ALONE[search]}, output_scores=True, fold_beams=False)
+    assert torch.equal(found.sequences, stock.sequences)
+    torch.testing.assert_close(found.scores, stock.scores, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("fields", MADE)
-@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
+@pytest.mark.parametrize("combiner", BOUND)
 def test_other_forms_of_layers_are_bound_too(combiner: str, fields: str, steps: Steps) -> None:
     steps.compare(make(combiner, **MADE[fields]))
     assert steps.bound == 7
 
 
-@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
+@pytest.mark.parametrize("combiner", BOUND)
 def test_examples_that_leave_are_bound_anew(combiner: str, steps: Steps) -> None:
     model = make(combiner)
     ends = steps.compare(model, max_new_tokens=12, eos_token_id=None, pad_token_id=0).sequences[:, 3].unique().tolist()
@@ -87,8 +115,9 @@ def test_examples_that_leave_are_bound_anew(combiner: str, steps: Steps) -> None
     assert len(steps.rows) > 1 and steps.left == 0
 
 
-@pytest.mark.parametrize("combiner", ["serial", "parallel", "flat"])
-def test_no_module_of_the_layers_is_called(combiner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("combiner", BOUND)
+def test_no_module_of_the_layers_is_called(combiner: str, num_beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step, in which the keys and values of the sources are made."""
     model, called = make(combiner), list[nn.Module]()
     inside = set(model.model.decoder.layers.modules())
@@ -102,7 +131,8 @@ def test_no_module_of_the_layers_is_called(combiner: str, monkeypatch: pytest.Mo
     counts = []
     for length in (2, 6):
         called.clear()
-        model.generate(**batch(), **{**SEARCH, "min_new_tokens": length, "max_new_tokens": length})
+        lengths = {"min_new_tokens": length, "max_new_tokens": length}
+        model.generate(**batch(), **{**SEARCH, **lengths, "num_beams": num_beams})
         counts.append(sum(module in inside for module in called))
     assert counts[0] == counts[1] > 0
 
@@ -292,6 +322,14 @@ WHOLES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("change", WHOLES)
+def test_whole_models_that_do_more_use_the_cache_of_transformers_without_beams(change: str, steps: Steps) -> None:
+    model = make("flat")
+    WHOLES[change](model)
+    steps.compare(model, num_beams=1)
+    assert steps.bound == steps.left == 0
+
+
+@pytest.mark.parametrize("change", WHOLES)
 def test_whole_models_that_do_more_are_called(change: str, steps: Steps) -> None:
     model = make("flat")
     WHOLES[change](model)
@@ -300,10 +338,13 @@ def test_whole_models_that_do_more_are_called(change: str, steps: Steps) -> None
     assert left.counts["computed"] == 0 and steps.bound > 0
 
 
-def test_an_attention_mask_of_the_target_is_read(steps: Steps) -> None:
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_attention_mask_of_the_target_is_read(num_beams: int, steps: Steps) -> None:
     model = make("flat")
     left = Left(model)
     begin = torch.full((5, 3), 5)
     mask = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]])
-    steps.compare(model, decoder_input_ids=begin, decoder_attention_mask=mask)
-    assert left.counts["computed"] == 0
+    search = {"num_beams": num_beams, "decoder_input_ids": begin, "min_new_tokens": 4}
+    padded = steps.compare(model, **search, decoder_attention_mask=mask)
+    assert left.counts["computed"] == 0 and steps.bound > 0
+    assert not torch.equal(padded.sequences, steps.compare(model, **search).sequences)
