@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from transformers import MarianConfig, MarianMTModel
 
 from hf_multisource import MultiSourceConfig, MultiSourceForConditionalGeneration
@@ -67,7 +68,11 @@ class Size:
         return {**ends, **sizes, **parts, **{f"{part}_ffn_dim": self.ffn_dim for part in ("encoder", "decoder")}}
 
 
-SIZES = {"msmt": Size(), "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49)}  # mmt: §4.1
+SIZES = {
+    "msmt": Size(),
+    "mmt": Size(512, 4096, 16, 6, 6, 40000, texts=1, features=49),  # §4.1
+    "overhead": Size(16, 32, 2, vocab_size=500),  # almost all time goes into calling the operators
+}
 
 
 def our_model(size: Size, combiner: str, **fields: Any) -> Any:
@@ -161,6 +166,27 @@ def interleave(
             for clock, spent in seconds[name].items():
                 spent[-1] += (after[clock] - before[clock]) / 2
     return results, seconds
+
+
+def profiled(runs: Mapping[str, Callable[[], Any]], rounds: int, device: str) -> dict[str, Any]:
+    """Time runs without the profiler, then count and time their PyTorch operators in one profiled run each.
+
+    Returns:
+        Name -> the `seconds` of `interleave`, and by name the `seconds` and `calls` of all operators: on a GPU of its
+        kernels, whose times do not contain the gaps between them.
+    """
+    _, seconds = interleave(runs, rounds, device)
+    clock = "self_cpu_time_total" if device == "cpu" else "self_device_time_total"  # microseconds
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    measured = {}
+    for name, run in runs.items():
+        with profile(activities=activities) as seen:
+            run()
+            clocks(device)  # wait for a GPU
+        found = {event.key: (getattr(event, clock) / 1e6, event.count) for event in seen.key_averages()}
+        operators = {key: {"seconds": spent, "calls": calls} for key, (spent, calls) in found.items() if spent}
+        measured[name] = {"seconds": seconds[name], "operators": operators}
+    return measured
 
 
 def peak_memory(run: Callable[[], Any], device: str) -> float:

@@ -1,6 +1,6 @@
 """Compare decoding with our models and with alternatives: time, memory, and distance from the limits of the machine.
 
-    python benchmarks/inference.py [floor] [speed] [profile] [memory] [scaling] [trained] [--size msmt mmt]
+    python benchmarks/inference.py [floor] [speed] [profile] [memory] [scaling] [trained] [--size msmt mmt overhead]
                                    [--beams 10] [--batch 1 16 32] [--combiners serial flat] [--device cuda]
                                    [--threads 2] [--rounds 3] [--full] [--checkpoint RUN ...] [--data FOLDER]
                                    [--limit 256]
@@ -35,7 +35,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity
 from torch.utils import mkldnn
 
 from common import (
@@ -48,6 +47,7 @@ from common import (
     our_model,
     parse,
     peak_memory,
+    profiled,
     save,
     sources_of,
     work,
@@ -236,18 +236,7 @@ def measure_speed(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -
 
 def measure_profile(cell: Cell, names: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
     """Time all variants without the profiler, then count and time their PyTorch operators in one profiled run each."""
-    searches = {name: search(name, cell, folder) for name in names}
-    _, seconds = interleave(searches, rounds, cell.device)
-    clock = "self_cpu_time_total" if cell.device == "cpu" else "self_device_time_total"  # microseconds
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cell.device == "cuda" else [])]
-    runs = {}
-    for name in names:
-        with torch.profiler.profile(activities=activities) as seen:
-            searches[name]()
-        found = {event.key: (getattr(event, clock) / 1e6, event.count) for event in seen.key_averages()}
-        operators = {key: {"seconds": spent, "calls": calls} for key, (spent, calls) in found.items() if spent}
-        runs[name] = {"seconds": seconds[name], "operators": operators}
-    return runs
+    return profiled({name: search(name, cell, folder) for name in names}, rounds, cell.device)
 
 
 def measure_memory(name: str, cell: Cell, folder: Path) -> float:

@@ -49,8 +49,9 @@ INTRODUCTION = """\
 ## How to read the tables
 
 *msmt*: four texts, D 256, 4 + 6 layers, a vocabulary of 48,000. *mmt*: a text and 49 vectors of a picture, D 512, 6 + 6
-layers, a vocabulary of 40,000. Both are sizes of Libovický et al. 2018. Weights and tokens are random; every text has
-25 tokens, and so has the target.
+layers, a vocabulary of 40,000. Both are sizes of Libovický et al. 2018. *overhead*: the layers of *msmt* with D 16 and
+a vocabulary of 500, so that arithmetic takes almost no time: what remains are the calls of operators from Python, which
+also limit a GPU with small batches. Weights and tokens are random; every text has 25 tokens, and so has the target.
 
 The baseline is Transformers' `MarianMTModel` with one encoder that reads the concatenation of all sources: *HF*. Its
 encoder also reads the vectors of a picture, which our models only project to their width. *HF tuned* is the same model
@@ -228,6 +229,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Record, Record], Table]]] = {
     "scaling": ("Scaling", "{size}, beam {beams}, batch {batch}, {threads}; one of them varied", of_scaling),
     "trained": ("Trained checkpoints", "{run}, {limit} sentences, beam {beams}, batch {batch}, {threads}", of_trained),
     "step": ("A step of training", "{size}, batch {batch}, {threads}", of_step),
+    "step_profile": ("Time of a step of training by operator", "{size}, batch {batch}, {threads}", of_profile),
     "update": ("An update of a recipe for CPUs", "{update}, batch {batch}, {numbers}, {threads}", of_update),
     "loss": ("The loss", "{rows} tokens to predict, of {vocab_size}", of_loss),
     "padding": ("Padding", "{sentences} sentences, in words, batch {batch}", of_padding),

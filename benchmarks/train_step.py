@@ -1,9 +1,10 @@
 """Compare training of our models and of Transformers' Marian on the joined sources: step time, loss memory, padding.
 
-    python benchmarks/train_step.py [step] [update] [loss] [padding] [--size msmt] [--batch 24]
+    python benchmarks/train_step.py [step] [profile] [update] [loss] [padding] [--size msmt] [--batch 24]
                                     [--device cuda] [--threads 2] [--rounds 3] [--data data/multi30k]
 
     step       forward, label-smoothed cross-entropy, backward and AdamW; in float32 and under bfloat16 autocast
+    profile    the time of these steps by PyTorch operator
     update     on a CPU, a whole update of two recipes for CPUs, with and without the savings for CPUs ("everything
                computed": padding, absent sources, matrix products by PyTorch's BLAS library, and a random number for
                each element in dropout)
@@ -38,6 +39,7 @@ from common import (
     our_model,
     parse,
     peak_memory,
+    profiled,
     save,
     sources_of,
     work,
@@ -57,7 +59,7 @@ from hf_multisource.inference import keep_freed_memory
 from hf_multisource.loss import linear_cross_entropy
 from hf_multisource.matrix_products import fast_products
 
-PARTS = ("step", "update", "loss", "padding")
+PARTS = ("step", "profile", "update", "loss", "padding")
 SMOOTHING = 0.1
 COMBINERS = ("flat", "serial")
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -259,11 +261,17 @@ def measure_padding(data: str) -> dict[str, Any]:
     return {"sentences": len(rows), "batch": BATCH, "shares": shares}
 
 
+def training_steps(size: Size, batch: int, device: str) -> dict[str, Callable[[], None]]:
+    """Return functions that run one update of each model, in float32 and under bfloat16 autocast, by name."""
+    names = [f"{kind}{half}" for half in ("", " bf16") for kind in ("HF", *COMBINERS)]
+    return {name: training_step(name, size, batch, device) for name in names}
+
+
 def measure_steps(size: Size, batch: int, rounds: int, device: str) -> dict[str, Any]:
     """Time updates; return seconds, and GFLOP of a sentence's forward and backward pass, by name."""
-    names = [f"{kind}{half}" for half in ("", " bf16") for kind in ("HF", *COMBINERS)]
-    _, seconds = interleave({name: training_step(name, size, batch, device) for name in names}, rounds, device)
-    combiners = {name: name.partition(" ")[0].replace("HF", "concat") for name in names}
+    steps = training_steps(size, batch, device)
+    _, seconds = interleave(steps, rounds, device)
+    combiners = {name: name.partition(" ")[0].replace("HF", "concat") for name in steps}
     # The backward pass has two matrix products for each product of the forward pass.
     return {
         name: {"seconds": seconds[name], "gflop": 3 * work(size, combiner, beams=1)["gflop"]}
@@ -286,6 +294,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if "step" in args.parts:
             runs = measure_steps(size, batch, args.rounds, args.device)
             save(args, "train_step", "step", name, size=name, batch=batch, target=size.steps, runs=runs)
+        if "profile" in args.parts:
+            runs = profiled(training_steps(size, batch, args.device), args.rounds, args.device)
+            save(args, "train_step", "step_profile", name, size=name, batch=batch, runs=runs)
         if "loss" in args.parts:
             shape = (LONG * batch, size.d_model, size.vocab_size)
             memory = {loss: in_child(loss_memory, loss, *shape, args.device, args.threads) for loss in LOSSES}

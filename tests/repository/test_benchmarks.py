@@ -158,10 +158,14 @@ def test_training_is_measured_and_shown(tmp_path: Path) -> None:
     options = ["--size", "tiny", "--batch", "2", "--rounds", "1", "--data", str(tmp_path)]
     train_step.main([*options, "--out", str(out)])
     found = records(out)
-    assert set(found) == {"step-tiny", "loss-tiny", "padding", "update-words", "update-multi30k_en_de_fr_cs"}
+    of_size = {f"{part}-tiny" for part in ("step", "step_profile", "loss")}
+    assert set(found) == {*of_size, "padding", "update-words", "update-multi30k_en_de_fr_cs"}
     plain, packed = (found["update-words"]["runs"][way] for way in ("everything computed", "as trained"))
     assert 0 < packed["gflop"] < plain["gflop"]
-    assert list(found["step-tiny"]["runs"]) == ["HF", "flat", "serial", "HF bf16", "flat bf16", "serial bf16"]
+    names = ["HF", "flat", "serial", "HF bf16", "flat bf16", "serial bf16"]
+    assert list(found["step-tiny"]["runs"]) == list(found["step_profile-tiny"]["runs"]) == names
+    for run in found["step_profile-tiny"]["runs"].values():
+        assert any("backward" in operator for operator in run["operators"])
     for shares in found["padding"]["shares"].values():
         assert 0 <= shares["bucketed"] < shares["random"] < 1
     assert "| serial bf16 |" in out.with_suffix(".md").read_text("utf-8")
