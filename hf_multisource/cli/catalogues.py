@@ -38,10 +38,13 @@ def catalogues(
         bool, typer.Option("--drop_copies", help="Drop target texts that equal only the text of the source language.")
     ] = False,
     min_languages: Annotated[int, typer.Option("--min_languages", help="Smallest number of languages in a row.")] = 2,
-    dev: Annotated[float, typer.Option("--dev", help="Share of the files in the dev split.")] = 0.1,
-    test: Annotated[float, typer.Option("--test", help="Share of the files in the test split.")] = 0.1,
+    dev: Annotated[float, typer.Option("--dev", help="Share of the dev split, 0 for none.")] = 0.1,
+    test: Annotated[float, typer.Option("--test", help="Share of the test split, 0 for none.")] = 0.1,
+    split_by: Annotated[
+        str, typer.Option("--split_by", help="Split whole files, or messages, for projects with few files.")
+    ] = "files",
 ) -> None:
-    """Make parallel text from localization catalogues, aligned by file and key and split by file.
+    """Make parallel text from localization catalogues, aligned by file and key, with splits.
 
     \b
         hf-multisource catalogues 'l10n/{lang}' --languages en de cs hsb dsb --target dsb --out data/l10n
@@ -70,6 +73,7 @@ def catalogues(
         min_languages=min_languages,
         dev=dev,
         test=test,
+        split_by=split_by,
     )
     print(write_catalogue_rows(pattern, out, selection).describe())
     print(f"{out} is written")

@@ -17,7 +17,7 @@ from hf_multisource.evaluation.decoding import Search
 from hf_multisource.evaluation.localization import Places, make_plan
 from hf_multisource.evaluation.localization_answers import Options, Probability
 from hf_multisource.evaluation.localization_report import describe_counts, preview
-from hf_multisource.evaluation.localization_run import describe_settings
+from hf_multisource.evaluation.localization_run import check_output, describe_settings
 from hf_multisource.evaluation.localization_run import localize as localize_catalogues
 from hf_multisource.evaluation.review_page import find_hints, is_review_page, review_page
 from hf_multisource.evaluation.shards import describe_settings as describe_model
@@ -116,6 +116,7 @@ def localize(
     plan = make_plan(places, spoken)
     for place in memory or ():
         plan.memory.read(place, [name for name in spoken if name != language], language)
+    check_output(plan, out)
     if dry_run:
         print(describe_counts(preview(plan)))
         return

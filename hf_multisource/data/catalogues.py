@@ -1,7 +1,7 @@
 """Make rows of parallel text from localization catalogues: align languages by file and key, and split by file.
 
-The number of entries or rows that each rule affects is counted. All messages of a catalogue file go to the same split,
-because neighboring messages are often similar and would leak from the training split to the others.
+The number of entries or rows that each rule affects is counted. By default all messages of a catalogue file go to the
+same split, because neighboring messages are often similar and would leak from the training split to the others.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from hf_multisource.data.prepare import check_languages, new_folder, write_colum
 from hf_multisource.messages import shown_key
 
 SPLITS = ("train", "dev", "test")
+SPLIT_BY = ("files", "messages")
 COUNTS, KEYS = "counts.json", "keys.json"
 LONGEST_PATH = 60  # number of characters after which a printed path is shortened
 SHOWN = 5  # number of examples per language in the report of unhandled messages
@@ -58,8 +59,10 @@ class Selection:
         drop_copies: Whether to drop texts of the target that [`is_copy`] considers untranslated. Such texts are
             counted in all languages in any case.
         min_languages: Smallest number of languages in a row.
-        dev: Share of the files in the dev split.
-        test: Share of the files in the test split.
+        dev: Share of the files, or messages, in the dev split.
+        test: Share of the files, or messages, in the test split.
+        split_by: What stays together, one of `SPLIT_BY`: the messages of a file, or only the forms of a message, which
+            a project with few files needs.
     """
 
     languages: Sequence[str]
@@ -71,6 +74,7 @@ class Selection:
     min_languages: int = 2
     dev: float = 0.1
     test: float = 0.1
+    split_by: str = "files"
 
     def check(self) -> None:
         """Check that the settings are allowed and consistent.
@@ -93,6 +97,8 @@ class Selection:
             raise ValueError(f"min_languages is {self.min_languages}; it must be from 1 to {len(self.languages)}")
         if min(self.dev, self.test) < 0 or not self.dev + self.test < 1:
             raise ValueError(f"dev is {self.dev} and test is {self.test}; both must be 0 or more, their sum below 1")
+        if self.split_by not in SPLIT_BY:
+            raise ValueError(f"split_by is {self.split_by!r}; it must be {' or '.join(SPLIT_BY)}")
 
     def code(self, language: str) -> str:
         """Return the code that a language has in paths.
@@ -212,19 +218,20 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
     catalogues = read_languages(pattern, selection, counts)
     splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
     for row in apply_row_rules(align(catalogues, selection, counts), selection, counts):
-        splits[split_of(row.file, selection.dev, selection.test)].append(row)
+        place = row.file if selection.split_by == "files" else f"{row.file}\n{row.key}"
+        splits[split_of(place, selection.dev, selection.test)].append(row)
     number = len({path for files in catalogues.values() for path in files})
     _check_languages_have_texts([row for rows in splits.values() for row in rows], selection, counts)
     for name, rows in splits.items():
         counts.rows[name], counts.files[name] = len(rows), len({row.file for row in rows})
         if not rows and (name == "train" or getattr(selection, name)):
             total = sum(map(len, splits.values()))
-            advice = (
-                f"change the shares dev ({selection.dev}) and test ({selection.test}), 0 for no such split, or name"
-            )
-            advice = f"{advice} more files" if total else f"all rows were dropped\n{counts.describe()}"
+            advice = f"change the shares dev ({selection.dev}) and test ({selection.test}), 0 for no such split"
+            if selection.split_by == "files":
+                advice = f"files are split as a whole; set split_by to messages, name more files, or {advice}"
             raise ValueError(
-                f"the split {name} gets no row (files: {number}, rows: {total}): files are split as a whole; {advice}"
+                f"the split {name} gets no row (files: {number}, rows: {total}): "
+                + (advice if total else f"all rows were dropped\n{counts.describe()}")
             )
     with new_folder(out) as folder:
         for name, rows in splits.items():
@@ -244,6 +251,7 @@ def write_catalogue_rows(pattern: str, out: Path, selection: Selection) -> Catal
             "min_languages": selection.min_languages,
             "dev": selection.dev,
             "test": selection.test,
+            "split_by": selection.split_by,
         }
         found = {
             "entries": counts.languages,
@@ -505,12 +513,12 @@ def apply_row_rules(rows: Iterator[Row], selection: Selection, counts: Catalogue
 
 
 def split_of(path: str, dev: float, test: float) -> str:
-    """Return the split of a file, which depends only on the path.
+    """Return the split of a file or message, which depends only on its path or key.
 
     Args:
-        path: The path, with `{lang}` in place of the code.
-        dev: Share of the files in the dev split.
-        test: Share of the files in the test split.
+        path: The path, with `{lang}` in place of the code; of a message, the path and the key.
+        dev: Share of the dev split.
+        test: Share of the test split.
 
     Returns:
         `train`, `dev` or `test`.

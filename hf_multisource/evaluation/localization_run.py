@@ -44,6 +44,7 @@ from hf_multisource.messages import shown_key
 # lost
 WINDOW = 64
 LOCK, JOURNAL, OUTPUT, RECORD = "lock", "translations.jsonl", "output", "record.json"  # names in the folder OUT.work
+DIGEST = "_sha256"  # end of the names of settings that are digests of contents
 
 
 def translate_requests(
@@ -330,7 +331,9 @@ def check_output(plan: Plan, out: Path) -> None:
         if out.is_dir():
             raise IsADirectoryError(f"{out} is a folder; the catalogues are one file each, so name a file")
         if find_format(out.name) != find_format(file.path):
-            raise ValueError(f"{out} is not named as {file.path}, whose format it has; choose the same suffix")
+            raise ValueError(
+                f"{out} is not named as {file.path}, whose format it has; name it like {Path(file.path).name}"
+            )
     elif out.is_file():
         raise NotADirectoryError(f"{out} is a file; the catalogues are several files, so name a folder")
 
@@ -371,11 +374,10 @@ def _finished(out: Path, sidecar: Path, settings: JsonObject) -> JsonObject | No
 def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     """Return in words which settings differ."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return "; ".join(f"{name} was {_short(before.get(name))}, is {_short(after.get(name))}" for name in names)
-
-
-def _short(value: object) -> str:
-    return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else shown_key(value)
+    contents = [name.removesuffix(DIGEST) for name in names if name.endswith(DIGEST)]
+    values = [f"{name} was {shown_key(before.get(name))}, is {shown_key(after.get(name))}" for name in names]
+    found = [value for name, value in zip(names, values, strict=True) if not name.endswith(DIGEST)]
+    return "; ".join(found + ([f"the contents of {', '.join(contents)} have changed"] if contents else []))
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:

@@ -95,8 +95,9 @@ class CatalogueRecipe:
         drop_copies: Whether a text of the target counts as absent if it is probably untranslated: it equals the text of
             the source language and of no other language.
         min_languages: Smallest number of columns with a text in a row, counting the target, which no row lacks.
-        dev: Share of the files in the split "dev".
-        test: Share of the files in the split "test".
+        dev: Share of the files, or messages, in the split "dev".
+        test: Share of the files, or messages, in the split "test".
+        split_by: What stays together: "files", or "messages", which a project with few files needs.
     """
 
     codes: dict[str, str] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class CatalogueRecipe:
     min_languages: Annotated[int, Field(ge=1)] = Selection.min_languages
     dev: Annotated[float, Field(ge=0, lt=1)] = Selection.dev
     test: Annotated[float, Field(ge=0, lt=1)] = Selection.test
+    split_by: Literal["files", "messages"] = "files"
 
 
 @dataclass

@@ -407,6 +407,23 @@ def test_files_named_after_two_languages_are_translations_or_territories(tmp_pat
     }
 
 
+def test_the_messages_of_one_file_are_split_by_themselves_and_forms_of_a_message_stay_together(tmp_path: Path) -> None:
+    forms = "".join(
+        f'<plurals name="p{i}"><item quantity="one">{{0}} p{i}</item>'
+        + f'<item quantity="other">{{0}}s p{i}</item></plurals>'
+        for i in range(40)
+    )
+    for code in ("en", "de"):
+        write_tree(tmp_path, {f"{code}.xml.d/strings.xml": f"<resources>{forms.replace('{0}', code)}</resources>"})
+    rows = make(
+        f"{tmp_path}/{{lang}}.xml.d", tmp_path / "out", languages=["en", "de"], split_by="messages", dev=0.2, test=0.2
+    )
+    assert set(rows) == {"train", "dev", "test"} and sum(map(len, rows.values())) == 80
+    places = {split: {row[0].split()[1] for row in found} for split, found in rows.items()}
+    assert sum(map(len, places.values())) == 40, "both forms of a message are in the same split"
+    assert json.loads((tmp_path / "out/counts.json").read_text("utf-8"))["split_by"] == "messages"
+
+
 def test_a_file_without_a_code_gives_way_to_one_with_texts(tmp_path: Path) -> None:
     files = {
         "m.properties": "a = base\n",
@@ -527,9 +544,14 @@ def test_places_of_languages_can_be_named(tmp_path: Path) -> None:
                 "languages": ["en", "de", "dsb"],
                 "paths": {"de": "other"},
             },
-            r"the split train gets no row \(files: 9, rows: 0\): files are split as a whole; all rows were dropped\n",
+            r"the split train gets no row \(files: 9, rows: 0\): all rows were dropped\n",
         ),
-        ({"dev": 1e-9}, r"the split dev gets no row .* change the shares dev \(1e-09\) and test \(0\.1\)"),
+        (
+            {"dev": 1e-9},
+            r"the split dev gets no row .* set split_by to messages, name more files, or change the shares ",
+        ),
+        ({"dev": 1e-9, "split_by": "messages"}, r"rows: \d+\): change the shares dev \(1e-09\) and test \(0\.1\)"),
+        ({"split_by": "rows"}, r"split_by is 'rows'; it must be files or messages"),
     ],
 )
 def test_what_is_wrong_is_refused_and_nothing_is_written(

@@ -97,7 +97,7 @@ def test_a_journal_of_other_texts_is_named_though_all_settings_are_the_same(
     with pytest.raises(Killed):
         run(plan_of(tmp_path / "in", ENGLISH), tmp_path / "out", kill_at=2)
     other = plan_of(tmp_path / "other", {"en/a.properties": "a=Text three\nb=Text two\n"})
-    with pytest.raises(ValueError, match=r"out was begun with other settings: requests_sha256 was \w{12}…, is \w{12}…"):
+    with pytest.raises(ValueError, match="out was begun with other settings: the contents of requests have changed"):
         run(other, tmp_path / "out")
     run(plan_of(tmp_path / "in", {}), tmp_path / "out")
     assert "«Text one»" in (tmp_path / "out/a.properties").read_text("utf-8")
