@@ -90,6 +90,18 @@ def cast_for_products(states: Tensor) -> Tensor:
     return states.to(torch.get_autocast_dtype(device))
 
 
+def version_of(mask: Tensor) -> int | None:
+    """Return how often a mask was changed in place.
+
+    Args:
+        mask: The mask.
+
+    Returns:
+        The version; None for inference tensors, which have no version.
+    """
+    return None if mask.is_inference() else mask._version
+
+
 def self_attention_cache(cache: Cache) -> Cache:
     """Return the self-attention part of a key/value cache.
 

@@ -130,7 +130,7 @@ class BeamLayer(CacheLayerMixin):
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the size of the attention mask of the first call; [`BeamCache.mask`] builds the later masks.
+        """Return the size of an ordinary causal mask; for several beams, [`BeamCache.mask`] builds all but the first.
 
         Args:
             query_length: Number of new positions.
@@ -182,7 +182,7 @@ class BeamCache(Cache):
     def mask(self, states: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Append the new positions to the ancestor table and build the attention mask of each beam.
 
-        With one beam, this method does nothing.
+        With one beam, this method does nothing: the ordinary causal mask applies.
 
         Args:
             states: States of the new positions.
@@ -192,7 +192,7 @@ class BeamCache(Cache):
             states (B * K, T, D), attention_mask (B * K, S). Returns (B, 1, K * T, S * K).
 
         Returns:
-            The additive attention mask; None in the first call and with one beam: the ordinary causal mask applies.
+            The additive attention mask; None in the first call, to which the ordinary causal mask applies.
         """
         if self.num_beams == 1:
             return None
@@ -244,7 +244,9 @@ class BeamCache(Cache):
         """
         stock = DynamicCache()
         layer: Any
-        for i, layer in enumerate(self.layers if self.get_seq_length() else ()):
+        for i, layer in enumerate(self.layers):
+            if not layer.is_initialized:  # a layer that has been removed from the decoder
+                continue
             keys, values = (self._gather(held, layer.length) for held in (layer.keys, layer.values))
             layer.keys = layer.values = None
             stock.update(keys, values, i)

@@ -21,7 +21,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation
+from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation, version_of
 from .beam_cache import BeamCache, BeamLayer
 from .combiners import (
     Combiner,
@@ -34,9 +34,10 @@ from .combiners import (
 from .inference import KINDS, is_bare
 from .layers import FeedForward
 
+METHOD_NAMES = ("forward", "project", "attend", "attend_with", "contexts", "combine", "residual")
 #: Function of states (B * K, D).
 Function = Callable[[Tensor], Tensor]
-#: Function of states (B * K, D), the attention mask of the beams (None with one beam), the memory and the cache.
+#: Function of states (B * K, D), the attention mask of the beams, the memory and the cache.
 LayerFunction = Callable[[Tensor, Tensor | None, SourceMemory, Any], Tensor]
 
 
@@ -58,7 +59,7 @@ class DecoderStep:
 
     def __init__(self, functions: list[LayerFunction] | None, mask: Tensor, rows: int) -> None:
         self.functions = functions
-        self.mask = mask
+        self.mask, self.mask_version = mask, version_of(mask)
         self.rows = rows
 
     def is_for(self, states: Tensor, memory: SourceMemory) -> bool:
@@ -71,7 +72,8 @@ class DecoderStep:
         Returns:
             Whether the layers are bound to this memory and number of rows.
         """
-        return self.mask is memory.mask and self.rows == states.shape[0]
+        unchanged = self.mask is memory.mask and self.mask_version == version_of(self.mask)
+        return unchanged and self.rows == states.shape[0]
 
 
 def run_layers(
@@ -136,22 +138,32 @@ def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: A
     if (
         attention_implementation(config) == "sdpa"
         and ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward  # not replaced by the user
-        and not decoder.training
+        and not any(module.training for module in decoder.modules())  # such as dropout in a single layer
         and not (config.output_attentions or config.output_hidden_states)
         and not nn.modules.module._has_any_global_hook()
         and all(past_key_values.is_updated.get(i) for i in range(len(decoder.layers)))
     ):
         with suppress(UnusualModuleError):
             functions = [
-                _bind_layer(layer, states, memory, past_key_values, cache.layers[i], cache.num_beams)
+                _bind_layer(
+                    layer, decoder.layer_type, states, memory, past_key_values, cache.layers[i], cache.num_beams
+                )
                 for i, layer in enumerate(decoder.layers)
             ]
     return DecoderStep(functions, memory.mask, states.shape[0])
 
 
+def _has_stock_methods(module: nn.Module) -> bool:
+    """Return whether calling a module only runs `forward`, and none of its `METHODS` has been replaced."""
+    methods = METHODS.get(type(module), {})
+    return is_bare(module) and all(
+        name not in module.__dict__ and getattr(type(module), name) is method for name, method in methods.items()
+    )
+
+
 def _check(module: nn.Module, *types: type[nn.Module]) -> None:
-    """Raise UnusualModuleError unless a module is exactly of one of these types and calling it only runs `forward`."""
-    if type(module) not in types or not is_bare(module):
+    """Raise UnusualModuleError unless a module is exactly of one of these types, with its own methods."""
+    if type(module) not in types or not _has_stock_methods(module):
         raise UnusualModuleError
 
 
@@ -172,10 +184,15 @@ def _bind_norm(norm: Any) -> Function:
 
 
 def _bind_layer(
-    layer: Any, states: Tensor, memory: SourceMemory, past_key_values: Any, held: Any, num_beams: int
+    layer: Any,
+    layer_type: type[nn.Module],
+    states: Tensor,
+    memory: SourceMemory,
+    past_key_values: Any,
+    held: Any,
+    num_beams: int,
 ) -> LayerFunction:
-    if not is_bare(layer):
-        raise UnusualModuleError
+    _check(layer, layer_type)
     norm, pre_norm = _bind_norm(layer.self_attn_layer_norm), layer.pre_norm
     attend = _bind_self_attention(layer.self_attn, states, held, num_beams)
     combine = _bind_combiner(layer.cross_attn, states, memory, past_key_values)
@@ -240,7 +257,7 @@ def _bind_presence(states: Tensor, memory: SourceMemory, source: int | None) -> 
 
 def _bind_combiner(combiner: Any, states: Tensor, memory: SourceMemory, past_key_values: Any) -> LayerFunction:
     binder = BINDERS.get(type(combiner))
-    if binder is None or not is_bare(combiner) or not getattr(combiner, "shared_norm", True):
+    if binder is None or not _has_stock_methods(combiner) or not getattr(combiner, "shared_norm", True):
         return lambda states, mask, memory, past_key_values: combiner(states[:, None], memory, past_key_values)[0][:, 0]
     held = past_key_values.cross_attention_cache.layers[combiner.layer_idx]
     bound = binder(combiner, states, memory, held.keys, held.values)
@@ -321,7 +338,7 @@ def _bind_hierarchical(combiner: Any, states: Tensor, memory: SourceMemory, keys
     contexts = _bind_contexts(combiner, states, memory, keys, values)
     read = [i for i, length in enumerate(memory.lengths) if length]  # the others are absent from all examples
     absent = None if all(memory.complete(i) for i in read) else ~memory.present[:, read, None]  # (B * K, n, 1)
-    stacked_states = states.new_empty(len(states) * len(read), states.shape[1])
+    stacked_states = states.new_empty(len(states) * len(read), states.shape[-1])
     project_query, project_output = _bind_linear(level.q_proj, states), _bind_linear(level.out_proj, states)
     project_key, project_value = (_bind_linear(layer, stacked_states) for layer in (level.k_proj, level.v_proj))
     shape = (len(states), -1, level.num_heads, level.head_dim)
@@ -348,6 +365,11 @@ BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tenso
     HierarchicalCombiner: _bind_hierarchical,
     ParallelCombiner: _bind_parallel,
     SerialCombiner: _bind_serial,
+}
+#: Methods that the bound functions replace, by class; a model in which one of them was replaced is called.
+METHODS: dict[type[nn.Module], dict[str, Any]] = {
+    kind: {name: getattr(kind, name) for name in METHOD_NAMES if hasattr(kind, name)}
+    for kind in (FeedForward, MultiHeadAttention, *BINDERS)
 }
 
 

@@ -50,16 +50,28 @@ def check_present(masks: Sequence[Tensor | None]) -> None:
         raise ValueError(f"every example needs at least one source that is present; examples {rows} have none.")
 
 
+def unfold_cache(output: Any) -> None:
+    """Replace a [`BeamCache`] in the output of a search by Transformers' cache, whose layout callers expect.
+
+    Args:
+        output: Output of a search, which is changed in place; token ids have no cache.
+    """
+    cache: Any = output.get("past_key_values") if isinstance(output, ModelOutput) else None
+    for one in getattr(cache, "caches", (cache,)):  # an ensemble has a cache of each member
+        if isinstance(one, EncoderDecoderCache) and isinstance(one.self_attention_cache, BeamCache):
+            one.self_attention_cache = one.self_attention_cache.unfold()
+
+
 class MultiSourceGenerationMixin(GenerationMixin):
     """Adds `generate` for several sources, with the options `fold_beams`, `length_normalization` and `shortlist`.
 
     `fold_beams` (default True): encoder states and cross-attention keys and values are stored once per example; the
     beams or returned sequences of an example are folded into the query dimension of the attention. Beam search uses a
     self-attention cache that is not copied when beams are reordered ([`BeamCache`]), unless attentions or a
-    `cache_implementation` are requested; greedy search and sampling use it, too, if the attention implementation is
-    sdpa. With False, states and caches are repeated and reordered as in Transformers,
-    for decoding code that expects this layout, such as `custom_generate`; the tokens are the same, but decoding is
-    slower and needs `num_beams` times the memory.
+    `cache_implementation` are requested. Greedy search and sampling use it, too, if the attention implementation is
+    `sdpa` and neither the model, its body nor its decoder has hooks, another `forward` or is compiled. With False,
+    states and caches are repeated and reordered as in Transformers, for decoding code that expects this layout, such as
+    `custom_generate`; the tokens are the same, but decoding is slower and needs `num_beams` times the memory.
 
     With folded beams, beam search is [`beam_search`], which removes an example from the batch when its search is
     finished, unless outputs of each step, sampling or a `cache_implementation` are requested, or there are logits
@@ -113,9 +125,6 @@ class MultiSourceGenerationMixin(GenerationMixin):
         if isinstance(output, ModelOutput):
             for name, value in collected.items():
                 output[name] = tuple(value)
-            cache = output.get("past_key_values")
-            if isinstance(cache, EncoderDecoderCache) and isinstance(cache.self_attention_cache, BeamCache):
-                cache.self_attention_cache = cache.self_attention_cache.unfold()  # the layout that callers expect
         return output
 
     def _make_shortlist(self, ids: Tensor) -> Any:
@@ -317,7 +326,7 @@ class MultiSourceGenerationMixin(GenerationMixin):
             and (SHORTLIST not in kwargs or len(kwargs[SHORTLIST].ids) >= needed)
         ):
             kwargs[BEST] = needed * generation_config.num_beams
-        return beam_search(
+        output: Any = beam_search(
             self,
             input_ids,
             logits_processor=logits_processor,
@@ -325,6 +334,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
             length_normalization=alpha,
             **kwargs,
         )
+        unfold_cache(output)
+        return output
 
     def _examples_can_leave(self, cache: Any) -> bool:
         """Return whether examples can be removed from a cache: it was created by this call and has no fixed size."""
@@ -354,4 +365,4 @@ class MultiSourceGenerationMixin(GenerationMixin):
         cache.cross_attention_cache.batch_select_indices(kept)
 
 
-__all__ = ["MultiSourceGenerationMixin"]
+__all__ = ["MultiSourceGenerationMixin", "unfold_cache"]

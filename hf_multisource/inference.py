@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import output_capturing
 
 # Numbers of input rows with which kernels are timed: one sentence without beams and one sentence with 10 beams (both
 # memory-bound: reading the weight takes longest), a few sentences with beams, and a batch (compute-bound).
@@ -64,10 +65,11 @@ def is_bare(module: nn.Module) -> bool:
 
     Returns:
         Whether it has no forward hooks, has not been compiled by `module.compile()`, and its `forward` has not been
-        replaced, as Accelerate replaces it to move weights between devices.
+        replaced, as Accelerate replaces it to move weights between devices. The hooks with which Transformers collects
+        requested outputs, and which it never removes, do not count.
     """
     return not (
-        module._forward_hooks
+        any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in module._forward_hooks.values())
         or module._forward_pre_hooks
         or module._compiled_call_impl is not None
         or "forward" in module.__dict__

@@ -22,7 +22,7 @@ from .conversion import FromSourcesMixin
 from .decoder_step import is_bound, run_layers
 from .dropout import dropout
 from .encoders import ENCODERS, EncodedSource, TextEncoder
-from .generation import BEST, EXPANSION, FOLD, SHORTLIST, STEP_KEYWORDS, MultiSourceGenerationMixin
+from .generation import BEST, EXPANSION, FOLD, SHORTLIST, STEP_KEYWORDS, MultiSourceGenerationMixin, unfold_cache
 from .inference import is_bare
 from .layers import Bias, FeedForward, TextEmbeddings, modules_of_sources
 from .modeling_sources import (
@@ -223,6 +223,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
         "cross_attentions": OutputRecorder(Combiner, index=1),
         "source_weights": OutputRecorder(Combiner, index=2),
     }
+    layer_type = DecoderLayer
 
     def __init__(self, config: MultiSourceConfig) -> None:
         super().__init__(config)
@@ -234,7 +235,7 @@ class MultiSourceDecoder(MultiSourceTransformerPreTrainedModel):
             max_position_embeddings=config.max_position_embeddings,
             dropout=config.dropout,
         )
-        self.layers = nn.ModuleList([DecoderLayer(config, i) for i in range(config.decoder_layers)])
+        self.layers = nn.ModuleList([self.layer_type(config, i) for i in range(config.decoder_layers)])
         pre_norm = config.norm_position == "pre"
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else None
         self.gradient_checkpointing = False
@@ -392,13 +393,14 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        beams = self._beams_in_cache(generation_config, generation_mode, model_kwargs)
         if (
-            beams
-            and model_kwargs.get("past_key_values") is None
+            model_kwargs.get("past_key_values") is None
             and generation_config.use_cache is not False
             and generation_config.cache_implementation is None
             and not generation_config.is_assistant
+            and generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+            and (beams := model_kwargs[EXPANSION]) > 1
+            and self.config._attn_implementation in ("eager", "sdpa")  # others do not support this mask
             and not generation_config.output_attentions
             and not self.training  # gradient checkpointing disables caches
         ):
@@ -409,18 +411,33 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
 
-    def _beams_in_cache(
-        self, generation_config: GenerationConfig, generation_mode: GenerationMode, model_kwargs: Mapping[str, Any]
-    ) -> int:
-        """Return the number of beams for which a [`BeamCache`] should be created; 0: use Transformers' cache."""
-        attention = self.config._attn_implementation
-        if generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
-            folded = model_kwargs[EXPANSION] > 1
-            return model_kwargs[EXPANSION] if folded and attention in ("eager", "sdpa") else 0  # support this mask
-        if generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-            # The gain comes from `run_layers`, which compiled models and attention other than sdpa do not use.
-            return int(getattr(generation_config, FOLD, True) and attention == "sdpa" and self._is_unchanged())
-        return 0
+    def _sample(  # type: ignore[override]
+        self, input_ids: Any, *, generation_config: GenerationConfig, **kwargs: Any
+    ) -> Any:
+        # Greedy search and sampling. Only this loop gets the other cache; functions for `custom_generate` may call
+        # methods that it lacks.
+        if self._cache_can_be_bound(kwargs.get("past_key_values"), generation_config):
+            own = BeamCache(1, self.config.decoder_layers, generation_config.max_length or 0)
+            kwargs["past_key_values"] = EncoderDecoderCache(own, DynamicCache())
+        output: Any = super()._sample(input_ids, generation_config=generation_config, **kwargs)  # type: ignore[misc]
+        unfold_cache(output)
+        return output
+
+    def _cache_can_be_bound(self, cache: Any, generation_config: GenerationConfig) -> bool:
+        """Return whether a [`BeamCache`] may replace a cache: Transformers' default, still empty, not the user's."""
+        return (
+            type(cache) is EncoderDecoderCache
+            and type(cache.self_attention_cache) is DynamicCache
+            and cache.get_seq_length() == 0
+            and not getattr(cache, "_is_user_defined", False)
+            and not generation_config.is_assistant  # an assistant's cache is cropped
+            and not generation_config.output_attentions
+            and getattr(generation_config, FOLD, True)
+            # Otherwise `run_layers` calls the modules, and nothing would be gained.
+            and self.config._attn_implementation == "sdpa"
+            and not (self.training or torch.is_grad_enabled())
+            and self._is_unchanged()
+        )
 
 
 #: The `forward` functions of model, body and decoder; the fast path requires that they are not overridden or replaced.

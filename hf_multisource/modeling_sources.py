@@ -19,7 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention import SourceMemory, show_first_position
+from .attention import SourceMemory, show_first_position, version_of
 from .configuration_multisource import SourcesConfig
 from .encoders import EncodedSource, SourceEncoderBase, drop_sources, keep_subsets
 from .inference import InferenceMixin, is_bare, output_logits, takes_bias
@@ -32,11 +32,6 @@ logger = logging.get_logger(__name__)
 
 
 Encoded = TypeVar("Encoded", bound=EncodedSource)
-
-
-def _version(mask: Tensor) -> int | None:
-    """Return the version counter of a tensor's in-place changes; None for inference tensors, which have no counter."""
-    return None if mask.is_inference() else mask._version
 
 
 def on_one_device(encoded: Mapping[str, Encoded]) -> Mapping[str, Encoded]:
@@ -579,13 +574,13 @@ class SourcesModel(MultiSourcePreTrainedModel):
         if memory is not None and not torch.compiler.is_compiling():
             given: Any = encoder_outputs
             states, mask, lengths = given.last_hidden_state, given.attention_mask, given.source_lengths
-            same = memory.states is states and memory.mask is mask and given.mask_version == _version(mask)
+            same = memory.states is states and memory.mask is mask and given.mask_version == version_of(mask)
             if same and (memory.lengths, memory.expansion) == (lengths, expansion):
                 return given
         made: Any = self.complete_encoder_outputs(encoder_outputs, attention_mask)
         made.memory = SourceMemory(made.last_hidden_state, made.attention_mask, made.source_lengths, expansion)
         if not torch.compiler.is_compiling():
-            made.mask_version = _version(made.attention_mask)
+            made.mask_version = version_of(made.attention_mask)
         return made
 
     def select_examples(self, encoder_outputs: MultiSourceEncoderOutput, kept: Tensor) -> MultiSourceEncoderOutput:
@@ -610,7 +605,7 @@ class SourcesModel(MultiSourcePreTrainedModel):
         }
         fields.update(last_hidden_state=chosen.states, attention_mask=chosen.mask)
         made = type(encoder_outputs)(**fields)
-        made.memory, made.mask_version = chosen, _version(chosen.mask)
+        made.memory, made.mask_version = chosen, version_of(chosen.mask)
         return made
 
     def complete_encoder_outputs(

@@ -16,7 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from builders import EVERY_COMBINER
 from builders import three_source_batch as batch
 from builders import three_source_model as make
-from hf_multisource import beam_cache
+from hf_multisource import MultiSourceEnsemble, beam_cache
 from hf_multisource.attention import eager_attention_forward
 from hf_multisource.beam_cache import BeamCache
 
@@ -143,6 +143,46 @@ def test_searches_use_it_wherever_nothing_else_is_asked_for(
     inputs = batch(examples=[0]) if "prompt_lookup_num_tokens" in options else batch()
     model.generate(**inputs, **options, max_new_tokens=3)
     assert bool(calls) == used
+
+
+def test_layers_that_were_removed_are_not_in_the_cache() -> None:
+    model = make(decoder_layers=2)
+    model.model.decoder.layers = model.model.decoder.layers[:1]
+    for num_beams in (1, 3):
+        asked = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 3, "num_beams": num_beams}
+        assert len(model.generate(**batch(), **asked).past_key_values.self_attention_cache) == 1
+
+
+def test_the_caches_of_an_ensemble_are_given_back_as_those_of_transformers() -> None:
+    ensemble = MultiSourceEnsemble([make(), make("flat")])
+    asked = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 3}
+    for num_beams in (1, 3):
+        cache: Any = ensemble.generate(**batch(), **asked, num_beams=num_beams).past_key_values
+        assert [type(one.self_attention_cache) for one in cache.caches] == [DynamicCache] * 2
+
+
+@pytest.mark.parametrize("use", ["reorder", "crop", "select"])
+def test_functions_for_custom_generate_get_the_cache_of_transformers_without_beams(use: str) -> None:
+    def search(model: Any, input_ids: Any, **kwargs: Any) -> Any:
+        cache = kwargs["past_key_values"]
+        inputs = model.prepare_inputs_for_generation(input_ids, **{k: kwargs[k] for k in kwargs if k in KEPT})
+        with torch.enable_grad():
+            model(**inputs).logits.sum().backward()
+        own = cache.self_attention_cache
+        order = torch.tensor([1, 0, 2, 3, 4])
+        if use == "reorder":
+            own.reorder_cache(order)
+        elif use == "crop":
+            own.crop(-1)
+        else:
+            own.batch_select_indices(order)
+        return input_ids
+
+    model = make()
+    assert model.generate(**batch(), custom_generate=search, max_new_tokens=3).shape == (5, 1)
+
+
+KEPT = ("encoder_outputs", "past_key_values", "use_cache", "decoder_expansion")
 
 
 def test_a_cache_that_is_given_is_used() -> None:

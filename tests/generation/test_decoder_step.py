@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LogitsProcessor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from builders import EVERY_COMBINER, first_is_best
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import decoder_step, inference, modeling_multisource
+from hf_multisource.attention import MultiHeadAttention
 from hf_multisource.beam_cache import BeamCache
+from hf_multisource.combiners import HierarchicalCombiner
+from hf_multisource.layers import FeedForward
+from hf_multisource.modeling_multisource import DecoderLayer
 
 SEARCH: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 8, "return_dict_in_generate": True}
 #: Without beams each row of the cache belongs to one text.
@@ -181,18 +186,138 @@ def subclassed(model: Any, seen: list[str]) -> None:
     model.model.decoder.layers[1].feed_forward.fc2.__class__ = Counted
 
 
+def derived_layer(model: Any, seen: list[str]) -> None:
+    class Counted(DecoderLayer):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("layer")
+            return super().forward(*args, **kwargs)
+
+    model.model.decoder.layers[0].__class__ = Counted
+
+
+def wrapped_layer(model: Any, seen: list[str]) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("wrapped layer")
+            return self.inner(*args, **kwargs)
+
+    layers = model.model.decoder.layers
+    layers[0] = Wrapper(layers[0])
+
+
+def method_of_an_instance(model: Any, seen: list[str]) -> None:
+    combiner = model.model.decoder.layers[0].cross_attn
+    stock = combiner.joint.attend
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        seen.append("method")
+        return stock(*args, **kwargs)
+
+    combiner.joint.attend = attend
+
+
 UNUSUAL: dict[str, Callable[[Any, list[str]], None]] = {
-    function.__name__: function for function in (hook, pre_hook, replaced_forward, wrapped, subclassed)
+    function.__name__: function
+    for function in (
+        hook,
+        pre_hook,
+        replaced_forward,
+        wrapped,
+        subclassed,
+        derived_layer,
+        wrapped_layer,
+        method_of_an_instance,
+    )
 }
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("change", UNUSUAL)
-def test_unusual_modules_are_called(change: str, steps: Steps) -> None:
+def test_unusual_modules_are_called(change: str, num_beams: int, steps: Steps) -> None:
     model, seen = make("flat"), list[str]()
     UNUSUAL[change](model, seen)
-    steps.compare(model)
+    steps.compare(model, num_beams=num_beams, min_new_tokens=8)
     assert steps.bound == 0 and steps.left == 7
     assert len(seen) == 16  # in the first step, too, and in both searches
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(FeedForward, "forward"), (MultiHeadAttention, "forward"), (HierarchicalCombiner, "combine")]
+)
+def test_methods_that_were_replaced_in_a_class_are_called(
+    kind: Any, name: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, seen = getattr(kind, name), list[None]()
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        seen.append(None)
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr(kind, name, replaced)
+    steps.compare(make("hierarchical"))
+    assert len(seen) >= 16
+
+
+def test_dropout_of_a_single_layer_stays(steps: Steps) -> None:
+    model = make("flat", dropout=0.5)
+    model.model.decoder.layers[-1].train()
+    torch.manual_seed(0)
+    one, other = (model.generate(**batch(), **SEARCH, output_scores=True) for _ in range(2))
+    assert steps.bound == 0
+    assert not torch.equal(one.scores[-1], other.scores[-1])
+
+
+class Hide(LogitsProcessor):
+    """Hides a source from the third token on."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if input_ids.shape[1] == 3:
+            self.mask.fill_(False)
+        return scores
+
+
+def test_a_source_that_is_hidden_during_the_search_is_hidden() -> None:
+    model = make("flat")
+    width = batch()["input_ids"].shape[1]
+    found = []
+    for fold in (True, False):
+        encoded = model.get_encoder()(**batch())
+        search: dict[str, Any] = {"max_new_tokens": 8, "fold_beams": fold}
+        found.append(
+            model.generate(
+                encoder_outputs=encoded, logits_processor=[Hide(encoded.attention_mask[:2, :width])], **search
+            )
+        )
+    plain = model.generate(**batch(), max_new_tokens=8)
+    assert torch.equal(*found) and found[0].tolist() != plain.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_outputs_that_were_asked_for_once_leave_nothing_behind(num_beams: int, steps: Steps) -> None:
+    """Transformers never removes the hooks that collect them."""
+    model = make("flat")
+    model.generate(**batch(), **{**SEARCH, "num_beams": num_beams}, output_hidden_states=True)
+    steps.bound = steps.left = 0
+    steps.compare(model, num_beams=num_beams)
+    assert steps.bound > 0 and steps.left == 0
+
+
+def test_kernels_for_some_numbers_of_rows_are_used_as_by_the_modules(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains = [(0.5, 2.0, 2.0, 2.0), *[(0.5,) * 4] * 2]  # integers, from 4 rows on
+    monkeypatch.setattr(inference, "measure_gains", lambda layers, kinds: gains[: len(kinds)])
+    model = make("hierarchical")
+    assert model.optimize_for_inference(int8=True)
+    steps.compare(model, num_beams=1, output_scores=True)
+    assert steps.bound > 0
 
 
 def test_hooks_of_all_modules_are_called(steps: Steps) -> None:

@@ -48,6 +48,9 @@ OVERRIDDEN = {
     ),
     "GenerationMixin._prepare_generation_config": "self generation_config kwargs",
     "GenerationMixin._prepare_model_inputs": "self inputs bos_token_id model_kwargs",
+    "GenerationMixin._sample": (
+        "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
+    ),
     "GenerationMixin._update_model_kwargs_for_generation": (
         "self outputs model_kwargs is_encoder_decoder num_new_tokens"
     ),
