@@ -12,7 +12,9 @@ CPU_ROWS = 128
 # Number of logits of a block: on CPUs 4 MiB in float32, which fit in the processor's caches (but at least `CPU_ROWS`
 # rows); on other devices enough to use all cores.
 CPU_BLOCK = 2**20
-BLOCK = 2**25
+BLOCK = 2**26
+# Number of blocks in a compiled graph, which must not depend on the number of rows: each number would be a new graph.
+COMPILED_BLOCKS = 4
 
 
 def linear_cross_entropy(
@@ -43,6 +45,14 @@ def linear_cross_entropy(
     return loss
 
 
+def _blocks(rows: int, tokens: int, device: str) -> list[slice]:
+    """Divide rows of logits into blocks."""
+    if torch.compiler.is_compiling():
+        return [slice(rows * i // COMPILED_BLOCKS, rows * (i + 1) // COMPILED_BLOCKS) for i in range(COMPILED_BLOCKS)]
+    size = max(CPU_ROWS, CPU_BLOCK // tokens) if device == "cpu" else max(1, BLOCK // tokens)
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -61,14 +71,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             inputs, table = states.to(dtype).masked_fill(masked, 0.0), weight.to(dtype)
             grad_states = torch.empty_like(states) if of_states else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if of_weight else None
-            size = max(CPU_ROWS, CPU_BLOCK // len(weight)) if device == "cpu" else max(1, BLOCK // len(weight))
+            narrow_table = table.to(narrow)
             total = torch.zeros((), dtype=wide, device=states.device)
-            for start in range(0, len(labels), size):
-                rows = slice(start, start + size)
+            for rows in _blocks(len(labels), len(weight), device):
                 block, at = inputs[rows], labels[rows, None].clamp(min=0)
-                scores = (block @ table.T).to(wide)
-                if bias is not None:
-                    scores += bias.to(scores.device)
+                scores = block @ table.T
+                if bias is None:
+                    scores = scores.to(wide)
+                else:
+                    added = bias.to(scores.device, wide)
+                    scores = scores.add_(added) if scores.dtype == wide else scores + added  # promotes them in one pass
                 loss = (1.0 - smoothing) * scores.gather(1, at)
                 if smoothing:
                     loss += smoothing * scores.mean(dim=1, keepdim=True)
@@ -79,12 +91,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad_states is None and grad_weight is None:
                     continue
                 # Gradient of the logits: softmax - (1 - smoothing) at the label - smoothing / V everywhere
+                spread = smoothing / len(weight)
+                at_label = gradient.gather(1, at) - spread - (1.0 - smoothing)
                 if smoothing:
-                    gradient.sub_(smoothing / len(weight))
-                gradient.scatter_(1, at, gradient.gather(1, at) - (1.0 - smoothing))
-                gradient = gradient.to(narrow)
+                    out = gradient if narrow == wide else torch.empty_like(gradient, dtype=narrow)
+                    gradient = torch.sub(gradient, spread, out=out)
+                else:
+                    gradient = gradient.to(narrow)
+                gradient.scatter_(1, at, at_label.to(narrow))
                 if grad_states is not None:
-                    grad_states[rows] = gradient @ table.to(narrow)
+                    grad_states[rows] = gradient @ narrow_table
                 if grad_weight is None:
                     continue
                 if narrow == wide:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from inspect import signature
 from itertools import accumulate
@@ -255,6 +255,25 @@ class PatienceCallback(EarlyStoppingCallback):
             setattr(self, *stored)
 
 
+@contextmanager
+def own_forward(model: Any) -> Iterator[None]:
+    """Undo, for a while, the replacement of a model's `forward` by Accelerate for mixed precision.
+
+    Args:
+        model: The model, not wrapped. If Accelerate has not replaced the `forward` of its class, nothing changes.
+
+    Yields:
+        Nothing.
+    """
+    original = getattr(model.__dict__.get("_original_forward"), "__func__", None)
+    replaced = model.__dict__.pop("forward", None) if original is type(model).forward else None
+    try:
+        yield
+    finally:
+        if replaced is not None:
+            model.forward = replaced
+
+
 class MultiSourceTrainer(Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] for multi-source models, with the options of [`MultiSourceTrainingArguments`].
 
@@ -417,8 +436,41 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         model: Any = self.model
         if self.args.device.type == "cpu":
             keep_freed_memory()
-        with fast_products(self.args.device) if uses_plain_attention(model) else nullcontext():
+        pays = self.args.device.type == "cpu" and uses_plain_attention(model)
+        with fast_products(self.args.device) if pays else nullcontext():
             return super().training_step(*args, **kwargs)
+
+    def prediction_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Evaluate one batch; with `predict_with_generate` in the data type of the weights, and without all logits.
+
+        In the mixed precision of training, each step of `generate` would cast all weights again, which takes about
+        twice the time.
+
+        Args:
+            model: The model, which can be wrapped.
+            inputs: A batch.
+            prediction_loss_only: As [`Seq2SeqTrainer.prediction_step`].
+            ignore_keys: As [`Seq2SeqTrainer.prediction_step`].
+            **gen_kwargs: As [`Seq2SeqTrainer.prediction_step`].
+
+        Returns:
+            Loss, generated tokens and labels; None for what is not requested.
+        """
+        if prediction_loss_only or not self.args.predict_with_generate:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
+        # `Seq2SeqTrainer` calls this model only for the loss; ZeRO-3 needs a call of the output layer.
+        whole = self.label_smoother is not None or is_deepspeed_zero3_enabled()
+        of_loss: Any = model if whole else partial(model, skip_logits=True)
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        with nullcontext() if sharded else own_forward(self.model):
+            return super().prediction_step(of_loss, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
 
     def compute_loss(
         self,

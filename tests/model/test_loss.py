@@ -151,3 +151,21 @@ def test_gradients_are_computed_for_those_who_need_them(
         loss.backward()
         for tensor, other, needed in zip(mine, whole, needs, strict=True):
             torch.testing.assert_close(tensor.grad, other.grad if needed else None)
+
+
+def test_a_compiled_loss_needs_no_graph_of_its_own_for_each_number_of_labels() -> None:
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled: Any = torch.compile(linear_cross_entropy, fullgraph=True, backend=backend)
+    weight = torch.randn(7, 5, requires_grad=True)
+    for rows in (40, 41, 44, 52, 60, 33, 71):
+        states, labels = torch.randn(rows, 5), torch.randint(7, (rows,))
+        found, expected = (compute(states, weight, None, labels, 0.1) for compute in (compiled, linear_cross_entropy))
+        torch.testing.assert_close(found, expected)
+    torch.compiler.reset()
+    assert len(graphs) <= 2, "one for the first number, and one for any number"
