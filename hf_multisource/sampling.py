@@ -463,7 +463,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
         Returns:
             Loss, generated tokens and labels; None for what is not requested.
         """
-        if prediction_loss_only or not self.args.predict_with_generate:
+        args: Any = self.args
+        if prediction_loss_only or not args.predict_with_generate:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
         # `Seq2SeqTrainer` calls this model only for the loss; ZeRO-3 needs a call of the output layer.
         whole = self.label_smoother is not None or is_deepspeed_zero3_enabled()

@@ -32,8 +32,22 @@ XML_ESCAPE = re.compile(
 )
 XML_SPECIAL = re.compile(rf"(?P<tag>{TAG})|&(?:quot|apos|#34|#39);|[\\\"'\n\t]", re.DOTALL)
 SPECIAL = re.compile(r"[\\\"'\n\t]")
+# A tag such as `<xliff:g>`. It does not change how Android reads quotation marks and white space.
+PREFIXED_TAG = re.compile(r"</?[A-Za-z_][\w.-]*:(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
+LEADING_TAGS = re.compile(rf"(?:\s|{TAG})*", re.DOTALL)
 QUOTED, DECLARATION = re.compile(r"\"[^\"]*\"|'[^']*'"), re.compile(r"\sxmlns:([\w.-]+)\s*=")
 PREFIX = re.compile(r"(?:</?|\s)([A-Za-z_][\w.-]*):[\w.-]+")
+# A tag whose name has no prefix, such as `<b>`. It ends a quotation.
+STYLE = re.compile(r"</?[A-Za-z_][\w.-]*(?=[\s/>])")
+# Resource types that a reference such as `@string/app_name` can name; `@home` and `@user/x` are texts.
+TYPES = (
+    "anim|animator|array|attr|bool|color|dimen|drawable|font|fraction|id|integer|interpolator|layout|macro|menu|mipmap|"
+    "navigation|plurals|raw|string|style|styleable|transition|xml"
+)
+REFERENCE = re.compile(
+    rf"@(?:null|empty|\*?(?:[\w.]+:)?(?:{TYPES})/[\w.$-]+|\+(?:[\w.]+:)?id/[\w.$-]+)"
+    r"|\?(?:[\w.]+:)?(?:attr/)?[\w.$-]+"
+)
 KEPT = ("formatted", "product")  # attributes of a string that are copied, because the resource compiler reads them
 QUOTE = {'"': "&quot;"}
 LETTERS = {"n": "\n", "t": "\t"}
@@ -49,6 +63,7 @@ def read_android(path: str, content: bytes) -> Catalogue:
 
     Returns:
         The catalogue. Android's escapes are decoded in all texts; texts with elements, such as `<b>`, stay XML.
+        References to other resources, such as `@string/app_name`, are not texts and are left out.
 
     Raises:
         ValueError: If `parse_xml` cannot read the file, or its root is not `resources`.
@@ -61,7 +76,11 @@ def read_android(path: str, content: bytes) -> Catalogue:
         if not (key := element.get("name")):
             unhandled.append(f"<{element.tag}> without a name")
             continue
-        for part, item in _texts(element).items():
+        texts = {part: item for part, item in _texts(element).items() if not _is_reference(item)}
+        if element.name == "plurals" and 0 < len(texts) < len(_texts(element)):
+            unhandled.append(f"{key}: a plural form is a reference to another resource")
+            continue
+        for part, item in texts.items():
             inner, markup = item.content(text)
             one = _unescaped(inner, markup)
             if one is None:
@@ -130,11 +149,14 @@ def fill_android(
             lines.append(f"{first}<{start}>{_written(texts[key, ''], markups[''])}</string>")
         else:
             lines.append(f"{first}<{start}>")
-            model = parts_of.get(key, [])
-            places = model if set(parts) <= set(model) else QUANTITIES
-            for part in sorted(parts, key=lambda one: places.index(one) if one in places else len(places)):
+            model = _texts(found[0])
+            items = {part: _written(texts[key, part], markups[part]) for part in parts}
+            if kind == "string-array":
+                items |= {part: escape(item.text.strip()) for part, item in model.items() if _is_reference(item)}
+            places = [*model] if kind == "string-array" or set(parts) <= set(model) else QUANTITIES
+            for part in sorted(items, key=lambda one: places.index(one) if one in places else len(places)):
                 attribute = f' quantity="{part[1:-1]}"' if kind == "plurals" else ""
-                lines.append(f"{first}{first}<item{attribute}>{_written(texts[key, part], markups[part])}</item>")
+                lines.append(f"{first}{first}<item{attribute}>{items[part]}</item>")
             lines.append(f"{first}</{kind}>")
         blocks[key] = newline.join(lines)
     spans = {}
@@ -147,6 +169,29 @@ def fill_android(
         return Changes((), dict.fromkeys(texts, "<resources/> is empty; write <resources></resources>"))
     end = root.inner_end - len(indent_of(text, root.inner_end).lstrip("\r\n"))
     return Changes(tuple(insert_blocks(text, blocks, spans, order, end)), refused)
+
+
+def parts_of_resources(catalogue: Catalogue) -> dict[str, list[str]]:
+    """Return the parts of all strings, plurals and arrays of a file, including those that are not read as entries.
+
+    Args:
+        catalogue: The file.
+
+    Returns:
+        Name -> parts, such as `[0]`, `[1]` for an array of two items. References and texts that are not translatable
+        are included. If several resources have the same name, the first is taken.
+    """
+    root, _ = parse_xml(catalogue.path, catalogue.content, ROOT)
+    found: dict[str, list[str]] = {}
+    for element in root.children:
+        if element.name in KINDS:
+            found.setdefault(element.get("name"), [*_texts(element)])
+    return found
+
+
+def _is_reference(element: Element) -> bool:
+    """Return whether the text of an element is a reference to another resource, such as `@string/app_name`."""
+    return not element.children and REFERENCE.fullmatch(element.text.strip(" \t\r\n")) is not None
 
 
 def _texts(element: Element) -> dict[str, Element]:
@@ -173,14 +218,21 @@ def _prefixes(texts: Iterable[str]) -> set[str]:
 
 
 def _unescaped(text: str, markup: bool) -> str | None:
-    """Decode Android's escapes, and collapse white space outside quotation marks; None if the result is not Unicode."""
+    """Decode Android's escapes, and collapse white space outside quotation marks; None if the result is not Unicode.
+
+    As in Android's resource compiler, a tag without a prefix ends a quotation and a sequence of white space; other tags
+    do not. White space at both ends of a text is removed only if the text has no tag without a prefix.
+    """
     quoted = False
     pieces = []
     end = 0
-    text = text.strip(" \t\r\n")
+    styled = markup and _has_style(text)
+    text = text if styled else text.strip(" \t\r\n")
+    after_blank = not styled  # whether unquoted white space is dropped, because it follows other white space
     for match in (XML_ESCAPE if markup else ESCAPE).finditer(text):
         code, letter, blanks, mark = match.groups()[-4:]
         pieces.append(text[end : match.start()])
+        after_blank = after_blank and end == match.start()
         end = match.end()
         if code:
             one = chr(int(code, 16))
@@ -188,11 +240,14 @@ def _unescaped(text: str, markup: bool) -> str | None:
         elif letter:
             pieces.append(LETTERS.get(letter, letter))
         elif blanks:
-            pieces.append(blanks if quoted else " ")
+            pieces.append(blanks if quoted else "" if after_blank else " ")
         elif mark:
             quoted = not quoted
         else:
             pieces.append(match[0])  # a tag
+            quoted = quoted and not STYLE.match(match[0])
+        is_transparent = match[0].startswith("<!--") or PREFIXED_TAG.match(match[0]) is not None
+        after_blank = (bool(blanks) and not quoted) or (after_blank and is_transparent)
     found = "".join([*pieces, text[end:]])
     try:
         return found.encode("utf-16", "surrogatepass").decode("utf-16")
@@ -200,15 +255,37 @@ def _unescaped(text: str, markup: bool) -> str | None:
         return None
 
 
+def _has_style(text: str) -> bool:
+    """Return whether a text has a tag without a prefix."""
+    return any(STYLE.match(tag[0]) for tag in re.finditer(TAG, text, re.DOTALL))
+
+
 def _written(text: str, markup: bool) -> str:
-    """Return a text with the escapes of Android and XML."""
+    """Return a text with the escapes of Android and XML.
+
+    Text in which Android would remove white space is quoted. Since a tag without a prefix ends a quotation, the texts
+    between such tags are quoted separately.
+    """
     found = (XML_SPECIAL if markup else SPECIAL).sub(_escaped, text)
-    if found[:1] in ("@", "?"):
-        found = f"\\{found}"
-    pieces = re.sub(TAG, "<>", found, flags=re.DOTALL) if markup else found  # ignore the blanks in tags
-    if pieces.strip() != pieces or "  " in pieces:
-        found = f'"{found}"'
-    return found if markup else escape(found)
+    start = next(match.end() for match in LEADING_TAGS.finditer(found)) if markup else 0
+    if found[start : start + 1] in ("@", "?"):
+        found = f"{found[:start]}\\{found[start:]}"
+    if not markup:
+        return escape(f'"{found}"' if found.strip() != found or "  " in found else found)
+    runs, end = [""], 0  # texts and tags without a prefix in turn
+    for match in re.finditer(TAG, found, re.DOTALL):
+        runs[-1] += found[end : match.start()]
+        end = match.end()
+        if STYLE.match(match[0]):
+            runs += [match[0], ""]
+        else:
+            runs[-1] += match[0]
+    runs[-1] += found[end:]
+    for i in range(0, len(runs), 2):
+        plain = PREFIXED_TAG.sub("", runs[i])
+        outer = (i == 0 and plain.lstrip() != plain) or (i == len(runs) - 1 and plain.rstrip() != plain)
+        runs[i] = f'"{runs[i]}"' if outer or "  " in plain else runs[i]
+    return "".join(runs)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 Identity = tuple[str, str]  # key and part of an entry; unique in a file
 Span = tuple[int, int]  # indices of the first character and of the character after the last
@@ -17,6 +18,10 @@ REVIEW = "Needs review (machine translation)"  # comment on filled entries, in f
 DONE = "has a translation already"
 # Separator of language and territory of a language code in paths and files: en-GB, en_GB, en-rGB (Android).
 JOINT = re.compile(r"[-_]r?")
+# XML comments that are the rest of a line; the end of a comment up to the next line or element; begin of an element.
+TRAILING_COMMENTS = re.compile(r"(?:[ \t]*<!--(?:[^-]|-(?!->))*-->)+[ \t]*(?=\r?\n|$)")
+COMMENT_END = re.compile(r"-->[ \t]*(?:\r?\n|(?=<))")
+XML_TAG = re.compile(r"[ \t]*<")
 DAMAGED = "the file has a message with this key that cannot be read: correct it first"
 
 
@@ -211,6 +216,9 @@ def insert_blocks(
 ) -> list[Edit]:
     """Return edits that insert each new message after the message that precedes it in the reference.
 
+    XML comments at the end of the last line of a message, and on the lines directly above a message, belong to this
+    message.
+
     Args:
         text: Text of the catalogue.
         blocks: Key -> lines of the new message, without the last line end.
@@ -223,6 +231,9 @@ def insert_blocks(
         The edits.
     """
     newline = newline_of(text)
+    leading = dict(_leading_comments(text))
+    start_of = cache(lambda place: _start_of_comments(text, place, leading))
+    end_of = cache(lambda place: _end_of_comments(text, place))
     edits: list[Edit] = []
     following: dict[str, Span] = {}  # key -> span of the next message of the reference that is in the catalogue
     after = None
@@ -236,12 +247,12 @@ def insert_blocks(
         if key not in blocks:
             continue
         if before is not None:
-            edits.append((before[1], before[1], newline + blocks[key]))
-        elif key in following and not _opens_with_comment(text, following[key][0]):
-            place = following[key][0]
+            place = end_of(before[1])
+            edits.append((place, place, newline + blocks[key]))
+        elif key in following and not _opens_with_comment(text, place := start_of(following[key][0])):
             edits.append((place, place, blocks[key] + newline))
         elif key in following:
-            place = following[key][1]
+            place = end_of(following[key][1])
             edits.append((place, place, newline + blocks[key]))
         else:
             place = len(text) if end is None else end
@@ -253,6 +264,46 @@ def insert_blocks(
 def _opens_with_comment(text: str, place: int) -> bool:
     """Return whether a message is the first of its file and has a comment, which may be the license of the file."""
     return not text[:place].strip("\ufeff \t\r\n") and text.startswith(("#", "!", "<!--"), place)
+
+
+def _leading_comments(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the place after each XML comment that only comments and blanks precede on its line, and that line's place.
+
+    The place after a comment is that of the next line, or of the next element on the same line.
+    """
+    place, line = 0, 0  # the last comment's end, and the place of its line; -1 if other text precedes the comment
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        newline = text.rfind("\n", place, start)
+        begin, line = (place, line) if newline < 0 else (newline + 1, newline + 1)
+        line = -1 if text[begin:start].strip("\ufeff \t") else line
+        if line >= 0 and (after := COMMENT_END.match(text, end)):
+            yield after.end(), line
+        place = end + 3
+
+
+def _end_of_comments(text: str, place: int) -> int:
+    """Return the place after the XML comments that are the rest of the line; the place itself if there are none."""
+    return found.end() if (found := TRAILING_COMMENTS.match(text, place)) else place
+
+
+def _start_of_comments(text: str, place: int, leading: Mapping[int, int]) -> int:
+    """Return the place of the first XML comment directly above a message; the place itself if there are none.
+
+    Args:
+        text: The text.
+        place: Place of the message, or of comments before it. These may begin at the end of the line of the message
+            before, to which comments at the end of a line belong.
+        leading: Place after an XML comment -> place of its line, as [`_leading_comments`] yields them.
+
+    Returns:
+        The place.
+    """
+    if text[text.rfind("\n", 0, place) + 1 : place].strip("\ufeff \t"):
+        end = _end_of_comments(text, place)
+        return place if end == place else text.find("\n", end) + 1 or place
+    while place in leading and XML_TAG.match(text, place):  # other formats have no comments of XML
+        place = leading[place]
+    return place
 
 
 def _separator(before: str, newline: str, *, blank: bool) -> str:

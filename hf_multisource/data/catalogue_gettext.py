@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,13 +22,13 @@ from hf_multisource.data.catalogue_entries import (
     ForeignFileError,
     Identity,
     Span,
-    apply_edits,
     by_key,
     decode,
     lines_of,
     newline_of,
     note_line,
 )
+from hf_multisource.data.plural_forms import FORMULA
 
 CONTEXT = "\x04"  # separator of context and message that gettext uses in .mo files
 CHARSET = re.compile(rb"charset=([A-Za-z0-9_-]+)")
@@ -39,11 +39,29 @@ ALLOWED = re.compile(
     r"euc-(jp|kr|tw)|shift_jis|johab|tis-620",
     re.IGNORECASE,
 )
+# Character sets with one byte for each character. Their texts with letters outside ASCII are hardly ever valid UTF-8.
+SINGLE_BYTE = re.compile(
+    r"(us-)?ascii|iso-?8859-\d+|windows-125\d|cp([4-8]\d\d|125\d)|koi8-[rut]|tis-620", re.IGNORECASE
+)
 LINE = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr|msgstr\[(\d{1,3})\])?\s*"((?:[^"\\]|\\.)*)"\s*')
 ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 ESCAPED = {"\\": "\\\\", '"': '\\"', **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
 MESSAGE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*(?:#~[ \t]*)?msgid", re.MULTILINE)  # a line of every .po and .pot file
+# Note on the origin of a text that `localize` filled earlier, such as `# From: memory, model (confidence 0.83)`
+ORIGIN = "(?:memory|model|copy|access key)"
+ORIGIN_NOTE = re.compile(rf"# From: {ORIGIN}(?:, {ORIGIN})*(?: \([^()]*\))?")
+# Fields of the header that describe the source's translation. The other fields of this kind get new values.
+DROPPED_FIELDS = (
+    *("X-Generator", "X-Language", "X-Poedit-Language", "X-Poedit-Country", "X-Crowdin-Language"),
+    *("X-Launchpad-Export-Date", "X-POOTLE-MTIME"),
+)
+CREATION_DATE = re.compile(r"^POT-Creation-Date: *(\d.*)", re.MULTILINE)
+LEGAL = re.compile(r"licen[cs]|copyright|\(c\)|©|public domain", re.IGNORECASE)
+# First line of a statement about copyright or license; lines above it are the title and the names of translators.
+STATEMENT = re.compile(r"#\s*(?:Copyright|COPYRIGHT|\([Cc]\)|©|SPDX|Licen[cs]e:|This (?:file|program|package)\b)")
+# A translator with e-mail address or years, such as `# Jana Nowak <jana@example.org>, 2020.`
+TRANSLATOR = re.compile(r"#\s?\w[^<,]*(?:<[^<>]*(?:@| at )[^<>]*>.*|, *\d{4}(?:[-–, ]+\d{4})*\.?)", re.IGNORECASE)
 LITTLE, BIG = b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"  # first bytes of .mo files
 
 
@@ -54,16 +72,15 @@ class Block:
     Args:
         line: Line number of the first line.
         obsolete: Whether its lines begin with `#~`.
-        comments: The comments, without their marks.
-        flags: Index and content of each line with flags.
+        comment_lines: Index of the first character, and text, of each line that begins with `#` but not with `#~`:
+            comments, references (`#:`), flags (`#,`) and the previous message (`#|`).
         pieces: Keyword ("msgctxt", "msgid", "msgid_plural", "msgstr", "msgstr[0]", …) -> the text, line by line.
         spans: Keyword -> the span of its lines.
     """
 
     line: int
     obsolete: bool = False
-    comments: list[str] = field(default_factory=list)
-    flags: list[tuple[int, str]] = field(default_factory=list)
+    comment_lines: list[tuple[int, str]] = field(default_factory=list)
     pieces: dict[str, list[str]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
@@ -77,6 +94,36 @@ class Block:
         """The key of the entry: context and message."""
         context = self.texts.get("msgctxt")
         return self.texts["msgid"] if context is None else f"{context}{CONTEXT}{self.texts['msgid']}"
+
+    @property
+    def comments(self) -> list[str]:
+        """The comments, without their marks."""
+        lines = [line for _, line in self.comment_lines if not line.startswith(("#,", "#|"))]
+        return [line[2:].strip() if line[1:2] in (".", ":") else line[1:].strip() for line in lines]
+
+    @property
+    def translator_comments(self) -> list[str]:
+        """The lines with translators' comments, with their marks."""
+        return [line for _, line in self.comment_lines if _is_by_translator(line)]
+
+    @property
+    def flags(self) -> list[tuple[int, str]]:
+        """Index and content of each line with flags."""
+        return [(place, line[2:]) for place, line in self.comment_lines if line.startswith("#,")]
+
+    @property
+    def note_place(self) -> int:
+        """Index at which a translator's comment is inserted: after those of the entry, before all other lines."""
+        return next((place for place, line in self.comment_lines if not _is_by_translator(line)), self._message_place)
+
+    @property
+    def flag_place(self) -> int:
+        """Index at which a line with flags is inserted: before the previous message (`#|`), or before the message."""
+        return next((place for place, line in self.comment_lines if line.startswith("#|")), self._message_place)
+
+    @property
+    def _message_place(self) -> int:
+        return min(start for start, _ in self.spans.values())
 
     @property
     def fuzzy(self) -> bool:
@@ -111,11 +158,15 @@ def read_po(path: str, content: bytes) -> Catalogue:
 
     Raises:
         ForeignFileError: If the file cannot be read and has no line with msgid.
-        ValueError: If the character set is not allowed, the file cannot be decoded, or a line is not in the syntax of
-            gettext.
+        ValueError: If the character set is not allowed, the file cannot be decoded or is UTF-8 in spite of its header,
+            or a line is not in the syntax of gettext.
     """
     try:
         encoding = _charset(path, content[:HEADER_BYTES])
+        if _is_utf_8_instead(encoding, content):
+            raise ValueError(
+                f"{path}: the header says charset={encoding}, but the texts are UTF-8: correct it to charset=UTF-8"
+            )
         blocks = _blocks(path, decode(path, content, encoding))
     except ValueError as error:
         if MESSAGE.search(content):
@@ -161,27 +212,32 @@ def fill_po(
     edits, refused = list[Edit](), dict[Identity, str]()
     for key, parts in by_key(texts).items():
         given = {part: texts[key, part] for part in parts}
-        if reason := _refusal(blocks.get(key), given, catalogue.encoding):
+        if reason := _refusal(blocks.get(key), given, catalogue):
             refused |= {(key, part): reason for part in parts}
             continue
         block = blocks[key]
         for part, one in given.items():
             name = block.forms[part]
             edits.append((*block.spans[name], _written(name, one, newline)))
-        note = note_line("#", notes.get(key), newline)
-        if block.flags:
+        edits.append((block.note_place, block.note_place, note_line("#", notes.get(key), newline)))
+        # If a reviewer emptied an entry that was filled before, the note on the origin of the old text is removed.
+        old = [place for place, line in block.comment_lines if ORIGIN_NOTE.fullmatch(line)]
+        edits += [(place, text.index("\n", place) + 1, "") for place in old]
+        if block.flags and not block.fuzzy:
             place, flags = block.flags[0]
-            edits.append((place, place + len("#,"), note + ("#, fuzzy," if flags.strip() else "#, fuzzy")))
-        else:
-            place = block.spans["msgctxt" if "msgctxt" in block.spans else "msgid"][0]
-            edits.append((place, place, f"{note}#, fuzzy{newline}"))
+            place = text.index("#,", place)
+            edits.append((place, place + len("#,"), "#, fuzzy," if flags.strip() else "#, fuzzy"))
+        elif not block.fuzzy:
+            edits.append((block.flag_place, block.flag_place, f"#, fuzzy{newline}"))
     return Changes(tuple(edits), refused)
 
 
 def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
     """Return a gettext file for another language that has the same messages without translations.
 
-    Comments and references are kept. Obsolete messages, previous texts and the flag `fuzzy` are removed.
+    The developers' comments (`#.`), references and flags are kept, and so are copyright and license of the file. What
+    belongs to the other translation is left out: obsolete messages, previous messages, the flag `fuzzy`, the
+    translators' comments, and the title and the translators of the file. Translators' comments of templates are kept.
 
     Args:
         catalogue: The file in any language, or a template.
@@ -194,35 +250,58 @@ def empty_po(catalogue: Catalogue, language: str, plural_forms: str) -> str:
     text = catalogue.text
     newline = newline_of(text)
     number = int(plural_forms.partition("=")[2].partition(";")[0])
+    blocks = [block for block in _blocks(catalogue.path, text) if not block.obsolete]
+    first = next((block for block in blocks if block.header), blocks[0] if blocks else Block(1))
+    header = _written("msgstr", _new_header(catalogue.header, language, plural_forms), newline)
+    entries = [[*_legal_lines(first.translator_comments), 'msgid ""', header]]
+    for block in blocks:
+        if block.header:
+            continue
+        lines = block.translator_comments if catalogue.path.lower().endswith(".pot") else []
+        lines += [line for mark in ("#.", "#:") for _, line in block.comment_lines if line.startswith(mark)]
+        if flags := [flag for flag in dict.fromkeys(block.flag_names) if flag != "fuzzy"]:
+            lines.append(f"#, {', '.join(flags)}")
+        message = (block.spans[name] for name in ("msgctxt", "msgid", "msgid_plural") if name in block.spans)
+        lines += [text[start:end] for start, end in message]
+        names = [f"msgstr[{i}]" for i in range(number)] if "msgid_plural" in block.pieces else ["msgstr"]
+        entries.append([*lines, *(_written(name, "", newline) for name in names)])
+    return newline.join("".join(f"{line.rstrip()}{newline}" for line in lines) for lines in entries)
+
+
+def _new_header(header: str, language: str, plural_forms: str) -> str:
+    """Return the header of a new file, with the values that msginit writes if it does not know the translator."""
+    date = CREATION_DATE.search(header)
     fields = {
-        "Language": language,
+        "PO-Revision-Date": date[1] if date else "",
         "Last-Translator": "Automatically generated",
         "Language-Team": "none",
+        "Language": language,
         "MIME-Version": "1.0",
         "Content-Type": "text/plain; charset=UTF-8",
         "Content-Transfer-Encoding": "8bit",
         "Plural-Forms": plural_forms,
     }
-    edits: list[Edit] = []
-    for block in _blocks(catalogue.path, text):
-        spans = [block.spans[name] for name in block.forms.values()]
-        start, end = spans[0][0], spans[-1][1]
-        if block.obsolete:
-            continue
-        if block.header:
-            kept = [line for line in block.texts["msgstr"].split("\n") if line.partition(":")[0] not in fields]
-            lines = [line for line in kept if line] + [f"{name}: {value}" for name, value in fields.items()]
-            edits.append((start, end, _written("msgstr", "".join(f"{line}\n" for line in lines), newline)))
-        else:
-            names = [f"msgstr[{i}]" for i in range(number)] if "msgid_plural" in block.pieces else ["msgstr"]
-            edits.append((start, end, "".join(_written(name, "", newline) for name in names)))
-        for place, flags in block.flags if block.fuzzy else ():
-            left = [flag for flag in flags.replace(",", " ").split() if flag != "fuzzy"]
-            stop = text.index("\n", place) + 1
-            edits.append((place, stop, f"#, {', '.join(left)}{newline}" if left else ""))
-    old = [(place, line) for place, line in lines_of(text) if line.lstrip().startswith(("#~", "#|"))]
-    edits += [(place, place + len(line), "") for place, line in old]
-    return f"{apply_edits(text, edits).rstrip()}{newline}"
+    removed = (*fields, *DROPPED_FIELDS)
+    kept = [line for line in header.split("\n") if line and line.partition(":")[0] not in removed]
+    return "".join(f"{line}\n" for line in (*kept, *(f"{name}: {value}" for name, value in fields.items())))
+
+
+def _legal_lines(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a file's comment from the first statement on copyright or license, without translators."""
+    found = next((i for i, line in enumerate(lines) if LEGAL.search(line)), None)
+    if found is None:
+        return []
+    if not STATEMENT.match(lines[found]):  # inside a sentence: go back to the start of the paragraph
+        found = max((i + 1 for i, line in enumerate(lines[:found]) if line == "#"), default=0)
+    kept = [line for line in lines[found:] if LEGAL.search(line) or not TRANSLATOR.fullmatch(line)]
+    while kept[-1] == "#":
+        kept.pop()
+    return kept
+
+
+def _is_by_translator(line: str) -> bool:
+    """Return whether a comment line is a translator's, which begins with `#` and none of gettext's other marks."""
+    return not line.startswith(("#.", "#:", "#,", "#|"))
 
 
 def decompiled(catalogue: Catalogue) -> Catalogue:
@@ -283,6 +362,8 @@ def read_mo(path: str, content: bytes) -> Catalogue:
         pairs.append((pair[0], pair[1]))
     header = next((one for key, one in pairs if not key), b"")
     encoding = _charset(path, header)
+    if _is_utf_8_instead(encoding, b"\0".join(text for pair in pairs for text in pair)):
+        encoding = "utf-8"  # compiled files are only read, and their header cannot be corrected
     entries = []
     for key, translation in pairs:
         if key:
@@ -312,10 +393,22 @@ def _charset(path: str, header: bytes) -> str:
     return name.lower()
 
 
+def _is_utf_8_instead(encoding: str, texts: bytes) -> bool:
+    """Return whether texts outside ASCII are UTF-8, although a header names a set with one byte for each character."""
+    if texts.isascii() or not SINGLE_BYTE.fullmatch(encoding):
+        return False
+    try:
+        texts.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _blocks(path: str, text: str) -> Iterable[Block]:
     """Split a .po file into entries."""
     block, last, found = Block(1), "", list[Block]()
     for number, (place, line) in enumerate(lines_of(text), 1):
+        start, end = place + line.startswith("\ufeff"), place + len(line)  # without a byte order mark
         body = line.strip().lstrip("\ufeff")
         obsolete = body.startswith("#~")
         if obsolete:
@@ -333,10 +426,12 @@ def _blocks(path: str, text: str) -> Iterable[Block]:
         if comment:
             if block.pieces:
                 raise ValueError(f"{path}, line {number}: a comment inside an entry")
-            if body.startswith("#,"):
-                block.flags.append((text.index("#,", place), body[2:]))
-            elif not body.startswith("#|"):
-                block.comments.append(body[2:].strip() if body[1:2] in (".", ":") else body[1:].strip())
+            previous = block.comment_lines and block.comment_lines[-1][1].startswith("#|")
+            if previous and not body.startswith("#|"):
+                raise ValueError(
+                    f"{path}, line {number}: a comment after the previous message (#|); gettext requires it before"
+                )
+            block.comment_lines.append((start, body))
             continue
         if not (match := LINE.fullmatch(body)):
             raise ValueError(
@@ -352,7 +447,7 @@ def _blocks(path: str, text: str) -> Iterable[Block]:
             raise ValueError(f"{path}, line {number}: {name or 'a text'} is out of place")
         block.obsolete, last = obsolete, name
         block.pieces.setdefault(name, []).append(_unescaped(match[3]))
-        block.spans[name] = (block.spans.get(name, (place, 0))[0], place + len(line))
+        block.spans[name] = (block.spans.get(name, (start, 0))[0], end)
     if block.forms:
         found.append(block)
     elif block.pieces:
@@ -379,7 +474,7 @@ def _written(name: str, text: str, newline: str) -> str:
     return f"{name} {newline.join(quoted)}{newline}"
 
 
-def _refusal(block: Block | None, given: Mapping[str, str], encoding: str) -> str:
+def _refusal(block: Block | None, given: Mapping[str, str], catalogue: Catalogue) -> str:
     """Return the reason why an entry cannot be filled; "" if it can be filled."""
     if block is None:
         return "the file has no such entry; add it with msgmerge first"
@@ -390,7 +485,11 @@ def _refusal(block: Block | None, given: Mapping[str, str], encoding: str) -> st
     if any(block.texts[name] for name in block.forms.values()):
         return "some plural forms are translated already, and gettext marks all forms of an entry as fuzzy at once"
     if missing := [name for part, name in block.forms.items() if part not in given and not block.texts[name]]:
-        return f"{', '.join(missing)} of the entry would stay empty"
+        reason = f"{', '.join(missing)} of the entry would stay empty"
+        number = FORMULA.search(catalogue.header)
+        if number and int(number[1]) < len(block.forms):
+            reason += f", and the header has nplurals={number[1]}: correct the line Plural-Forms in the header"
+        return reason
     for text in given.values():
         if not text:
             return "the text is empty"
@@ -398,7 +497,7 @@ def _refusal(block: Block | None, given: Mapping[str, str], encoding: str) -> st
             if end(text, "\n") != end(block.texts["msgid"], "\n"):
                 return "the text and msgid must both begin or end with a line break, or neither of them"
         try:
-            text.encode(encoding)
+            text.encode(catalogue.encoding)
         except UnicodeEncodeError as error:
-            return f"{text[error.start]!r} is not in the file's character set, {encoding}"
+            return f"{text[error.start]!r} is not in the file's character set, {catalogue.encoding}"
     return ""

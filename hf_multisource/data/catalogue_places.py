@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,20 @@ CODE = re.compile(
     r"(?:(?<=[/_.-])|^)(?:[A-Za-z]{2,3}(?:[-_]\w{2,8})*(?:@[A-Za-z]+)?|b\+[A-Za-z]+(?:\+\w+)*)(?=[/.@]|$)"
 )
 WITH_CODE = re.compile(rf"[-_.]{re.escape(LANG)}(?=[/.]|$)")
-ANDROID_BASE = re.compile(r"(?:^|(?<=/))values(?=/[^/]+\.xml$)")  # folder of Android's texts without a code
-ANDROID_LANG = f"values-{LANG}"
+# Qualifiers of Android's folders after the language: night mode, screen, version and others.
+QUALIFIERS = (
+    r"(?:-(?:neuter|feminine|masculine|ld(?:rtl|ltr)|(?:sw|w|h)\d+dp|small|normal|x?large|(?:not)?long|(?:not)?round|"
+    r"(?:no)?widecg|(?:high|low)dr|port|land|square|car|desk|television|appliance|watch|vrheadset|(?:not)?night|[a-z]*dpi|"
+    r"\d+dpi|notouch|stylus|finger|keys(?:exposed|hidden|soft)|nokeys|qwerty|12key|nav(?:exposed|hidden)|nonav|dpad|"
+    r"trackball|wheel|\d+x\d+|v\d+))"
+)
+# Folder of Android's texts: `values`, codes of a mobile network, language, other qualifiers. `car` is a mode, not a
+# language.
+ANDROID_FOLDER = re.compile(
+    r"(?:^|(?<=/))(?P<head>values(?:-mcc\d+)?(?:-mnc\d+)?)"
+    r"(?P<language>-(?:b(?:\+\w+)+|(?!car[/-])[A-Za-z]{2,3}(?:-r(?:[A-Za-z]{2}|\d{3}))?))?"
+    rf"(?P<rest>{QUALIFIERS}*)(?=/[^/]+\.xml$)"
+)
 
 
 class Place(NamedTuple):
@@ -141,12 +153,10 @@ def read_places(
 def _add_base_files(files: dict[str, Catalogue], place: Path, others: set[str], unread: dict[str, str]) -> None:
     """Add the files without a code to those of the source language, in place."""
     base = {_without_code(one): one for one in others if _without_code(one) != one}
-    android = any(ANDROID_LANG in one for one in others)
+    android = any(_is_android(one) for one in others)
 
     def neutral_of(path: str) -> str | None:
-        if android and ANDROID_BASE.search(path):
-            return ANDROID_BASE.sub(ANDROID_LANG, path)
-        return base.get(path)
+        return (_android_base(path) if android else None) or base.get(path)
 
     def wanted(path: str) -> bool:
         return find_format(path) is not None and neutral_of(path) is not None
@@ -179,8 +189,11 @@ def read_place(
             Otherwise, a file with another code is not read if the place has the same file with the language's code:
             `po/be.po` beside `po/sr.po` is not a file of `sr`. Neither is a file without a code if half of its keys are
             in the same file with the code. If no file has the language's code, a file with the code of a language is
-            not read if half of its keys are in the same file without a code: `values-de/strings.xml` beside
-            `values/strings.xml`, which is the file of the language in this case.
+            not read if half of its keys are in the same file without a code: `messages_de.properties` beside
+            `messages.properties`, which is the file of the language in this case. Android's folders of other
+            languages, such as `values-de`, are not read if the place has folders of the language or without a
+            language. The latter, such as `values` and `values-night`, are those of the language, as `values-{lang}` and
+            `values-{lang}-night`, if it has no folder of its own.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
 
@@ -203,9 +216,11 @@ def read_place(
     found = read_files(place, lambda name: find_format(name) is not None, skip)
     names: set[str] = set()
     own: frozenset[str] = frozenset()
+    android: frozenset[str] = frozenset()  # files of Android in folders of other languages
     if not shared:
         contents = [*found]
         own = frozenset(neutral for path, _ in contents if (neutral := neutral_path(path, code)) != path)
+        android = _other_android([path for path, _ in contents if neutral_path(path, code) == path], own)
         found = iter(contents)
     for path, content in found:
         names.add(path)
@@ -213,9 +228,11 @@ def read_place(
         if shared and neutral == path:
             continue  # a file of another language
         others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
-        if any(one in own for one in others):
-            lost[path] = ANOTHER
+        if path in android or any(one in own for one in others):
+            lost[path] = BASE if path in android and _android_base(path) else ANOTHER
             continue
+        if not shared and neutral == path:
+            neutral = _android_base(path) or path
         if (name := path.encode(errors="backslashreplace").decode()) != path:
             if unread is None:
                 raise ForeignFileError(f"{place}: {name}", NOT_UTF_8)
@@ -246,6 +263,38 @@ def read_place(
     return files
 
 
+def _is_android(neutral: str) -> bool:
+    """Return whether a path with `{lang}` is in Android's folder of a language."""
+    folder = ANDROID_FOLDER.search(neutral.replace(LANG, "xx"))
+    return folder is not None and folder["language"] == "-xx"
+
+
+def _android_base(path: str) -> str | None:
+    """Return the path of an Android file with `{lang}` inserted; None if its folder is not one without a language."""
+    folder = ANDROID_FOLDER.search(path)
+    if folder is None or folder["language"]:
+        return None
+    return f"{path[: folder.start()]}{folder['head']}-{LANG}{folder['rest']}{path[folder.end() :]}"
+
+
+def _other_android(paths: Sequence[str], own: Collection[str]) -> frozenset[str]:
+    """Return the Android files of other languages in the place of one language.
+
+    Args:
+        paths: Paths without the code of the language.
+        own: Paths with the code of the language, which is replaced by `{lang}`.
+
+    Returns:
+        If the language has folders of its own, all files in other folders. Otherwise the files in folders with a
+        language, if there is a folder without a language.
+    """
+    folders = {path: folder for path in paths if (folder := ANDROID_FOLDER.search(path))}
+    if any(map(_is_android, own)):
+        return frozenset(folders)
+    coded = frozenset(path for path, folder in folders.items() if folder["language"])
+    return coded if len(coded) < len(folders) else frozenset()
+
+
 def _drop_other_languages(files: dict[str, Catalogue], lost: dict[str, str]) -> None:
     """Remove the files of other languages, in a place where no file has the language's own code; changes the arguments.
 
@@ -264,8 +313,6 @@ def _drop_other_languages(files: dict[str, Catalogue], lost: dict[str, str]) -> 
                 lost[path] = ANOTHER
     for path in [*files]:
         catalogue = files.pop(path)
-        if any(ANDROID_LANG in one for one in base.values()):
-            base.setdefault(path, ANDROID_BASE.sub(ANDROID_LANG, path))
         if path not in lost:
             files[base.get(path, path)] = catalogue
 
@@ -318,7 +365,8 @@ def _codes(path: str, code: str) -> Iterator[tuple[tuple[int, int], str]]:
     """Yield where the code is in a path, and the language code before it, such as `pt` in `pt-br`; "" if none is."""
     parts = [re.escape(part) for part in JOINT.split(code)]
     spelled = "|".join(("[-_]r?".join(parts), r"b\+" + r"\+".join(parts)))
-    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?=[/.@]|$)", re.IGNORECASE)
+    end = rf"[/.@]|$|{QUALIFIERS}+/[^/]+\.xml$"
+    token = re.compile(rf"(?:(?<=[/_.-])|^)(?:{spelled})(?!{MODIFIER})(?={end})", re.IGNORECASE)
     for match in token.finditer(path):
         before = LANGUAGE_BEFORE.search(path[: match.start()])
         if before is None or match[0] == code.upper() == code:

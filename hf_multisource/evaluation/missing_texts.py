@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from hf_multisource.data.access_keys import is_access_key, labels_of
+from hf_multisource.data.catalogue_android import parts_of_resources
 from hf_multisource.data.catalogue_entries import (
     DAMAGED,
     OBSOLETE,
@@ -206,8 +207,11 @@ def _untranslated_messages(catalogue: Catalogue, code: str, find: TextFinder) ->
             continue
         seen.add(entry.identity)
         category = category_part(entry.part, catalogue, forms)
-        reason = _no_category(catalogue, code, find.rule, forms) if category is None else ""
-        if entry.part and forms and (number := len(parts_of[entry.key])) < len(forms):
+        number = len(parts_of[entry.key]) if entry.part else 0
+        # A message is filled as a whole: more forms than the header has make all of its forms unknown.
+        unknown = category is None or bool(forms and number > len(forms))
+        reason = _no_category(catalogue, code, find.rule, forms) if unknown else ""
+        if entry.part and forms and number < len(forms):
             reason = f"the message has {number} plural forms, and the file has {len(forms)}: update the file"
         if entry.key in begun and suffix_of(catalogue) in NUMBERED:
             reason = PARTLY
@@ -228,14 +232,48 @@ def _absent_entries(catalogue: Catalogue, reference: Catalogue, find: TextFinder
     """Yield the texts of the reference that a file without messages lacks."""
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
+    is_android = suffix_of(catalogue) == ".xml"
+    own, theirs = (parts_of_resources(one) if is_android else {} for one in (catalogue, reference))
     for (key, name), group in _patterns(reference.entries).items():
         markup = any(entry.markup for entry in group.values())
         if key in catalogue.damaged:
             yield find.missing(key, name, name, markup, DAMAGED)
+        elif key in own:
+            for part, reason in _lacking_parts(own[key], theirs[key], group, find.rule):
+                yield find.missing(key, part, part, markup, reason)
         elif (key, name) not in there and f"{key}{name}" not in unread:
             for part in _parts_of(name, group, key, find.views, find.rule):
                 empty = part in group and not group[part].text.strip()
                 yield find.missing(key, part, part, markup, EMPTY if empty else "")
+
+
+def _lacking_parts(
+    own: Sequence[str], theirs: Sequence[str], group: Mapping[str, Entry], rule: PluralRule | None
+) -> Iterator[tuple[str, str]]:
+    """Yield the parts that an Android resource of the target lacks, with the reason why they cannot be filled.
+
+    Args:
+        own: Parts of the target's resource.
+        theirs: Parts of the resource in the first source.
+        group: Entries of the resource in the first source.
+        rule: Plural categories of the target. Only those of whole numbers are needed, because Android selects a form by
+            a whole number. If they are not known, those of the first source are needed.
+
+    Yields:
+        Part and reason; nothing if the resources have different kinds.
+    """
+    kinds = {_kind_of_parts(parts) for parts in (own, theirs) if parts}
+    if kinds == {"array"} and len(own) < len(theirs):
+        reason = f"the array has {len(own)} items, that of the first source {len(theirs)}"
+        yield from ((part, reason) for part in group if part not in own)
+    elif kinds == {"plurals"}:
+        needed = [f"[{category}]" for category in rule.categories] if rule else [*group]
+        yield from ((part, PARTLY) for part in needed if part not in own)
+
+
+def _kind_of_parts(parts: Sequence[str]) -> str:
+    """Return the kind of the Android resource that has these parts."""
+    return "string" if parts[0] == "" else "array" if parts[0][1:-1].isdigit() else "plurals"
 
 
 def _unread_entries(catalogue: Catalogue, reference: Catalogue, find: TextFinder) -> Iterator[MissingText]:
@@ -308,14 +346,17 @@ def _no_category(catalogue: Catalogue, code: str, rule: PluralRule | None, forms
     """Return the reason why the category of a numbered plural form is not known."""
     if rule is None:
         return f"the plural forms of {code} are known neither from CLDR nor from the header of the file"
+    line = f"Plural-Forms: {rule.formula}"
     if forms:
-        return f"the message has more plural forms than the header of the file, which has {len(forms)}"
+        reason = f"the message has more plural forms than the header of the file, which has {len(forms)}"
+        advice = f": correct the line Plural-Forms in the header; for {code} it may be: {line}"
+        return reason if len(forms) == len(rule.categories) else f"{reason}{advice}"
     if suffix_of(catalogue) == ".ts":
         return (
             f"the number of plural forms is not that of Qt for {code}, {qt_formula(code)}: update the file with lupdate"
         )
     what = "an invalid" if "Plural-Forms:" in catalogue.header else "no"
-    return f"the header of the file has {what} line Plural-Forms; for {code} it may be: Plural-Forms: {rule.formula}"
+    return f"the header of the file has {what} line Plural-Forms; for {code} it may be: {line}"
 
 
 def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:

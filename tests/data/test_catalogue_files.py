@@ -298,6 +298,30 @@ def test_a_po_file_in_latin_2_stays_in_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("charset", ["ISO-8859-1", "windows-1251", "cp850", "KOI8-R", "US-ASCII"])
+def test_utf_8_under_a_header_with_another_character_set_is_refused(charset: str) -> None:
+    po = f'msgid ""\nmsgstr "Content-Type: text/plain; charset={charset}\\n"\n\nmsgid "a"\nmsgstr "wočiniś"\n'
+    with pytest.raises(
+        ValueError, match=rf"^a\.po: the header says charset={charset.lower()}, but the texts are UTF-8"
+    ):
+        read_catalogue("a.po", po.encode())
+
+
+@pytest.mark.parametrize(
+    ("charset", "text"),
+    [
+        ("ISO-8859-1", "öffnen"),
+        ("windows-1251", "Открыть"),
+        ("KOI8-R", "её файл"),
+        ("GB2312", "联通"),
+        ("cp866", "раб т"),
+    ],
+)
+def test_texts_in_the_character_set_of_the_header_are_read(charset: str, text: str) -> None:
+    po = f'msgid ""\nmsgstr "Content-Type: text/plain; charset={charset}\\n"\n\nmsgid "a"\nmsgstr "{text}"\n'
+    assert [entry.text for entry in read_catalogue("a.po", po.encode(charset)).entries] == [text]
+
+
 def test_templates_hold_the_source_side_alone() -> None:
     entries = read_catalogue("a.pot", PO.text.replace("charset=UTF-8", "charset=CHARSET").encode()).entries
     assert {entry.source for entry in entries if entry.key == "%d tab"} == {"%d tab", "%d tabs"}
@@ -318,6 +342,75 @@ def test_another_reader_reads_the_same(sample: Sample, tmp_path: Path) -> None:
         parser.readUnicode(text)
         found = {(one.key, ""): one.raw_val if sample is DTD else one.val for one in parser}
     assert found == {identity: text for identity, (text, _) in sample.entries.items()}
+
+
+PREVIOUS = """\
+#. developer's
+#: a.c:1
+#| msgctxt "menu"
+#| msgid "Open the folder"
+msgid "Open the folder now"
+msgstr ""
+"""
+REVIEWED = """\
+# translator's
+#. developer's
+#: a.c:1
+{}#, {}c-format
+#| msgid "old"
+msgid "open %d"
+msgstr ""
+"""
+
+
+def filled_po(text: str, key: str, note: str = "From: memory") -> str:
+    filled = fill_catalogue(read_catalogue("a.po", text.encode()), {(key, ""): "nowy"}, notes={key: note})
+    assert filled.refused == {}
+    return filled.content.decode()
+
+
+def test_flags_and_notes_stand_before_the_previous_message() -> None:
+    # gettext does not parse a file with other comments between `#|` and `msgid`.
+    assert filled_po(PREVIOUS, "Open the folder now") == (
+        "# From: memory\n#. developer's\n#: a.c:1\n#, fuzzy\n"
+        '#| msgctxt "menu"\n#| msgid "Open the folder"\nmsgid "Open the folder now"\nmsgstr "nowy"\n'
+    )
+
+
+@pytest.mark.parametrize("old", ["", "# From: model (confidence 0.83)\n", "# From: memory, model\n# From: copy\n"])
+def test_an_entry_that_a_reviewer_emptied_is_filled_again_without_a_trace_of_the_first_time(old: str) -> None:
+    expected = "# translator's\n# From: memory\n" + REVIEWED.partition("\n")[2].format("", "fuzzy, ")
+    expected = expected.replace('msgstr ""', 'msgstr "nowy"')
+    for flag in ("", "fuzzy, "):
+        text = REVIEWED.format(old, flag)
+        assert filled_po(text, "open %d") == expected
+        again = filled_po(text, "open %d", "From: model (confidence 0.91)").replace('"nowy"', '""')
+        assert filled_po(again, "open %d") == expected
+
+
+def test_a_note_of_a_person_that_looks_like_a_note_of_origin_stays() -> None:
+    text = '# From: the model of Jana\n#: a.c:1\nmsgid "a"\nmsgstr ""\n'
+    assert filled_po(text, "a") == (
+        '# From: the model of Jana\n# From: memory\n#: a.c:1\n#, fuzzy\nmsgid "a"\nmsgstr "nowy"\n'
+    )
+
+
+def test_a_byte_order_mark_stays_first() -> None:
+    assert filled_po('\ufeffmsgid "a"\nmsgstr ""\n', "a") == (
+        '\ufeff# From: memory\n#, fuzzy\nmsgid "a"\nmsgstr "nowy"\n'
+    )
+
+
+def test_too_few_plural_forms_in_the_header_are_named_as_the_cause() -> None:
+    text = 'msgid ""\nmsgstr "Plural-Forms: nplurals={}; plural=0;\\n"\n\nmsgid "a"\nmsgid_plural "b"\n'
+    text += "".join(f'msgstr[{i}] ""\n' for i in range(3))
+    reason = "msgstr[1], msgstr[2] of the entry would stay empty"
+    for number, cause in {
+        1: ", and the header has nplurals=1: correct the line Plural-Forms in the header",
+        3: "",
+    }.items():
+        filled = fill_catalogue(read_catalogue("a.po", text.format(number).encode()), {("a", "[0]"): "x"})
+        assert filled.refused == {("a", "[0]"): reason + cause}
 
 
 def test_a_compiled_file_has_the_translated_entries_of_its_source(tmp_path: Path) -> None:
@@ -359,6 +452,11 @@ OUTSIDE = '<!DOCTYPE r [<!ENTITY a SYSTEM "file:///etc/passwd">]><resources><str
         ("a.po", b'msgid "a"\n# c\nmsgstr "b"', r"a\.po, line 2: a comment inside an entry"),
         ("a.po", b'\nmsgid "a"\n', r"a\.po: the entry that begins at line \d has no msgstr"),
         ("a.po", b'msgid ""\nmsgstr "charset=punycode\\n"', r"a\.po: charset is punycode; it must be UTF-8 or another"),
+        (
+            "a.po",
+            b'#| msgid "a"\n#, fuzzy\nmsgid "b"\nmsgstr ""',
+            r"a\.po, line 2: a comment after the previous message \(#\|\)",
+        ),
         ("a.po", b'msgid ""\nmsgstr "charset=cp9999\\n"', r"a\.po: charset cp9999 is unknown to Python"),
         ("a.mo", b"abcd", r"a\.mo: it begins with 61626364, so it is no \.mo file of gettext"),
         ("a.mo", b"\xde\x12\x04\x95", r"a\.mo: damaged: it has 4 bytes, fewer than the header"),

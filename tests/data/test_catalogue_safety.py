@@ -113,7 +113,7 @@ def filled_android(reference: str, texts: dict[str, str], target: str = android(
 def test_android_texts_with_elements_are_read_without_escapes_and_written_with_them() -> None:
     reference = android(
         """<string name="a">Can\\'t\\n  open <b title="it's">x  y</b> \\"now\\" &amp; \\u003c \\&quot;</string>""",
-        """<string name="b">"  two  <b> blanks</b>  "</string>""",
+        """<string name="b">"  two  "<b> blanks</b>"  "</string>""",
         """<string name="c">\\@<b>x</b></string>""",
     )
     texts = {entry.key: entry.text for entry in read_catalogue("strings.xml", reference.encode()).entries}
@@ -129,7 +129,7 @@ def test_android_texts_with_elements_are_read_without_escapes_and_written_with_t
     lines = [line.strip() for line in filled.content.decode().splitlines() if "<string" in line]
     assert lines == [
         """<string name="a">L\\'<b title="it's">app</b> \\"x\\" \\\\ \\&quot;\\n</string>""",
-        """<string name="b">"  two  <b> blanks</b>  "</string>""",
+        """<string name="b">"  two  "<b> blanks</b>"  "</string>""",
         """<string name="c">\\@<b>x</b></string>""",
     ]
 

@@ -35,6 +35,13 @@ def test_a_compiled_catalogue_in_another_character_set_gives_utf_8() -> None:
     assert [entry.key for entry in new_catalogue(old, "a.po", "cs").entries] == ["Café"]
 
 
+def test_a_compiled_catalogue_in_utf_8_whose_header_has_another_character_set_is_read_as_utf_8() -> None:
+    # gettext-tools.mo in Norwegian, of gettext 0.21, is such a file.
+    old = read_catalogue("a.mo", compiled({"": "Content-Type: text/plain; charset=ISO-8859-1\n", "Café": "ø"}))
+    assert [(entry.key, entry.text) for entry in old.entries] == [("Café", "ø")]
+    assert [entry.key for entry in new_catalogue(old, "a.po", "cs").entries] == ["Café"]
+
+
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 def test_a_new_catalogue_has_the_license_and_no_text_of_the_old_one(sample: Sample) -> None:
     old = read_catalogue(sample.path, sample.text.encode())
@@ -69,6 +76,122 @@ def test_gettext_has_the_plural_forms_of_cldr_and_no_marks_of_the_old_language()
     assert [entry.part for entry in new.entries if entry.key == "%d file"] == ["[0]", "[1]", "[2]"]
     assert "#, c-format" in new.text
     assert not any(mark in new.text for mark in ("fuzzy", "#~", "#|", "dataja"))
+
+
+GERMAN = """\
+# German translation of app.
+# Copyright (C) 2020 The authors of app <app@example.org>
+# This file is distributed under the same license as the app package.
+# Jana Nowak <jana@example.org>, 2020, 2021.
+# Jan Nowak, 2019.
+#
+#, fuzzy
+msgid ""
+msgstr ""
+"Project-Id-Version: app 1.0\\n"
+"POT-Creation-Date: 2020-01-02 10:00+0000\\n"
+"PO-Revision-Date: 2021-03-04 10:00+0000\\n"
+"Last-Translator: Jana <jana@example.org>\\n"
+"Language-Team: German <de@example.org>\\n"
+"Language: de\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\\n"
+"X-Generator: Poedit 2.0\\n"
+"X-Poedit-Basepath: .\\n"
+
+# Name des Menüs
+#: a.c:1
+#. Name of the menu
+#, fuzzy, c-format
+#, no-wrap, c-format
+#| msgid "opn %d"
+msgctxt "menu"
+msgid ""
+"open "
+"%d"
+msgstr "öffnen %d"
+
+# Alter Kommentar
+#. old comment
+#: old.c:1
+#, c-format
+#~ msgid "gone %d"
+#~ msgstr "weg %d"
+
+#: a.c:2
+msgid "50 %deductible"
+msgstr "50 % absetzbar"
+
+# Noch ein Kommentar
+#, fuzzy
+#~ msgid "old"
+#~ msgstr "alt"
+
+# zum Schluss
+"""
+CZECH = """\
+# Copyright (C) 2020 The authors of app <app@example.org>
+# This file is distributed under the same license as the app package.
+msgid ""
+msgstr ""
+"Project-Id-Version: app 1.0\\n"
+"POT-Creation-Date: 2020-01-02 10:00+0000\\n"
+"X-Poedit-Basepath: .\\n"
+"PO-Revision-Date: 2020-01-02 10:00+0000\\n"
+"Last-Translator: Automatically generated\\n"
+"Language-Team: none\\n"
+"Language: cs\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+"Plural-Forms: nplurals=3; plural=(n == 1 ? 0 : (n >= 2 && n <= 4) ? 1 : 2);\\n"
+
+{}#. Name of the menu
+#: a.c:1
+#, c-format, no-wrap
+msgctxt "menu"
+msgid ""
+"open "
+"%d"
+msgstr ""
+
+#: a.c:2
+msgid "50 %deductible"
+msgstr ""
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_new_gettext_file_has_nothing_of_the_translation_that_it_is_made_from(mark: str, newline: str) -> None:
+    content = (mark + GERMAN).replace("\n", newline).encode()
+    assert new_catalogue(read_catalogue("de.po", content), "a.po", "cs").text == CZECH.format("").replace("\n", newline)
+    template = new_catalogue(read_catalogue("a.pot", content), "a.po", "cs")  # its comments are not by a translator
+    assert template.text == CZECH.format("# Name des Menüs\n").replace("\n", newline)
+
+
+def test_a_new_gettext_file_has_a_header_even_if_the_old_one_has_none() -> None:
+    new = new_catalogue(read_catalogue("de.po", b'# Copyright: X\nmsgid "a"\nmsgstr "b"\n'), "a.po", "cs")
+    assert new.text.startswith('# Copyright: X\nmsgid ""\nmsgstr ""\n"PO-Revision-Date: \\n"\n"Last-Translator: ')
+    assert new.text.endswith('plural=(n == 1 ? 0 : (n >= 2 && n <= 4) ? 1 : 2);\\n"\n\nmsgid "a"\nmsgstr ""\n')
+    assert new_catalogue(read_catalogue("de.po", b""), "a.po", "cs").entries == ()
+
+
+@pytest.mark.parametrize(
+    ("comment", "kept"),
+    [
+        ("Título\n\nThis Source Code Form is subject to the terms of the\nMozilla Public License, v. 2.0.\n", [2, 3]),
+        ("SOME DESCRIPTIVE TITLE.\nCopyright (C) YEAR X\nFIRST AUTHOR <EMAIL@ADDRESS>, YEAR.\n\n", [1]),
+        ("Title\nJana <a at b.org>\n", []),
+        ("SPDX-License-Identifier: MIT\nJana Nowak <a@b.org>\nCopyright 2020 Jan <b@b.org>, 2020.", [0, 2]),
+        ("Copyright (C) 2020 A <a@b.org>,\n  B <b@b.org>\n\nSee <https://b.org/>.\nBoston, MA 02110", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_of_the_comment_on_a_gettext_file_copyright_and_license_are_kept(comment: str, kept: list[int]) -> None:
+    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+    text = "\n".join([*lines, 'msgid ""', 'msgstr "Language: de\\n"', ""])
+    new = new_catalogue(read_catalogue("de.po", text.encode()), "a.po", "cs").text
+    assert new.partition("msgid")[0].splitlines() == [lines[i] for i in kept]
 
 
 def test_a_comment_on_a_message_is_no_comment_on_the_file() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -42,13 +43,13 @@ def test_evaluation_decodes_in_the_data_type_of_the_weights_and_makes_no_logits_
         return output
 
     monkeypatch.setattr(MultiSourceForConditionalGeneration, "forward", forward)
-    model.__dict__["_original_forward"] = forward.__get__(model)
+    model.__dict__["_original_forward"] = MethodType(forward, model)
     found = trainer.evaluate()
     assert {autocast for _, autocast, _ in seen} == {False}
     assert {without for decodes, _, without in seen if not decodes} == {True}
     assert any(decodes for decodes, _, _ in seen)
     assert model.__dict__.get("forward") is replaced, "training goes on in mixed precision"
     monkeypatch.undo()
-    assert found["eval_loss"] == pytest.approx(
-        float(trainer.compute_loss(model, DataCollatorForMultiSource(processor())(examples))), rel=0.02
-    )
+    batch: Any = DataCollatorForMultiSource(processor())(examples)
+    loss: Any = trainer.compute_loss(model, batch)
+    assert found["eval_loss"] == pytest.approx(float(loss), rel=0.02)
