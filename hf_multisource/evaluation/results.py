@@ -394,7 +394,7 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
     Returns:
         For a single seed, its row unchanged. Otherwise a row in which every score is the mean over the seeds, with the
         individual scores (`seeds`) and their standard deviation (`seeds_sd`). Training figures are means, too;
-        `finished` is true if it is true for all seeds. `runs` holds, for each seed, the fields that differ between the
+        `finished` is true if it is true for all seeds. Hardware and versions that differ are joined by "and". `runs` holds, for each seed, the fields that differ between the
         seeds and the last value of the learning curve.
 
     Raises:
@@ -422,6 +422,12 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
         "seed": [row["seed"] for row in rows],
         "updates": round(statistics.fmean(row["updates"] for row in rows)),
         "minutes": round(statistics.fmean(row["minutes"] for row in rows), 1),
+        "hardware": _joined([row["hardware"] for row in rows]),
+        "decoding_hardware": _joined([row["decoding_hardware"] for row in rows]),
+        "versions": {
+            package: _joined([row["versions"].get(package) for row in rows])
+            for package in dict.fromkeys(package for row in rows for package in row["versions"])
+        },
         "curve": [
             (step, round(statistics.fmean(curve[step] for curve in steps), 3))
             for step in steps[0]
@@ -458,6 +464,11 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
 def _search(row: Mapping[str, Any]) -> JsonObject:
     """Return the settings of the search of a row, without the batch size, which does not change the hypotheses."""
     return {key: value for key, value in (row["search"] or {}).items() if key != "batch_size"}
+
+
+def _joined(values: Sequence[str | None]) -> str | None:
+    """Return the different values in one text; None if there is none."""
+    return " and ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:

@@ -158,6 +158,22 @@ def test_a_card_of_the_first_examples_says_so(limit: int, examples: str, run: Pa
     assert pooled.get("limit") == (5 if examples else None)
 
 
+def test_seeds_of_several_machines_name_each_of_them_once() -> None:
+    rows = [
+        {
+            **made_up_row("serial", "en de", seed=seed, commands=COMMANDS, perplexity=2.0),
+            "hardware": hardware,
+            "decoding_hardware": f"{hardware}, 1 threads",
+            "versions": {"torch": torch, "sacrebleu": "2.6.0"},
+        }
+        for seed, (hardware, torch) in enumerate([("A CPU", "2.13.0+cpu"), ("A GPU", "2.11.0"), ("A GPU", "2.11.0")])
+    ]
+    pooled = pool_seeds(rows, "serial")
+    assert pooled["hardware"] == "A CPU and A GPU"
+    assert pooled["decoding_hardware"] == "A CPU, 1 threads and A GPU, 1 threads"
+    assert pooled["versions"] == {"torch": "2.13.0+cpu and 2.11.0", "sacrebleu": "2.6.0"}
+
+
 def test_a_card_of_several_seeds_says_how_many_examples_were_scored(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     rows = [
