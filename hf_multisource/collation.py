@@ -99,10 +99,16 @@ class DataCollatorForMultiSource:
             for place, row in enumerate(labels):
                 _check_row("labels", place, row)
             batch["labels"] = pad_rows(list(map(integers, labels)), LABEL_PADDING, multiple_of=self.pad_to_multiple_of)
-        tensors = {key: torch.as_tensor(rows) for key, rows in batch.items()}
+        tensors = {key: _to_tensor(rows) for key, rows in batch.items()}
         if self.model is not None and "labels" in tensors:
             tensors["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(tensors["labels"])
         return tensors
+
+
+def _to_tensor(rows: Any) -> torch.Tensor:
+    """Convert padded rows; nested lists of integers by way of an array, since PyTorch reads them slowly."""
+    array = np.asarray(rows) if isinstance(rows, list) else None
+    return torch.as_tensor(array if array is not None and array.dtype == np.int64 else rows)
 
 
 def _check_row(key: str, place: int, row: Any) -> None:

@@ -588,7 +588,9 @@ def integers(row: Any) -> list[int]:
     Returns:
         The ids; an empty list for None.
     """
-    return [] if row is None else [int(token) for token in row]
+    if row is None:
+        return []
+    return list(map(int, row.tolist() if hasattr(row, "tolist") else row))  # numbers of arrays are slow one by one
 
 
 #: Kinds of values, by name. The values of a source of kind "pretrained" have the kind that the wrapped model reads.
