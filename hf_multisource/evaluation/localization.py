@@ -25,8 +25,10 @@ from hf_multisource.data.catalogue_entries import (
 from hf_multisource.data.catalogue_files import ANDROID, NAMES, find_format
 from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, read_places
 from hf_multisource.data.catalogue_views import (
+    HOLDS_MESSAGES,
     View,
     messages_of,
+    suffix_of,
     view_of,
 )
 from hf_multisource.data.catalogues import is_copy
@@ -193,6 +195,8 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
                 raise ValueError(f"two files of the output would be {plan.path}; the second is of {neutral}")
             plans[plan.path] = plan
     unread = {name: _unread(found.get(name, {}), skipped[name], places.code(name)) for name in skipped}
+    if not lost:
+        unread[places.target] = (*unread.get(places.target, ()), *_unmatched(plans, found.get(places.target, {})))
     return Plan(tuple(plans.values()), memory, single, digests, {name: one for name, one in unread.items() if one})
 
 
@@ -277,6 +281,20 @@ def _unread(catalogues: Mapping[str, Catalogue], skipped: Mapping[str, str], cod
         for one in catalogue.unhandled
     ]
     return (*files, *messages)
+
+
+def _unmatched(plans: Mapping[str, FilePlan], of_target: Mapping[str, Catalogue]) -> list[str]:
+    """Return the files of the target if no source has any of them, because the places do not fit together.
+
+    The files of gettext, XLIFF and Qt hold their own messages, and need no file of a source.
+    """
+    paths = [
+        path
+        for path, plan in plans.items()
+        if plan.reference is None and suffix_of(plan.catalogue) not in HOLDS_MESSAGES
+    ]
+    advice = "no source has a file of this path; name folders in which the paths differ in the language's code alone"
+    return [f"{path}: {advice}" for path in paths if len(paths) == len(of_target)]
 
 
 def _without_templates(files: Mapping[str, Catalogue], of_target: bool) -> dict[str, Catalogue]:

@@ -394,8 +394,8 @@ def pool_seeds(rows: Sequence[JsonObject], name: str) -> JsonObject:
     Returns:
         For a single seed, its row unchanged. Otherwise a row in which every score is the mean over the seeds, with the
         individual scores (`seeds`) and their standard deviation (`seeds_sd`). Training figures are means, too;
-        `finished` is true if it is true for all seeds. Hardware and versions that differ are joined by "and". `runs` holds, for each seed, the fields that differ between the
-        seeds and the last value of the learning curve.
+        `finished` is true if it is true for all seeds. Hardware and versions that differ are joined by "and". `runs`
+        holds, for each seed, the fields that differ between the seeds and the last value of the learning curve.
 
     Raises:
         ValueError: If the seeds were trained on different sources, or scored on different splits, with different

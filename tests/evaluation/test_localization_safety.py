@@ -242,7 +242,7 @@ def test_a_file_whose_name_is_not_utf_8_is_named_and_the_others_are_filled(tmp_p
     write(tmp_path, ENGLISH)
     (tmp_path / "en" / os.fsdecode(b"b\xff.properties")).write_text("b=B\n")
     plan = plan_of(tmp_path, {"dsb/c.properties": "c=C\n"})
-    assert plan.unread == {"en": (r"b\udcff.properties: its name is not UTF-8",)}
+    assert plan.unread["en"] == (r"b\udcff.properties: its name is not UTF-8",)
     assert [file.path for file in plan.files] == ["a.properties", "c.properties"]
     run(plan, tmp_path / "out")
     with pytest.raises(ValueError, match=r"b\\udcff\.properties: its name is not UTF-8"):

@@ -104,3 +104,14 @@ def test_a_header_with_too_few_plural_forms_is_to_be_corrected(tmp_path: Path) -
             "the message has more plural forms than the header of the file, which has 2: correct the line Plural-Forms "
             "in the header; for dsb it may be: Plural-Forms: nplurals=4; plural=("
         )
+
+
+def test_a_target_whose_files_no_source_has_is_named(tmp_path: Path) -> None:
+    for folder in ("values", "values-szl"):
+        (tmp_path / "res" / folder).mkdir(parents=True)
+        (tmp_path / "res" / folder / "strings.xml").write_text(resources('<string name="a">A</string>'), "utf-8")
+    places = Places("szl", {"en": tmp_path / "res"}, tmp_path / "res" / "values-szl")
+    (line,) = make_plan(places, ["en"]).unread["szl"]
+    assert line.startswith("strings.xml: no source has a file of this path; name folders in which")
+    fitting = Places("szl", {"en": tmp_path / "res"}, tmp_path / "res")
+    assert make_plan(fitting, ["en"]).unread.get("szl", ()) == ()

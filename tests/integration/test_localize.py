@@ -49,7 +49,7 @@ def test_a_model_fills_catalogues_with_whole_placeholders(tmp_path: Path) -> Non
         assert broken_placeholders(text["sources"]["en"], text["text"], "fluent") == []
     assert all(text["reason"] for text in record["texts"] if text["key"] not in filled)
     save_run(tmp_path / "run", seed=1)
-    with pytest.raises(SystemExit, match="out was made with other settings: weights_sha256 was"):
+    with pytest.raises(SystemExit, match="out was made with other settings: the contents of weights have changed"):
         main(["localize", run, *arguments, "--out", f"{tmp_path}/out"])
     with pytest.raises(SystemExit, match=r"--min_confidence needs the file confidence\.json"):
         main(["localize", run, *arguments, "--out", f"{tmp_path}/x", "--min_confidence", "0.5"])
