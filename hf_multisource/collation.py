@@ -107,8 +107,9 @@ class DataCollatorForMultiSource:
 
 def _to_tensor(rows: Any) -> torch.Tensor:
     """Convert padded rows; nested lists of integers by way of an array, since PyTorch reads them slowly."""
-    array = np.asarray(rows) if isinstance(rows, list) else None
-    return torch.as_tensor(array if array is not None and array.dtype == np.int64 else rows)
+    first = rows[0] if isinstance(rows, list) and rows else None
+    of_integers = isinstance(first, list) and bool(first) and isinstance(first[0], int)
+    return torch.as_tensor(np.asarray(rows) if of_integers else rows)
 
 
 def _check_row(key: str, place: int, row: Any) -> None:

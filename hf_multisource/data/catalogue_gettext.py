@@ -57,11 +57,14 @@ DROPPED_FIELDS = (
     *("X-Launchpad-Export-Date", "X-POOTLE-MTIME"),
 )
 CREATION_DATE = re.compile(r"^POT-Creation-Date: *(\d.*)", re.MULTILINE)
-LEGAL = re.compile(r"licen[cs]|copyright|\(c\)|©|public domain", re.IGNORECASE)
+FLAG = re.compile(r"range:\s*[^\s,]+|[^\s,]+")
+LEGAL = re.compile(r"\blicen[cs](?:e[ds]?|ing)\b|copyright|\(c\)|©|public domain", re.IGNORECASE)
 # First line of a statement about copyright or license; lines above it are the title and the names of translators.
 STATEMENT = re.compile(r"#\s*(?:Copyright|COPYRIGHT|\([Cc]\)|©|SPDX|Licen[cs]e:|This (?:file|program|package)\b)")
 # A translator with e-mail address or years, such as `# Jana Nowak <jana@example.org>, 2020.`
 TRANSLATOR = re.compile(r"#\s?\w[^<,]*(?:<[^<>]*(?:@| at )[^<>]*>.*|, *\d{4}(?:[-–, ]+\d{4})*\.?)", re.IGNORECASE)
+COPYRIGHT = re.compile(r"copyright|\(c\)|©", re.IGNORECASE)
+HEADING = re.compile(r"#\s*(?:Translators?|Contributors?|Authors?)\s*:?", re.IGNORECASE)  # of a list of translators
 LITTLE, BIG = b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"  # first bytes of .mo files
 
 
@@ -76,10 +79,12 @@ class Block:
             comments, references (`#:`), flags (`#,`) and the previous message (`#|`).
         pieces: Keyword ("msgctxt", "msgid", "msgid_plural", "msgstr", "msgstr[0]", …) -> the text, line by line.
         spans: Keyword -> the span of its lines.
+        misplaced: Whether a comment follows the previous message, which gettext does not allow.
     """
 
     line: int
     obsolete: bool = False
+    misplaced: bool = False
     comment_lines: list[tuple[int, str]] = field(default_factory=list)
     pieces: dict[str, list[str]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
@@ -133,7 +138,7 @@ class Block:
     @property
     def flag_names(self) -> tuple[str, ...]:
         """The flags, such as `fuzzy` and `c-format`."""
-        return tuple(flag for _, flags in self.flags for flag in flags.replace(",", " ").split())
+        return tuple(flag for _, flags in self.flags for flag in FLAG.findall(flags))
 
     @property
     def header(self) -> bool:
@@ -293,7 +298,12 @@ def _legal_lines(lines: Sequence[str]) -> list[str]:
         return []
     if not STATEMENT.match(lines[found]):  # inside a sentence: go back to the start of the paragraph
         found = max((i + 1 for i, line in enumerate(lines[:found]) if line == "#"), default=0)
-    kept = [line for line in lines[found:] if LEGAL.search(line) or not TRANSLATOR.fullmatch(line)]
+    kept: list[str] = []
+    for line in lines[found:]:
+        goes_on = bool(kept) and COPYRIGHT.search(kept[-1]) is not None and "<" not in line  # names the holder
+        of_translators = TRANSLATOR.fullmatch(line) or HEADING.fullmatch(line)
+        if LEGAL.search(line) or goes_on or not of_translators:
+            kept.append(line)
     while kept[-1] == "#":
         kept.pop()
     return kept
@@ -427,10 +437,7 @@ def _blocks(path: str, text: str) -> Iterable[Block]:
             if block.pieces:
                 raise ValueError(f"{path}, line {number}: a comment inside an entry")
             previous = block.comment_lines and block.comment_lines[-1][1].startswith("#|")
-            if previous and not body.startswith("#|"):
-                raise ValueError(
-                    f"{path}, line {number}: a comment after the previous message (#|); gettext requires it before"
-                )
+            block.misplaced = block.misplaced or bool(previous and not body.startswith("#|"))
             block.comment_lines.append((start, body))
             continue
         if not (match := LINE.fullmatch(body)):
@@ -478,6 +485,8 @@ def _refusal(block: Block | None, given: Mapping[str, str], catalogue: Catalogue
     """Return the reason why an entry cannot be filled; "" if it can be filled."""
     if block is None:
         return "the file has no such entry; add it with msgmerge first"
+    if block.misplaced:
+        return "a comment of the entry follows its previous message (#|); gettext requires it before: move it"
     if unknown := [part for part in given if part not in block.forms]:
         return f"the entry has no {'msgstr' + unknown[0]}; it has {', '.join(block.forms.values())}"
     if any(block.texts[block.forms[part]] for part in given):

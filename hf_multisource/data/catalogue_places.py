@@ -18,6 +18,7 @@ LANG = "{lang}"
 NOT_UTF_8 = "its name is not UTF-8"
 LINK = "a link, which is not followed"
 ANOTHER = "a file of another language, by its path"
+OF_SOURCE = "a file without a code, which is of the source language"
 BASE = "a file without a code, in place of which the language has one with its code"
 MODIFIER = r"@[A-Za-z]+(?:/|$|\.(?:po|pot|mo|ts|xlf|xliff)$)"  # modifier of a locale: script, region or currency
 LANGUAGE_BEFORE = re.compile(r"(?:^|[/_.-])([a-z]{2,3})[_-]$")  # a language code before a territory
@@ -133,7 +134,9 @@ def read_places(
     same = Counter(place.path.resolve() for place in places.values())
     shared = {name: place.shared or same[place.path.resolve()] > 1 for name, place in places.items()}
     for language, (path, code, _) in places.items():
-        found[language] = read_place(path, language, code, shared=shared[language], unread=skipped[language])
+        found[language] = read_place(
+            path, language, code, shared=shared[language], unread=skipped[language], source_language=source_language
+        )
     for language, (path, _, _) in places.items():
         alone = path.is_file() and not is_archive(path.name)
         others = {
@@ -177,7 +180,13 @@ def _add_base_files(files: dict[str, Catalogue], place: Path, others: set[str], 
 
 
 def read_place(
-    place: Path, language: str, code: str, *, shared: bool = False, unread: dict[str, str] | None = None
+    place: Path,
+    language: str,
+    code: str,
+    *,
+    shared: bool = False,
+    unread: dict[str, str] | None = None,
+    source_language: str | None = None,
 ) -> dict[str, Catalogue]:
     """Read the catalogues of a language from a folder, an archive or a single file.
 
@@ -192,10 +201,11 @@ def read_place(
             not read if half of its keys are in the same file without a code: `messages_de.properties` beside
             `messages.properties`, which is the file of the language in this case. Android's folders of other
             languages, such as `values-de`, are not read if the place has folders of the language or without a
-            language. The latter, such as `values` and `values-night`, are those of the language, as `values-{lang}` and
-            `values-{lang}-night`, if it has no folder of its own.
+            language. A folder without a language, such as `values-night`, is that of the source language, as
+            `values-{lang}-night`, if there is no such folder; of another language only if no folder has a language.
         unread: Dict to which skipped files and folders are added: path, as in the result -> reason. With None, a file
             that has the name of a catalogue but another content raises an error.
+        source_language: The source language; None: the language itself.
 
     Returns:
         Path in the place, with `{lang}` instead of the code -> catalogue.
@@ -220,16 +230,22 @@ def read_place(
     if not shared:
         contents = [*found]
         own = frozenset(neutral for path, _ in contents if (neutral := neutral_path(path, code)) != path)
-        android = _other_android([path for path, _ in contents if neutral_path(path, code) == path], own)
+        without = [path for path, _ in contents if neutral_path(path, code) == path]
+        android = _other_android(without, own, source_language in (None, language, code))
         found = iter(contents)
     for path, content in found:
         names.add(path)
         neutral = neutral_path(path, code)
         if shared and neutral == path:
             continue  # a file of another language
-        others = (neutral_path(path, one[0]) for one in CODE.finditer(path)) if own and neutral == path else ()
+        others = (
+            (neutral_path(path, one[0]) for one in CODE.finditer(path))
+            if own and neutral == path and _android_base(path) is None
+            else ()
+        )
         if path in android or any(one in own for one in others):
-            lost[path] = BASE if path in android and _android_base(path) else ANOTHER
+            base = _android_base(path) if path in android else None
+            lost[path] = ANOTHER if base is None else BASE if base in own else OF_SOURCE
             continue
         if not shared and neutral == path:
             neutral = _android_base(path) or path
@@ -277,22 +293,24 @@ def _android_base(path: str) -> str | None:
     return f"{path[: folder.start()]}{folder['head']}-{LANG}{folder['rest']}{path[folder.end() :]}"
 
 
-def _other_android(paths: Sequence[str], own: Collection[str]) -> frozenset[str]:
+def _other_android(paths: Sequence[str], own: Collection[str], of_source: bool) -> frozenset[str]:
     """Return the Android files of other languages in the place of one language.
 
     Args:
         paths: Paths without the code of the language.
         own: Paths with the code of the language, which is replaced by `{lang}`.
+        of_source: Whether the language is the source language.
 
     Returns:
-        If the language has folders of its own, all files in other folders. Otherwise the files in folders with a
-        language, if there is a folder without a language.
+        The files in folders with a language, unless there are no others, and the files in folders without a language
+        if the language has the same file in a folder of its own, or is not the source language.
     """
     folders = {path: folder for path in paths if (folder := ANDROID_FOLDER.search(path))}
-    if any(map(_is_android, own)):
-        return frozenset(folders)
-    coded = frozenset(path for path, folder in folders.items() if folder["language"])
-    return coded if len(coded) < len(folders) else frozenset()
+    coded = {path for path, folder in folders.items() if folder["language"]}
+    bases = folders.keys() - coded
+    if not (any(map(_is_android, own)) or (coded and bases)):
+        return frozenset()
+    return frozenset(coded | {path for path in bases if not of_source or _android_base(path) in own})
 
 
 def _drop_other_languages(files: dict[str, Catalogue], lost: dict[str, str]) -> None:

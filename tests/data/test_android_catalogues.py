@@ -10,7 +10,7 @@ import pytest
 from cpu_time import cpu_seconds
 from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import Filled, fill_catalogue, read_catalogue
-from hf_multisource.data.catalogue_places import ANOTHER, BASE, Place, neutral_path, read_place, read_places
+from hf_multisource.data.catalogue_places import ANOTHER, BASE, OF_SOURCE, Place, neutral_path, read_place, read_places
 
 TO_XLIFF = 'xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2"'
 
@@ -269,13 +269,13 @@ def test_the_folder_of_a_source_without_a_code_has_no_texts_of_other_languages(t
 def test_a_language_with_folders_of_its_own_reads_no_others(tmp_path: Path) -> None:
     place = write_folders(tmp_path, FOLDERS)
     unread: dict[str, str] = {}
-    assert first_texts(read_place(place, "de", "de", unread=unread)) == {
+    assert first_texts(read_place(place, "de", "de", unread=unread, source_language="en")) == {
         "values-{lang}": "values-de a",
         "values-{lang}-night": "values-de-night x",
     }
-    base = ["values", "values-night", "values-mcc310-sw600dp-v21", "values-car"]
+    base, of_source = ["values", "values-night"], ["values-mcc310-sw600dp-v21", "values-car"]
     others = ["values-de-rAT", "values-b+sr+Latn", "values-szl"]
-    expected = {**dict.fromkeys(base, BASE), **dict.fromkeys(others, ANOTHER)}
+    expected = {**dict.fromkeys(base, BASE), **dict.fromkeys(of_source, OF_SOURCE), **dict.fromkeys(others, ANOTHER)}
     assert unread == {f"{one}/strings.xml": reason for one, reason in expected.items()}
 
 
@@ -301,3 +301,35 @@ def test_folders_with_qualifiers_are_aligned_in_a_place_of_several_languages(tmp
 )
 def test_the_language_of_an_android_folder_is_before_other_qualifiers(folder: str, code: str, neutral: str) -> None:
     assert neutral_path(f"res/{folder}/strings.xml", code) == f"res/{neutral}/strings.xml"
+
+
+def strings(place: Path, **files: str) -> None:
+    for folder, names in files.items():
+        path = place / folder.replace("__", "/").replace("_", "-") / "strings.xml"
+        path.parent.mkdir(parents=True)
+        texts = "".join(f'<string name="{one}">{one}</string>' for one in names)
+        path.write_text(f"<resources>{texts}</resources>", "utf-8")
+
+
+def test_folders_of_the_source_language_without_a_code_are_read_where_none_has_its_code(tmp_path: Path) -> None:
+    strings(tmp_path, m1__values="ab", m2__values="cd", m2__values_en="cd", m2__values_en_night="c")
+    unread: dict[str, str] = {}
+    assert sorted(read_place(tmp_path, "en", "en", unread=unread)) == [
+        "m1/values-{lang}/strings.xml",
+        "m2/values-{lang}-night/strings.xml",
+        "m2/values-{lang}/strings.xml",
+    ]
+    assert unread == {"m2/values/strings.xml": BASE}
+
+
+def test_folders_without_a_code_are_not_of_another_language_than_the_source_language(tmp_path: Path) -> None:
+    strings(tmp_path, values="ab", values_night="a", values_de="ab", values_szl="a")
+    unread: dict[str, str] = {}
+    read = read_place(tmp_path, "szl", "szl", unread=unread, source_language="en")
+    assert sorted(read) == ["values-{lang}/strings.xml"]
+    assert unread == {
+        "values/strings.xml": BASE,
+        "values-night/strings.xml": OF_SOURCE,
+        "values-de/strings.xml": ANOTHER,
+    }
+    assert read_place(tmp_path, "pl", "pl", unread={}, source_language="en") == {}

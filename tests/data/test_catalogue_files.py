@@ -452,11 +452,6 @@ OUTSIDE = '<!DOCTYPE r [<!ENTITY a SYSTEM "file:///etc/passwd">]><resources><str
         ("a.po", b'msgid "a"\n# c\nmsgstr "b"', r"a\.po, line 2: a comment inside an entry"),
         ("a.po", b'\nmsgid "a"\n', r"a\.po: the entry that begins at line \d has no msgstr"),
         ("a.po", b'msgid ""\nmsgstr "charset=punycode\\n"', r"a\.po: charset is punycode; it must be UTF-8 or another"),
-        (
-            "a.po",
-            b'#| msgid "a"\n#, fuzzy\nmsgid "b"\nmsgstr ""',
-            r"a\.po, line 2: a comment after the previous message \(#\|\)",
-        ),
         ("a.po", b'msgid ""\nmsgstr "charset=cp9999\\n"', r"a\.po: charset cp9999 is unknown to Python"),
         ("a.mo", b"abcd", r"a\.mo: it begins with 61626364, so it is no \.mo file of gettext"),
         ("a.mo", b"\xde\x12\x04\x95", r"a\.mo: damaged: it has 4 bytes, fewer than the header"),
@@ -586,3 +581,11 @@ def test_machine_translations_that_are_not_reviewed_are_fuzzy() -> None:
     }
     assert states == {("a", ""): "translated", ("a", ".b"): FUZZY, ("c", ""): FUZZY}
     assert UNTRANSLATED not in states.values()
+
+
+def test_an_entry_with_a_comment_after_its_previous_message_is_read_and_not_filled() -> None:
+    """gettext cannot read such a file; others of the same language can still be filled."""
+    catalogue = read_catalogue("a.po", b'#| msgid "a"\n#, fuzzy\nmsgid "b"\nmsgstr ""\n\nmsgid "c"\nmsgstr ""\n')
+    filled = fill_catalogue(catalogue, {("b", ""): "B", ("c", ""): "C"})
+    assert list(filled.refused) == [("b", "")]
+    assert "follows its previous message" in filled.refused["b", ""]

@@ -10,7 +10,7 @@ from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1,
 from hf_multisource.data.access_keys import choose_access_key, is_access_key, labels_of
 from hf_multisource.data.catalogue_entries import TRANSLATED, UNTRANSLATED
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
-from hf_multisource.data.catalogue_gettext import decompiled
+from hf_multisource.data.catalogue_gettext import decompiled, empty_po, read_po
 from hf_multisource.data.new_catalogues import new_catalogue
 
 SAMPLES = {one.path: one for one in (ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2)}
@@ -246,3 +246,28 @@ def test_an_access_key_is_a_letter_of_the_label() -> None:
     assert choose_access_key(["{ $x }…"], {"en": "x"}, "fluent") == "x"
     assert choose_access_key(["Jadno wokno", "Okna", "Wokna"], {"en": "W", "de": "a"}) == "a"
     assert choose_access_key(["Jadno wokno", "Okna", "Wokna"], {"en": "W"}) == "a"
+
+
+def test_ranges_of_numbers_stay_whole_among_the_flags_of_a_new_gettext_file() -> None:
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
+    entry = '#, fuzzy, c-format, range: 0..10\nmsgid "%d"\nmsgid_plural "%ds"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    content = f"{header}\n{entry}"
+    catalogue = read_po("a.po", content.encode())
+    assert "\n#, c-format, range: 0..10\n" in empty_po(catalogue, "dsb", "nplurals=4; plural=(n%4);")
+
+
+@pytest.mark.parametrize(
+    ("comment", "kept"),
+    [
+        (
+            "# Copyright (C) 2003, 2004\n# Free Software Foundation, 2005.\n# Jan <a@b.c>, 2004.",
+            "# Copyright (C) 2003, 2004\n# Free Software Foundation, 2005.\n",
+        ),
+        ("# Copyright (C) 2020 Us\n#\n# Translators:\n# Ann <a@b.c>, 2020", "# Copyright (C) 2020 Us\n"),
+        ("# German translation of LicenseManager.\n# Ann <a@b.c>, 2020", ""),
+    ],
+)
+def test_the_holder_of_the_copyright_is_kept_and_no_translator(comment: str, kept: str) -> None:
+    content = f'{comment}\nmsgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "a"\nmsgstr "b"\n'
+    made = empty_po(read_po("a.po", content.encode()), "dsb", "nplurals=4; plural=(n%4);")
+    assert made.startswith(f'{kept}msgid ""\n')
