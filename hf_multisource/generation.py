@@ -69,9 +69,9 @@ class MultiSourceGenerationMixin(GenerationMixin):
     beams or returned sequences of an example are folded into the query dimension of the attention. Beam search uses a
     self-attention cache that is not copied when beams are reordered ([`BeamCache`]), unless attentions or a
     `cache_implementation` are requested. Greedy search and sampling use it, too, if the attention implementation is
-    `sdpa` and the model, its body and its decoder have no hooks, have their own `forward` and are not compiled. With False,
-    states and caches are repeated and reordered as in Transformers, for decoding code that expects this layout, such as
-    `custom_generate`; the tokens are the same, but decoding is slower and needs `num_beams` times the memory.
+    `sdpa` and the model, its body and its decoder have no hooks, have their own `forward` and are not compiled. With
+    False, states and caches are repeated and reordered as in Transformers, for decoding code that expects this layout,
+    such as `custom_generate`; the tokens are the same, but decoding is slower and needs `num_beams` times the memory.
 
     With folded beams, beam search is [`beam_search`], which removes an example from the batch when its search is
     finished, unless outputs of each step, sampling or a `cache_implementation` are requested, or there are logits

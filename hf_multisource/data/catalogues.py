@@ -1,5 +1,4 @@
-"""Make rows of parallel text from localization catalogues: align languages by file and key, and
-divide them into splits, by file or by message.
+"""Make rows of parallel text from localization catalogues: align languages by file and key, and make splits.
 
 The number of entries or rows that each rule affects is counted. By default all messages of a catalogue file go to the
 same split, because neighboring messages are often similar and would leak from the training split to the others.
