@@ -9,6 +9,7 @@ import typer
 
 from hf_multisource.cli.command import ARGUMENTS, OPEN, PROGRAM, command_line, make_main
 from hf_multisource.recipes.keys import describe_keys
+from hf_multisource.recipes.processes import leave
 from hf_multisource.recipes.recipe import load_recipe, parse_overrides
 from hf_multisource.recipes.seeds import describe_seeds, train_seeds
 from hf_multisource.recipes.training import train as train_recipe
@@ -62,9 +63,11 @@ def train(
     overrides = parse_overrides(ctx.args)
     if not seeds:
         train_recipe(load_recipe(recipe, overrides), resume=resume, command=command_line(ctx, NAME))
+        leave()
         return
     rest = [PROGRAM, NAME, recipe, *without(ctx.args, "--output_dir", "--training.output_dir")]
     print(describe_seeds(train_seeds(recipe, overrides, seeds, resume=resume, command=rest)))
+    leave()
 
 
 def without(arguments: Sequence[str], *options: str) -> list[str]:

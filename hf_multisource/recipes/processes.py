@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from accelerate.utils import gather_object
+from torch import distributed
 from transformers import TrainingArguments
 
 Result = TypeVar("Result")
@@ -61,3 +62,13 @@ def together(args: TrainingArguments, work: Callable[[], Result], *, everywhere:
         raise told[0](told[1])
     final: Result = result
     return final
+
+
+def leave() -> None:
+    """End the communication with the other processes, at the end of the program; does nothing in a single process.
+
+    Without it, a thread of PyTorch's communication may abort the process when Python exits. The launcher then ends the
+    other processes, too, and reports that the training has failed.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -17,6 +17,7 @@ from transformers import Seq2SeqTrainingArguments
 import hf_multisource.sampling
 from builders import EVERY_COMBINER, one_by_default, three_source_batch, three_source_model
 from hf_multisource import MultiSourceForConditionalGeneration, MultiSourceTrainer
+from hf_multisource.recipes.processes import leave
 from hf_multisource.sharding import shard
 from runs import losses_of, make_folder, read_json, train_at, weights_of
 from trainers import made_up_examples, name_of
@@ -229,3 +230,11 @@ def test_with_zero3_the_output_layer_is_called(zero3: bool, tmp_path: Path, monk
     trainer = MultiSourceTrainer(model, Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True))
     trainer.compute_loss(model, {**three_source_batch(), "labels": torch.full((5, 3), 4)})
     assert bool(calls) == zero3
+
+
+def test_a_process_that_ends_leaves_the_others(tmp_path: Path) -> None:
+    """Otherwise a thread of gloo may abort the process when Python exits."""
+    leave()  # nothing to leave
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    leave()
+    assert not torch.distributed.is_initialized()
