@@ -461,7 +461,8 @@ class MultiSourceTrainer(Seq2SeqTrainer):
             **gen_kwargs: As [`Seq2SeqTrainer.prediction_step`].
 
         Returns:
-            Loss, generated tokens and labels; None for what is not requested.
+            The loss, the generated tokens and the labels. The loss and the labels are None if the batch has no labels;
+            tokens and labels are None if only the loss is requested.
         """
         args: Any = self.args
         if prediction_loss_only or not args.predict_with_generate:

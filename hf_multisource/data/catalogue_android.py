@@ -172,14 +172,14 @@ def fill_android(
 
 
 def parts_of_resources(catalogue: Catalogue) -> dict[str, list[str]]:
-    """Return the parts of all strings, plurals and arrays of a file, including those that are not read as entries.
+    """Return the keys of the parts of each string, plural and array in a file, whether or not they are read as entries.
 
     Args:
         catalogue: The file.
 
     Returns:
-        Name -> parts, such as `[0]`, `[1]` for an array of two items. References and texts that are not translatable
-        are included. If several resources have the same name, the first is taken.
+        Name of the resource -> parts, such as `[0]` and `[1]` for an array of two items. References and texts that are
+        not translatable are included. If several resources have the same name, the first is taken.
     """
     root, _ = parse_xml(catalogue.path, catalogue.content, ROOT)
     found: dict[str, list[str]] = {}
@@ -272,7 +272,7 @@ def _written(text: str, markup: bool) -> str:
         found = f"{found[:start]}\\{found[start:]}"
     if not markup:
         return escape(f'"{found}"' if found.strip() != found or "  " in found else found)
-    runs, end = [""], 0  # texts and tags without a prefix in turn
+    runs, end = [""], 0  # a text, a tag such as <b>, a text, a tag, …
     for match in re.finditer(TAG, found, re.DOTALL):
         runs[-1] += found[end : match.start()]
         end = match.end()

@@ -467,7 +467,7 @@ def _search(row: Mapping[str, Any]) -> JsonObject:
 
 
 def _joined(values: Sequence[str | None]) -> str | None:
-    """Return the different values in one text; None if there is none."""
+    """Return the distinct values joined by "and", in order of appearance; None if all are None."""
     return " and ".join(dict.fromkeys(value for value in values if value)) or None
 
 

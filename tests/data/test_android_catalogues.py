@@ -107,7 +107,7 @@ def test_plurals_with_a_reference_are_reported() -> None:
     assert catalogue.unhandled == ("some: a plural form is a reference to another resource",)
 
 
-# Blanks. The expected values are those that Android's aapt2 writes into its table of resources.
+# White space in texts. The expected values are what aapt2, Android's resource compiler, makes of these texts.
 
 
 @pytest.mark.parametrize(
