@@ -6,14 +6,14 @@ values of the sources, masks, and which sources are present. The operations are 
 
 The modules are called in all other cases: hooks, wrapped, replaced or quantized layers, attention implementations other
 than `sdpa`, gradients, autocast, compilation, and requested outputs of single layers. Combiners without an entry in
-`BINDERS` are called as modules between the bound parts of their layer.
+`BINDERS`, and those with `query_norm="per_source"`, are called as modules between the bound parts of their layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +25,25 @@ from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attentio
 from .beam_cache import BeamCache, BeamLayer
 from .combiners import (
     Combiner,
+    ContextGateCombiner,
     FlatCombiner,
     FlatNormedCombiner,
+    GatedSerialCombiner,
     HierarchicalCombiner,
+    MeanCombiner,
     ParallelCombiner,
+    ProjectionCombiner,
     SerialCombiner,
+    TanhConcatCombiner,
+    WeightedSumCombiner,
 )
 from .inference import KINDS, is_bare
-from .layers import FeedForward
+from .layers import Bias, FeedForward
 
-METHOD_NAMES = ("forward", "project", "attend", "attend_with", "contexts", "combine", "residual")
+METHOD_NAMES = (
+    *("forward", "project", "attend", "attend_with", "attend_to_source", "contexts", "combine"),
+    *("logits", "complete", "residual"),
+)
 #: Function of states (B * K, D).
 Function = Callable[[Tensor], Tensor]
 #: Function of states (B * K, D), the attention mask of the beams, the memory and the cache.
@@ -269,45 +278,71 @@ def _bind_flat(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor
     return _bind_residual(combiner, states, memory, attend)
 
 
+class _BoundSource(NamedTuple):
+    """The attention of a combiner to one source, which at least one example has."""
+
+    index: int
+    attention: Any
+    attend: Function
+    #: Result of `_bind_presence`.
+    present: Tensor | None
+
+
 def _bind_sources(
     combiner: Combiner, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor
-) -> list[tuple[Any, Function, Tensor | None]]:
-    """Bind the attention to each source; return the attentions, their functions, and which rows have the source."""
+) -> list[_BoundSource]:
     parts = zip(combiner.source_names, keys.split(memory.lengths, 2), values.split(memory.lengths, 2), strict=True)
     found = []
     for i, (name, keys, values) in enumerate(parts):
         if memory.lengths[i]:
             attention = getattr(combiner, name)
             attend = _bind_attention(attention, states, keys, values, memory, i)
-            found.append((attention, attend, _bind_presence(states, memory, i)))
+            found.append(_BoundSource(i, attention, attend, _bind_presence(states, memory, i)))
     return found
 
 
 def _bind_serial(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
-    pre_norm = combiner.pre_norm
     turns = [
-        (_bind_norm(attention.layer_norm), attend, present)
-        for attention, attend, present in _bind_sources(combiner, states, memory, keys, values)
+        (_bind_turn(source, combiner.pre_norm), source.present)
+        for source in _bind_sources(combiner, states, memory, keys, values)
     ]
 
     def combine(states: Tensor) -> Tensor:
-        for norm, attend, present in turns:
-            output = states + attend(norm(states)) if pre_norm else norm(states + attend(states))
+        for turn, present in turns:
+            output = turn(states)
             states = output if present is None else torch.where(present, output, states)
         return states
 
     return combine
 
 
-def _bind_contexts(
-    combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor
-) -> Callable[[Tensor], list[Tensor]]:
+def _bind_turn(source: _BoundSource, pre_norm: bool) -> Function:
+    """Bind the attention to one source with its norm, its residual connection, and its gate if it has one."""
+    attend, norm = source.attend, _bind_norm(source.attention.layer_norm)
+    gate = getattr(source.attention, "gate", None)
+    if gate is not None:
+        opening = _bind_bias(gate).tanh()
+        return lambda states: states + opening * attend(norm(states))
+    if pre_norm:
+        return lambda states: states + attend(norm(states))
+    return lambda states: norm(states + attend(states))
+
+
+def _bind_bias(bias: Any) -> Tensor:
+    _check(bias, Bias)
+    numbers: Tensor = bias.bias
+    if type(numbers) is not nn.Parameter:  # a tensor sharded among processes
+        raise UnusualModuleError
+    return numbers
+
+
+def _bind_contexts(sources: list[_BoundSource]) -> Callable[[Tensor], list[Tensor]]:
     """Bind the attentions of a combiner that attends to all sources with the same query."""
-    sources = [(attend, present) for _, attend, present in _bind_sources(combiner, states, memory, keys, values)]
+    pairs = [(source.attend, source.present) for source in sources]
 
     def contexts(query: Tensor) -> list[Tensor]:
         found = []
-        for attend, present in sources:
+        for attend, present in pairs:
             context = attend(query)
             found.append(context if present is None else torch.where(present, context, torch.zeros_like(context)))
         return found
@@ -328,31 +363,78 @@ def _bind_residual(combiner: Any, states: Tensor, memory: SourceMemory, update: 
 
 
 def _bind_parallel(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
-    contexts = _bind_contexts(combiner, states, memory, keys, values)
+    contexts = _bind_contexts(_bind_sources(combiner, states, memory, keys, values))
     return _bind_residual(combiner, states, memory, lambda query: torch.stack(contexts(query)).sum(dim=0))
+
+
+def _bind_projection(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    sources = _bind_sources(combiner, states, memory, keys, values)
+    contexts = _bind_contexts(sources)
+    projections = [_bind_linear(source.attention.projection, states) for source in sources]
+
+    def project(query: Tensor) -> Tensor:
+        found = [projection(context) for projection, context in zip(projections, contexts(query), strict=True)]
+        return torch.stack(found).sum(dim=0)
+
+    if isinstance(combiner, TanhConcatCombiner):
+        last = _bind_linear(combiner.projection, states)
+        return _bind_residual(combiner, states, memory, lambda query: torch.tanh(project(query) + last(query)))
+    bias = _bind_bias(combiner.projection)
+    return _bind_residual(combiner, states, memory, lambda query: project(query) + bias)
+
+
+def _bind_mean(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    """Bind a combiner whose weights of the sources do not depend on the context vectors."""
+    sources = _bind_sources(combiner, states, memory, keys, values)
+    contexts = _bind_contexts(sources)
+    if isinstance(combiner, WeightedSumCombiner):
+        logits = torch.stack([_bind_bias(source.attention.gate) for source in sources])[None]
+    else:
+        logits = states.new_zeros(1, len(sources), 1)
+    shares = _bind_softmax(sources, states, memory)(logits)  # (B * K or 1, n, 1)
+    return _bind_residual(
+        combiner, states, memory, lambda query: (shares * torch.stack(contexts(query), dim=1)).sum(dim=1)
+    )
+
+
+def _bind_context_gate(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
+    sources = _bind_sources(combiner, states, memory, keys, values)
+    contexts, softmax = _bind_contexts(sources), _bind_softmax(sources, states, memory)
+    gates = [_bind_linear(source.attention.gate, states) for source in sources]
+
+    def update(query: Tensor) -> Tensor:
+        found = contexts(query)
+        logits = torch.stack([gate(context) for gate, context in zip(gates, found, strict=True)], dim=1)
+        return (softmax(logits) * torch.stack(found, dim=1)).sum(dim=1)
+
+    return _bind_residual(combiner, states, memory, update)
+
+
+def _bind_softmax(sources: list[_BoundSource], states: Tensor, memory: SourceMemory) -> Function:
+    """Bind the softmax over the sources (dimension 1), in which the absent sources of a row have weight 0."""
+    if all(source.present is None for source in sources):
+        return lambda scores: scores.softmax(dim=1)
+    absent, lowest = ~memory.present[:, [source.index for source in sources], None], torch.finfo(states.dtype).min
+    return lambda scores: scores.masked_fill(absent, lowest).softmax(dim=1).masked_fill(absent, 0.0)
 
 
 def _bind_hierarchical(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor, values: Tensor) -> Function:
     level = combiner.hierarchy
     _check(level, MultiHeadAttention)
-    contexts = _bind_contexts(combiner, states, memory, keys, values)
-    read = [i for i, length in enumerate(memory.lengths) if length]  # the others are absent from all examples
-    absent = None if all(memory.complete(i) for i in read) else ~memory.present[:, read, None]  # (B * K, n, 1)
-    stacked_states = states.new_empty(len(states) * len(read), states.shape[-1])
+    sources = _bind_sources(combiner, states, memory, keys, values)
+    contexts, softmax = _bind_contexts(sources), _bind_softmax(sources, states, memory)
+    stacked_states = states.new_empty(len(states) * len(sources), states.shape[-1])
     project_query, project_output = _bind_linear(level.q_proj, states), _bind_linear(level.out_proj, states)
     project_key, project_value = (_bind_linear(layer, stacked_states) for layer in (level.k_proj, level.v_proj))
     shape = (len(states), -1, level.num_heads, level.head_dim)
-    scaling, lowest = level.scaling, torch.finfo(states.dtype).min
+    scaling = level.scaling
 
     def update(query: Tensor) -> Tensor:
         stacked = torch.stack(contexts(query), dim=1).flatten(0, 1)
         queries, keys, values = (
             projected.view(shape) for projected in (project_query(query), project_key(stacked), project_value(stacked))
         )
-        scores = (queries * keys).sum(dim=-1) * scaling  # (B * K, n, H)
-        weights = (scores if absent is None else scores.masked_fill(absent, lowest)).softmax(dim=1)
-        if absent is not None:
-            weights = weights.masked_fill(absent, 0.0)
+        weights = softmax((queries * keys).sum(dim=-1) * scaling)  # (B * K, n, H)
         return project_output((weights.unsqueeze(-1) * values).sum(dim=1).flatten(1))
 
     return _bind_residual(combiner, states, memory, update)
@@ -360,16 +442,22 @@ def _bind_hierarchical(combiner: Any, states: Tensor, memory: SourceMemory, keys
 
 #: Functions that bind a combiner, by combiner class; all other combiners are called as modules.
 BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tensor], Function]] = {
+    ContextGateCombiner: _bind_context_gate,
     FlatCombiner: _bind_flat,
     FlatNormedCombiner: _bind_flat,
+    GatedSerialCombiner: _bind_serial,
     HierarchicalCombiner: _bind_hierarchical,
+    MeanCombiner: _bind_mean,
     ParallelCombiner: _bind_parallel,
+    ProjectionCombiner: _bind_projection,
     SerialCombiner: _bind_serial,
+    TanhConcatCombiner: _bind_projection,
+    WeightedSumCombiner: _bind_mean,
 }
 #: Methods that the bound functions replace, by class; a model in which one of them was replaced is called.
 METHODS: dict[type[nn.Module], dict[str, Any]] = {
     kind: {name: getattr(kind, name) for name in METHOD_NAMES if hasattr(kind, name)}
-    for kind in (FeedForward, MultiHeadAttention, *BINDERS)
+    for kind in (Bias, FeedForward, MultiHeadAttention, *BINDERS)
 }
 
 

@@ -21,8 +21,14 @@ from builders import three_source_model as make
 from hf_multisource import decoder_step, inference, modeling_multisource
 from hf_multisource.attention import MultiHeadAttention
 from hf_multisource.beam_cache import BeamCache
-from hf_multisource.combiners import HierarchicalCombiner
-from hf_multisource.layers import FeedForward
+from hf_multisource.combiners import (
+    COMBINERS,
+    HierarchicalCombiner,
+    MeanCombiner,
+    ProjectionCombiner,
+    SerialCombiner,
+)
+from hf_multisource.layers import Bias, FeedForward
 from hf_multisource.modeling_multisource import DecoderLayer
 
 SEARCH: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 8, "return_dict_in_generate": True}
@@ -32,7 +38,6 @@ ALONE: dict[str, dict[str, Any]] = {
     "sampling": {"num_beams": 1, "do_sample": True},
     "several samples": {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
 }
-BOUND = ["serial", "parallel", "flat", "hierarchical"]
 MADE: dict[str, dict[str, Any]] = {
     "post-norm": {"norm_position": "post"},
     "gelu": {"activation_function": "gelu"},
@@ -106,13 +111,13 @@ def test_a_search_without_beams_finds_the_same(combiner: str, search: str, steps
 
 
 @pytest.mark.parametrize("fields", MADE)
-@pytest.mark.parametrize("combiner", BOUND)
+@pytest.mark.parametrize("combiner", COMBINERS)
 def test_other_forms_of_layers_are_bound_too(combiner: str, fields: str, steps: Steps) -> None:
     steps.compare(make(combiner, **MADE[fields]))
     assert steps.bound == 7
 
 
-@pytest.mark.parametrize("combiner", BOUND)
+@pytest.mark.parametrize("combiner", COMBINERS)
 def test_examples_that_leave_are_bound_anew(combiner: str, steps: Steps) -> None:
     model = make(combiner)
     ends = steps.compare(model, max_new_tokens=12, eos_token_id=None, pad_token_id=0).sequences[:, 3].unique().tolist()
@@ -121,7 +126,7 @@ def test_examples_that_leave_are_bound_anew(combiner: str, steps: Steps) -> None
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("combiner", BOUND)
+@pytest.mark.parametrize("combiner", COMBINERS)
 def test_no_module_of_the_layers_is_called(combiner: str, num_beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step, in which the keys and values of the sources are made."""
     model, called = make(combiner), list[nn.Module]()
@@ -246,10 +251,19 @@ def test_unusual_modules_are_called(change: str, num_beams: int, steps: Steps) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(FeedForward, "forward"), (MultiHeadAttention, "forward"), (HierarchicalCombiner, "combine")]
+    ("combiner", "kind", "name"),
+    [
+        ("hierarchical", FeedForward, "forward"),
+        ("hierarchical", MultiHeadAttention, "forward"),
+        ("hierarchical", HierarchicalCombiner, "combine"),
+        ("serial", SerialCombiner, "attend_to_source"),
+        ("mean", MeanCombiner, "logits"),
+        ("projection", ProjectionCombiner, "complete"),
+        ("projection", Bias, "forward"),
+    ],
 )
 def test_methods_that_were_replaced_in_a_class_are_called(
-    kind: Any, name: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
+    combiner: str, kind: Any, name: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock, seen = getattr(kind, name), list[None]()
 
@@ -258,7 +272,7 @@ def test_methods_that_were_replaced_in_a_class_are_called(
         return stock(*args, **kwargs)
 
     monkeypatch.setattr(kind, name, replaced)
-    steps.compare(make("hierarchical"))
+    steps.compare(make(combiner))
     assert len(seen) >= 16
 
 
