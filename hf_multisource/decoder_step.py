@@ -281,7 +281,7 @@ def _bind_flat(combiner: Any, states: Tensor, memory: SourceMemory, keys: Tensor
 class _BoundSource(NamedTuple):
     """The attention of a combiner to one source, which at least one example has."""
 
-    index: int
+    place: int
     attention: Any
     attend: Function
     #: Result of `_bind_presence`.
@@ -414,7 +414,7 @@ def _bind_softmax(sources: list[_BoundSource], states: Tensor, memory: SourceMem
     """Bind the softmax over the sources (dimension 1), in which the absent sources of a row have weight 0."""
     if all(source.present is None for source in sources):
         return lambda scores: scores.softmax(dim=1)
-    absent, lowest = ~memory.present[:, [source.index for source in sources], None], torch.finfo(states.dtype).min
+    absent, lowest = ~memory.present[:, [source.place for source in sources], None], torch.finfo(states.dtype).min
     return lambda scores: scores.masked_fill(absent, lowest).softmax(dim=1).masked_fill(absent, 0.0)
 
 
