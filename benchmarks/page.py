@@ -48,10 +48,11 @@ FIGURE = """\
 INTRODUCTION = """\
 ## How to read the tables
 
-*msmt*: four texts, D 256, 4 + 6 layers, a vocabulary of 48,000. *mmt*: a text and 49 vectors of a picture, D 512, 6 + 6
-layers, a vocabulary of 40,000. Both are sizes of Libovický et al. 2018. *overhead*: the layers of *msmt* with D 16 and
-a vocabulary of 500, so that arithmetic takes almost no time: what remains are the calls of operators from Python, which
-also limit a GPU with small batches. Weights and tokens are random; every text has 25 tokens, and so has the target.
+*msmt*: four texts, `d_model` 256, 4 encoder and 6 decoder layers, a vocabulary of 48,000. *mmt*: a text and 49
+vectors of a picture, `d_model` 512, 6 encoder and 6 decoder layers, a vocabulary of 40,000. Both are sizes of
+Libovický et al. 2018. *overhead*: the layers of *msmt* with `d_model` 16 and a vocabulary of 500, so that arithmetic
+takes almost no time: what remains are the calls of operators from Python, which also limit a GPU with small batches.
+Weights and tokens are random; every text has 25 tokens, and so has the target.
 
 The baseline is Transformers' `MarianMTModel` with one encoder that reads the concatenation of all sources: *HF*. Its
 encoder also reads the vectors of a picture, which our models only project to their width. *HF tuned* is the same model

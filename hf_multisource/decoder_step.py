@@ -5,14 +5,16 @@ reshaping. Everything that does not change between steps is therefore bound once
 values of the sources, masks, and which sources are present. The operations are the same as those of the modules.
 
 The modules are called in all other cases: hooks, wrapped, replaced or quantized layers, attention implementations other
-than `sdpa`, gradients, autocast, compilation, and requested outputs of single layers. Combiners without an entry in
-`BINDERS`, and those with `query_norm="per_source"`, are called as modules between the bound parts of their layer.
+than `sdpa`, gradients, autocast, compilation, and requested outputs of single layers. Every combiner of this package
+has an entry in `BINDERS`. Combiners without one, and those with `query_norm="per_source"`, are called as modules
+between the bound parts of their layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import AttentionMask, MultiHeadAttention, SourceMemory, attention_implementation, version_of
-from .beam_cache import BeamCache, BeamLayer
+from .beam_cache import BeamCache
 from .combiners import (
     Combiner,
     ContextGateCombiner,
@@ -40,10 +42,6 @@ from .combiners import (
 from .inference import KINDS, is_bare
 from .layers import Bias, FeedForward
 
-METHOD_NAMES = (
-    *("forward", "project", "attend", "attend_with", "attend_to_source", "contexts", "combine"),
-    *("logits", "complete", "residual"),
-)
 #: Function of states (B * K, D).
 Function = Callable[[Tensor], Tensor]
 #: Function of states (B * K, D), the attention mask of the beams, the memory and the cache.
@@ -154,10 +152,8 @@ def _bind(decoder: Any, states: Tensor, memory: SourceMemory, past_key_values: A
     ):
         with suppress(UnusualModuleError):
             functions = [
-                _bind_layer(
-                    layer, decoder.layer_type, states, memory, past_key_values, cache.layers[i], cache.num_beams
-                )
-                for i, layer in enumerate(decoder.layers)
+                _bind_layer(layer, decoder.layer_type, states, memory, past_key_values, cache)
+                for layer in decoder.layers
             ]
     return DecoderStep(functions, memory.mask, states.shape[0])
 
@@ -198,12 +194,11 @@ def _bind_layer(
     states: Tensor,
     memory: SourceMemory,
     past_key_values: Any,
-    held: Any,
-    num_beams: int,
+    cache: BeamCache,
 ) -> LayerFunction:
     _check(layer, layer_type)
     norm, pre_norm = _bind_norm(layer.self_attn_layer_norm), layer.pre_norm
-    attend = _bind_self_attention(layer.self_attn, states, held, num_beams)
+    attend = _bind_self_attention(layer.self_attn, states, cache)
     combine = _bind_combiner(layer.cross_attn, states, memory, past_key_values)
     feed_forward = _bind_feed_forward(layer.feed_forward, states)
 
@@ -214,10 +209,10 @@ def _bind_layer(
     return run
 
 
-def _bind_self_attention(
-    attention: Any, states: Tensor, held: BeamLayer, num_beams: int
-) -> Callable[[Tensor, Tensor | None], Tensor]:
+def _bind_self_attention(attention: Any, states: Tensor, cache: BeamCache) -> Callable[[Tensor, Tensor | None], Tensor]:
     _check(attention, MultiHeadAttention)
+    held: Any = cache.layers[attention.layer_idx]  # not the position in the list, if layers were reordered
+    num_beams = cache.num_beams
     layers = [attention.q_proj, attention.k_proj, attention.v_proj]
     heads, width, scaling = attention.num_heads, attention.head_dim, attention.scaling
     examples = states.shape[0] // num_beams
@@ -456,7 +451,12 @@ BINDERS: dict[type[Combiner], Callable[[Any, Tensor, SourceMemory, Tensor, Tenso
 }
 #: Methods that the bound functions replace, by class; a model in which one of them was replaced is called.
 METHODS: dict[type[nn.Module], dict[str, Any]] = {
-    kind: {name: getattr(kind, name) for name in METHOD_NAMES if hasattr(kind, name)}
+    kind: {
+        name: getattr(kind, name)
+        for base in kind.__mro__[: kind.__mro__.index(nn.Module)]
+        for name, method in vars(base).items()
+        if isinstance(method, FunctionType | staticmethod)
+    }
     for kind in (Bias, FeedForward, MultiHeadAttention, *BINDERS)
 }
 

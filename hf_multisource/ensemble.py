@@ -217,7 +217,6 @@ class MultiSourceEnsemble(PreTrainedModel, InferenceMixin, MultiSourceGeneration
     config: SourcesConfig
     config_class = SourcesConfig
     base_model_prefix = "model"
-    finds_best_tokens = False
 
     def __init__(self, members: Sequence[SourcesForConditionalGeneration]) -> None:
         _check_members(members)

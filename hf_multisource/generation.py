@@ -97,8 +97,8 @@ class MultiSourceGenerationMixin(GenerationMixin):
     config: SourcesConfig
     main_input_name: str
     model: Any
-    #: Whether `forward` takes `num_best_tokens`.
-    finds_best_tokens = True
+    #: Whether `forward` takes `num_best_tokens`, and nobody else reads the logits that it returns.
+    finds_best_tokens: bool = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate token ids, as [`GenerationMixin.generate`] does; calls [`keep_freed_memory`] on a CPU.

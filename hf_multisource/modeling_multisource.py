@@ -367,6 +367,8 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
             and model_kwargs.keys() <= STEP_KEYWORDS
             and encoded.last_hidden_state.device == tokens.device
             and self._is_unchanged()
+            and type(self).prepare_inputs_for_generation is PREPARE
+            and "prepare_inputs_for_generation" not in self.__dict__
         ):
             return None
         last = tokens[:, :, -1].reshape(-1, 1)
@@ -442,5 +444,7 @@ class MultiSourceForConditionalGeneration(  # type: ignore[misc]  # each base ha
 
 #: The `forward` functions of model, body and decoder; the fast path requires that they are not overridden or replaced.
 FORWARDS = (MultiSourceForConditionalGeneration.forward, MultiSourceModel.forward, MultiSourceDecoder.forward)
+#: Likewise, for steps of beam search that do not call it.
+PREPARE = MultiSourceForConditionalGeneration.prepare_inputs_for_generation
 
 __all__ = ["MultiSourceForConditionalGeneration", "MultiSourceModel"]

@@ -663,6 +663,14 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
             self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
         self.post_init()
 
+    @property
+    def finds_best_tokens(self) -> bool:
+        """Whether beam search may ask `forward` for the most probable tokens only, in place of all logits.
+
+        False if `forward` is overridden or replaced, or has hooks, which may read or change the logits.
+        """
+        return type(self).forward is SourcesForConditionalGeneration.forward and is_bare(self)
+
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 

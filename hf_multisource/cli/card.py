@@ -18,7 +18,7 @@ def card(
     run: Annotated[Path | None, typer.Argument(help="Run folder.")] = None,
     row: Annotated[Path | None, typer.Option("--row", help="A committed row of results, in place of a run.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help=f"Write the cards of every row in {RESULTS} that is one model.")
+        bool, typer.Option("--all", help=f"Write the card of each row in {RESULTS} that is a single model.")
     ] = False,
     split: Annotated[
         str | None, typer.Option("--split", help="Test split of the run; default: the only one that was scored.")

@@ -70,7 +70,10 @@ def localize(
         Path | None, typer.Option("--review", metavar="FILE", help="Write a page in HTML for reviewers.")
     ] = None,
     num_beams: Annotated[
-        int | None, typer.Option("--num_beams", help=f"Beam width; default: that of confidence.json, else {NUM_BEAMS}.")
+        int | None,
+        typer.Option(
+            "--num_beams", help=f"Beam width, at least 2; default: that of confidence.json, else {NUM_BEAMS}."
+        ),
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max_new_tokens", help="Longest translation, in tokens; default: that of the run.")

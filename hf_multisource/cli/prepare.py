@@ -49,7 +49,11 @@ def prepare(
     ] = ROW,
     held_out: Annotated[
         list[str] | None,
-        typer.Option("--held_out", metavar="FOLDER:SPLIT ...", help="Sets that the corpus must share nothing with."),
+        typer.Option(
+            "--held_out",
+            metavar="FOLDER:SPLIT ...",
+            help="Dev and test sets: rows that share words with them are dropped (--ngram).",
+        ),
     ] = None,
     ngram: Annotated[int, typer.Option("--ngram", help="Words in a row that count as shared.")] = 6,
 ) -> None:

@@ -714,8 +714,10 @@ def render(table: str, rows: Sequence[JsonObject], notes: str = "") -> str:
 
 {lead}Test set: {splits}. *p*: paired bootstrap test as in sacreBLEU, one-sided.
 {spread}
-*dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished*, and must not
-be compared, while {unfinished_rule(head)}.{explained}
+*dev loss*: cross-entropy of the kept checkpoint on the dev set, in nats per token. A row is *unfinished* if
+{unfinished_rule(head)}.
+Its score may rise with more updates, so comparisons with it are provisional, and no test against the baseline is
+shown.{explained}
 
 {format_table(header, lines)}
 

@@ -184,7 +184,9 @@ def subject_of_row(path: Path) -> Subject:
         row["baseline"] = None
     plot = path.with_suffix(".png")
     named = {**row, "name": f"{row['table']}-{row['name']}"}
-    return Subject(named, recipe, f"runs/{row['run']}", plot if plot.exists() else None, False, False)
+    words = split_command(row["commands"][0])
+    address = words[words.index("--output_dir") + 1] if "--output_dir" in words[:-1] else f"runs/{row['run']}"
+    return Subject(named, recipe, address, plot if plot.exists() else None, False, False)
 
 
 def recipe_of_command(command: str) -> Recipe:
@@ -219,6 +221,19 @@ def strategy_text(strategy: str) -> str:
             text += f"\n```text\n{inspect.cleandoc(part)}\n```\n\n" if equation else part
         text += "\n\n"
     return text.strip()
+
+
+def encoders_text(subject: Subject) -> str:
+    """Return a sentence that says which sources share an encoder."""
+    config = subject.rebuilt.model_config(subject.recipe.tokenizer.vocab_size, {})
+    names = config.source_names
+    shared = {owner: [name for name in names if config.encoder_owner(name).name == owner] for owner in names}
+    groups = [" and ".join(filter(None, [", ".join(group[:-1]), group[-1]])) for group in shared.values() if group[1:]]
+    if not groups:
+        return "Each source has its own encoder."
+    if len(next(iter(shared.values()))) == len(names):
+        return "One encoder reads all sources."
+    return f"{'; '.join(groups)} share an encoder."
 
 
 def family_of(recipe: Recipe) -> Family:
@@ -414,6 +429,7 @@ def render(subject: Subject, out: Path, command: str) -> str:
         separator=SEPARATOR,
         marker=(reverse_marker if subject.recipe.data.reverse else source_marker)(subject.recipe.data.sources[0]),
         combiner="" if plain else strategy_text(row["combiner"]),
+        encoders=encoders_text(subject),
         transformer=family_of(subject.recipe) is MultiSourceConfig,
         snippet=example,
         published=subject.published,

@@ -97,7 +97,8 @@ class CatalogueRecipe:
         min_languages: Smallest number of columns with a text in a row, counting the target, which no row lacks.
         dev: Share of the files, or messages, in the split "dev".
         test: Share of the files, or messages, in the split "test".
-        split_by: What stays together: "files", or "messages", which a project with few files needs.
+        split_by: Unit of the random split: "files" puts all messages of a file into one split; "messages" assigns each
+            message separately, for projects with few files.
     """
 
     codes: dict[str, str] = field(default_factory=dict)
@@ -133,7 +134,8 @@ class DataRecipe:
             out in which a source or the target is longer, and cuts elsewhere. Both are counted.
         concatenate: Whether all sources are joined into a single one, named `all`, which one encoder reads.
         mark_sources: With `concatenate`: whether each text begins with a token of its source, such as `<de>`, in place
-            of the separator; where sources can be absent, nothing else tells which ones are there.
+            of the separator. Use it if sources can be absent: otherwise the model cannot tell which sources a joined
+            text contains.
         joined_dropout: With `mark_sources`: probability that the text of a source is left out of a joined text in
             training, drawn anew each time that the text is read; at least one stays. For sources that have encoders
             of their own, `source_dropout` of the model does the same.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from builders import EVERY_COMBINER, first_is_best
+from builders import EVERY_COMBINER, LSTM, first_is_best
 from builders import three_source_batch as batch
 from builders import three_source_model as make
 from hf_multisource import decoder_step, inference, modeling_multisource
@@ -27,6 +27,7 @@ from hf_multisource.combiners import (
     MeanCombiner,
     ProjectionCombiner,
     SerialCombiner,
+    TanhConcatCombiner,
 )
 from hf_multisource.layers import Bias, FeedForward
 from hf_multisource.modeling_multisource import DecoderLayer
@@ -260,6 +261,10 @@ def test_unusual_modules_are_called(change: str, num_beams: int, steps: Steps) -
         ("mean", MeanCombiner, "logits"),
         ("projection", ProjectionCombiner, "complete"),
         ("projection", Bias, "forward"),
+        ("serial", SerialCombiner, "keep_present"),
+        ("serial", MultiHeadAttention, "split_heads"),
+        ("tanh_concat", TanhConcatCombiner, "normalized_query"),
+        ("mean", MeanCombiner, "drop"),
     ],
 )
 def test_methods_that_were_replaced_in_a_class_are_called(
@@ -274,6 +279,15 @@ def test_methods_that_were_replaced_in_a_class_are_called(
     monkeypatch.setattr(kind, name, replaced)
     steps.compare(make(combiner))
     assert len(seen) >= 16
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_layers_in_another_order_keep_their_part_of_the_cache(num_beams: int, steps: Steps) -> None:
+    model = make("flat", decoder_layers=3)
+    layers = model.model.decoder.layers
+    model.model.decoder.layers = nn.ModuleList([layers[1], layers[0], layers[2]]).eval()
+    steps.compare(model, num_beams=num_beams, output_scores=True)
+    assert steps.bound == 7
 
 
 def test_dropout_of_a_single_layer_stays(steps: Steps) -> None:
@@ -466,6 +480,53 @@ def test_whole_models_that_do_more_use_the_cache_of_transformers_without_beams(c
     WHOLES[change](model)
     steps.compare(model, num_beams=1)
     assert steps.bound == steps.left == 0
+
+
+@pytest.mark.parametrize("change", ["hook of the model", "another forward", "a derived class"])
+@pytest.mark.parametrize("family", ["flat", LSTM])
+def test_whoever_changes_forward_gets_all_logits(change: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = make(family), set[int]()
+
+    def read(module: Any, args: Any, output: Any) -> None:
+        widths.add(output.logits.shape[-1])
+
+    if change == "hook of the model":
+        model.register_forward_hook(read)
+    else:
+        holder: Any = model if change == "another forward" else type("Mine", (type(model),), {})
+        stock = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            output = stock(*args, **kwargs)
+            read(model, args, output)
+            return output
+
+        holder.forward = (
+            forward if change == "another forward" else lambda self, *args, **kwargs: forward(*args, **kwargs)
+        )
+        if change == "a derived class":
+            model.__class__ = holder
+    found = model.generate(**batch(), **SEARCH)
+    assert widths == {model.config.vocab_size}
+    torch.testing.assert_close(found.sequences, make(family).generate(**batch(), **SEARCH).sequences)
+
+
+@pytest.mark.parametrize("in_class", [False, True])
+def test_another_preparation_of_inputs_is_called_in_each_step(in_class: bool) -> None:
+    model, seen = make("flat"), list[None]()
+    stock = model.prepare_inputs_for_generation
+
+    def prepare(*args: Any, **kwargs: Any) -> Any:
+        seen.append(None)
+        return stock(*args, **kwargs)
+
+    if in_class:
+        name = "prepare_inputs_for_generation"
+        model.__class__ = type("Mine", (type(model),), {name: lambda self, *args, **kwargs: prepare(*args, **kwargs)})
+    else:
+        model.prepare_inputs_for_generation = prepare
+    model.generate(**batch(), **SEARCH, min_new_tokens=8)
+    assert len(seen) == 8
 
 
 @pytest.mark.parametrize("change", WHOLES)

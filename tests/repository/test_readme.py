@@ -174,6 +174,8 @@ def test_commands_parse(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             parse([command, *words[at + 2 :]])
         elif words[0] == "make":
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        elif words[0] == "source":
+            assert words[1] == ".venv/bin/activate" and "$(VENV)" in (ROOT / "Makefile").read_text("utf-8")
         elif words[0] != "apt-get":
             assert words[:2] == ["pip", "install"]
             extra = re.search(r"\[(\w+)\]", words[2])
@@ -277,3 +279,11 @@ def test_the_questions_of_contributing_are_answered_where_it_says() -> None:
         defined = re.compile(rf"(def |class |self\.|^){first.rpartition('.')[2]}\b", re.MULTILINE)
         assert defined.search(source), f"{file} does not define {first}"
         assert len(names) == len(set(names))
+
+
+def test_the_indexes_name_every_page() -> None:
+    for index, folder in (("docs/README.md", "docs"), ("docs/results/README.md", "docs/results")):
+        text, own = (ROOT / index).read_text("utf-8"), (ROOT / folder).glob("*.md")
+        names = [f"]({path.name})" for path in own if path.name != "README.md"]
+        assert names and all(name in text for name in names), index
+    assert all(f"](tutorials/{Path(page).name})" in TEXT["docs/README.md"] for page in TUTORIALS)
