@@ -48,7 +48,7 @@ def read_qt(path: str, content: bytes) -> Catalogue:
         kind = translation.get("type")
         comment = "\n".join(note.text for name in COMMENTS if (note := message.find(name)) is not None)
         for part, element in _forms(message, translation).items():
-            if element.find("lengthvariant") is not None:
+            if element.get("variants") == "yes" or element.find("lengthvariant") is not None:
                 unhandled.append(f"{key.replace(chr(4), ' | ')}{part}: variants by length")
                 continue
             one, elements = element.content(text)

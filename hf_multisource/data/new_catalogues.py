@@ -10,7 +10,14 @@ from hf_multisource.data.catalogue_entries import JOINT, Catalogue, Edit, apply_
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
 from hf_multisource.data.catalogue_gettext import decompiled, empty_po
 from hf_multisource.data.plural_forms import FORMULA, plural_rule, qt_formula
-from hf_multisource.data.xml_places import Element, indent_of, parse_xml, with_attribute, with_content
+from hf_multisource.data.xml_places import (
+    Element,
+    indent_of,
+    parse_xml,
+    with_attribute,
+    with_content,
+    without_attributes,
+)
 
 # Pattern of the first comment in formats whose files contain one language, by suffix.
 COMMENTS = {
@@ -86,7 +93,7 @@ def _empty_xliff(reference: Catalogue, language: str) -> str:
         if element.name == "target" and parent is not None and parent.name in ("trans-unit", "segment"):
             edits.append((element.start - len(indent_of(text, element.start)), element.end, ""))
             if parent.name == "segment":
-                tag = re.sub(r"\s(state|subState)\s*=\s*(\"[^\"]*\"|'[^']*')", "", text[parent.start : parent.inner])
+                tag = without_attributes(text[parent.start : parent.inner], ("state", "subState"))
                 edits.append((parent.start, parent.inner, tag))
     return apply_edits(text, edits)
 
@@ -105,7 +112,8 @@ def _empty_qt(reference: Catalogue, language: str) -> str:
             inner = "<numerusform></numerusform>" * forms
             edits.append((element.start, element.end, with_content(element, text, inner, type="unfinished")))
         else:
-            edits.append((element.start, element.end, with_content(element, text, "", type="unfinished")))
+            empty = with_content(element, text, "", ("variants",), type="unfinished")
+            edits.append((element.start, element.end, empty))
     return apply_edits(text, edits)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from xml.parsers import expat
@@ -14,6 +14,7 @@ from hf_multisource.data.catalogue_entries import ForeignFileError, decode
 MAX_DEPTH = 100  # levels of nested elements; catalogues have fewer than ten
 UTF_8, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks; XML in UTF-16 is not supported
 FIRST_TAG = re.compile(r"<([A-Za-z_][\w:.-]*)")
+ATTRIBUTE = re.compile(r"\s+([^\s=\"'<>/]+)\s*=\s*(\"[^\"]*\"|'[^']*')")
 
 
 @dataclass(eq=False)
@@ -234,27 +235,40 @@ def with_attribute(tag: str, name: str, value: str) -> str:
         The tag with the attribute, otherwise unchanged.
     """
     new = f'{name}="{escape(value, {chr(34): "&quot;"})}"'
-    place = re.compile(r"\s([^\s=\"'<>/]+)\s*=\s*(\"[^\"]*\"|'[^']*')")
-    for match in place.finditer(tag):
+    for match in ATTRIBUTE.finditer(tag):
         if match[1] == name:
             return f"{tag[: match.start(1)]}{new}{tag[match.end() :]}"
     end = len(tag) - (2 if tag.endswith("/>") else 1)
     return f"{tag[:end].rstrip()} {new}{' ' if tag[end - 1].isspace() else ''}{tag[end:]}"
 
 
-def with_content(element: Element, text: str, inner: str, **attributes: str) -> str:
+def without_attributes(tag: str, names: Collection[str]) -> str:
+    """Remove attributes from a start tag.
+
+    Args:
+        tag: The tag with `<` and `>`.
+        names: The attributes.
+
+    Returns:
+        The tag without the attributes, otherwise unchanged.
+    """
+    return ATTRIBUTE.sub(lambda match: "" if match[1] in names else match[0], tag)
+
+
+def with_content(element: Element, text: str, inner: str, drop: Collection[str] = (), **attributes: str) -> str:
     """Return the XML of an element with new content.
 
     Args:
         element: The element.
         text: The text of the file.
         inner: The new content as XML.
+        drop: Attributes to remove.
         **attributes: Attributes to set.
 
     Returns:
         The XML of the element.
     """
-    tag = text[element.start : element.inner]
+    tag = without_attributes(text[element.start : element.inner], drop)
     for name, value in attributes.items():
         tag = with_attribute(tag, name, value)
     if tag.endswith("/>"):
@@ -279,4 +293,4 @@ def indent_of(text: str, place: int) -> str:
     return f"{text[start - 1] if text[start - 1] == chr(13) else ''}\n{blanks}"
 
 
-__all__ = ["Element", "escape", "indent_of", "parse_xml", "with_attribute", "with_content"]
+__all__ = ["Element", "escape", "indent_of", "parse_xml", "with_attribute", "with_content", "without_attributes"]

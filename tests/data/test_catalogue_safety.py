@@ -91,6 +91,35 @@ def test_a_machine_translation_in_xliff_is_not_approved() -> None:
     assert TRANSLATED not in {entry.state for entry in new.entries}
 
 
+VARIANTS = "<lengthvariant>Long</lengthvariant><lengthvariant>S</lengthvariant>"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        QT_EMPTY.replace('"unfinished"', '"unfinished" variants="yes"'),
+        '<message numerus="yes"><source>A</source><translation type="unfinished">'
+        '<numerusform variants="yes"></numerusform></translation></message>',
+    ],
+)
+def test_qt_messages_with_variants_by_length_are_not_filled(message: str) -> None:
+    # lrelease refuses a file in which such an element contains a text without <lengthvariant>.
+    catalogue = read_catalogue("a.ts", qt(message).encode())
+    assert [entry.text for entry in catalogue.entries] == []
+    assert [one.partition(": ")[2] for one in catalogue.unhandled] == ["variants by length"]
+
+
+def test_a_new_qt_file_has_no_variants_by_length() -> None:
+    plural = f'<numerusform variants="yes">{VARIANTS}</numerusform>'
+    old = qt(
+        f'<message><source>A</source><translation variants="yes">{VARIANTS}</translation></message>',
+        f'<message numerus="yes"><source>B</source><translation>{plural}</translation></message>',
+    )
+    new = new_catalogue(read_catalogue("de.ts", old.encode()), "pl.ts", "pl")
+    assert "variant" not in new.text
+    assert [entry.identity for entry in new.entries] == [("C\x04A", ""), *(("C\x04B", f"[{i}]") for i in range(3))]
+
+
 # Android
 
 TO_XLIFF = 'xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2"'
