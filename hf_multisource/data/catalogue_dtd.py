@@ -24,6 +24,11 @@ from hf_multisource.data.catalogue_entries import (
 NAME = re.compile(r"[^\W\d][\w.:-]*")
 REFERENCE = re.compile(rf"&({NAME.pattern});")
 PREDEFINED = ("amp", "lt", "gt", "quot", "apos")  # entities of XML itself
+# Declaration of a parameter entity, such as `<!ENTITY % brandDTD SYSTEM "chrome://branding/locale/brand.dtd">`.
+QUOTED = "(?:\"[^\"]*\"|'[^']*')"
+PARAMETER = re.compile(rf"<!ENTITY\s+%\s+{NAME.pattern}\s+(?:SYSTEM\s+|PUBLIC\s+{QUOTED}\s+)?{QUOTED}\s*>")
+# Comments and texts, and the declarations of parameter entities and references to them, which are in the group.
+INCLUSION = re.compile(rf"<!--(?s:.*?)(?:-->|\Z)|({PARAMETER.pattern}|%{NAME.pattern};)|{QUOTED}")
 HEAD = re.compile(r"<!ENTITY[ \t\r\n]+([^\s\"'%<>]+)[ \t\r\n]+([\"'])")
 
 
@@ -35,7 +40,8 @@ def read_dtd(path: str, content: bytes) -> Catalogue:
         content: Content of the file as bytes.
 
     Returns:
-        The catalogue. Declarations that are not internal entities are listed as unhandled.
+        The catalogue. Declarations of parameter entities, which include other files, are skipped. Other declarations
+        that are not internal entities are listed as unhandled.
     """
     text = decode(path, content)
     entries, unhandled = [], []
@@ -85,6 +91,18 @@ def fill_dtd(
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
 
 
+def inclusions(text: str) -> list[str]:
+    """Return the declarations of parameter entities and the references to them, which include other files.
+
+    Args:
+        text: Text of a .dtd file.
+
+    Returns:
+        The declarations and references in the order of the file, such as `%brandDTD;`.
+    """
+    return [match[1] for match in INCLUSION.finditer(text) if match[1]]
+
+
 def _ill_formed(key: str, value: str, quote: str) -> str:
     """Return the parser's error for a page that uses the entity; "" if there is no error or `key` is not a name."""
     if not NAME.fullmatch(key):
@@ -108,6 +126,9 @@ def _entities(text: str) -> Iterator[tuple[str | None, str, str, Span]]:
                 yield None, "", "", (first, len(text))
                 return
             comment, start, place = text[first + 4 : end].strip(), first, end + 3
+            continue
+        if parameter := PARAMETER.match(text, first):
+            place, comment = parameter.end(), ""
             continue
         head = HEAD.match(text, first)
         closed = text.find(head[2], head.end()) if head else text.find(">", first)

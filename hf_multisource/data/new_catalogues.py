@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from hf_multisource.data import catalogue_android, catalogue_qt, catalogue_xliff
+from hf_multisource.data import catalogue_android, catalogue_dtd, catalogue_qt, catalogue_xliff
 from hf_multisource.data.catalogue_entries import JOINT, Catalogue, Edit, apply_edits, newline_of
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
 from hf_multisource.data.catalogue_gettext import decompiled, empty_po
@@ -32,8 +32,9 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     """Create a catalogue without translations for another language.
 
     A comment at the beginning of the file is kept if a license or a following empty line shows that it belongs to the
-    file. In formats that contain the messages of the source language, the messages are kept, with the plural
-    forms of the new language: those of CLDR, or in Qt files those of Qt.
+    file. Declarations and references with which .dtd files include other files, such as `%brandDTD;`, are kept. In
+    formats that contain the messages of the source language, the messages are kept, with the plural forms of the new
+    language: those of CLDR, or in Qt files those of Qt.
 
     Args:
         reference: The same file in a source language.
@@ -64,6 +65,9 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
         text = f"{head}{newline}</{root.tag}>{newline}"
     elif suffix in COMMENTS:
         text = _first_comment(reference.text, COMMENTS[suffix])
+        if suffix == ".dtd":
+            newline = newline_of(reference.text)
+            text += "".join(f"{one}{newline}" for one in catalogue_dtd.inclusions(reference.text))
     else:
         form = find_format(path)
         raise ValueError(f"{reference.path} is {form.name if form else 'no catalogue'}: such files cannot be made anew")

@@ -290,3 +290,19 @@ def test_a_text_that_makes_a_file_unreadable_is_found_in_few_steps(
     assert filled.refused == {(f"k{i}", ""): reason for i in (7, 150, 151)}
     assert len(filled.filled) == 297
     assert len(reads) <= most
+INCLUSION = '<!ENTITY % brandDTD SYSTEM "chrome://branding/locale/brand.dtd">\n%brandDTD;\n'
+
+
+def test_files_that_a_dtd_includes_are_included_in_a_new_one() -> None:
+    public = """<!ENTITY % other PUBLIC "-//O//" 'o.dtd' >%other;"""
+    rest = f'<!-- %no; <!ENTITY % no SYSTEM "no.dtd"> -->\n<!ENTITY a "100 %no; &brandShortName;">\n{public}\n'
+    old = read_catalogue("a.dtd", f"<!-- License -->\n\n{INCLUSION}{rest}".encode())
+    assert ([entry.key for entry in old.entries], old.unhandled) == (["a"], ())
+    new = new_catalogue(old, "a.dtd", "dsb")
+    head = f"<!-- License -->\n\n{INCLUSION}{public.removesuffix('%other;')}\n%other;\n"
+    assert new.text == head
+    filled = fill_catalogue(new, {("a", ""): "&brandShortName;"}, old)
+    assert filled.content.decode().startswith(f"{head}\n<!-- ")
+    assert [entry.text for entry in read_catalogue("a.dtd", filled.content).entries] == ["&brandShortName;"]
+
+
