@@ -101,6 +101,7 @@ class Catalogue:
         encoding: Encoding of the text.
         header: The header of a gettext file, such as its plural forms.
         damaged: Keys of messages that are in the file but could not be read completely.
+        language: Language of the translations, in XLIFF and Qt files that name it.
     """
 
     path: str
@@ -111,6 +112,7 @@ class Catalogue:
     encoding: str = "utf-8"
     header: str = ""
     damaged: frozenset[str] = frozenset()
+    language: str | None = None
 
     @property
     def text(self) -> str:

@@ -48,9 +48,9 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 ESCAPED = {"\\": "\\\\", '"': '\\"', **{letter: f"\\{name}" for name, letter in LETTERS.items()}}
 MESSAGE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*(?:#~[ \t]*)?msgid", re.MULTILINE)  # a line of every .po and .pot file
-# Note on the origin of a text that `localize` filled earlier, such as `# From: memory, model (confidence 0.83)`
+# Note on the origin of a text that `localize` filled earlier, such as `From: memory, model (confidence 0.83)`
 ORIGIN = "(?:memory|model|copy|access key)"
-ORIGIN_NOTE = re.compile(rf"# From: {ORIGIN}(?:, {ORIGIN})*(?: \([^()]*\))?")
+ORIGIN_NOTE = re.compile(rf"From: {ORIGIN}(?:, {ORIGIN})*(?: \([^()]*\))?")
 # Fields of the header that describe the source's translation. The other fields of this kind get new values.
 DROPPED_FIELDS = (
     *("X-Generator", "X-Language", "X-Poedit-Language", "X-Poedit-Country", "X-Crowdin-Language"),
@@ -226,7 +226,7 @@ def fill_po(
             edits.append((*block.spans[name], _written(name, one, newline)))
         edits.append((block.note_place, block.note_place, note_line("#", notes.get(key), newline)))
         # If a reviewer emptied an entry that was filled before, the note on the origin of the old text is removed.
-        old = [place for place, line in block.comment_lines if ORIGIN_NOTE.fullmatch(line)]
+        old = [place for place, line in block.comment_lines if ORIGIN_NOTE.fullmatch(line.removeprefix("# "))]
         edits += [(place, text.index("\n", place) + 1, "") for place in old]
         if block.flags and not block.fuzzy:
             place, flags = block.flags[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from hf_multisource.data.catalogue_entries import (
@@ -16,8 +17,10 @@ from hf_multisource.data.catalogue_entries import (
     Entry,
     Identity,
     by_key,
+    newline_of,
 )
-from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_content
+from hf_multisource.data.catalogue_gettext import ORIGIN_NOTE
+from hf_multisource.data.xml_places import Element, as_content, indent_of, parse_xml, removal_of, with_content
 
 ROOT = "TS"
 GONE = ("vanished", "obsolete")  # values of the attribute `type` for messages that the program no longer contains
@@ -55,8 +58,9 @@ def read_qt(path: str, content: bytes) -> Catalogue:
             state = OBSOLETE if kind in GONE else TRANSLATED
             state = (FUZZY if one else UNTRANSLATED) if kind == "unfinished" else state
             entries.append(Entry(key, part, one, state, comment, inner, markup or elements))
+    source_language, language = root.get("sourcelanguage") or None, root.get("language") or None
     return Catalogue(
-        path, content, tuple(entries), tuple(unhandled), source_language=root.get("sourcelanguage") or None
+        path, content, tuple(entries), tuple(unhandled), source_language=source_language, language=language
     )
 
 
@@ -69,7 +73,8 @@ def fill_qt(
         catalogue: The file.
         texts: The new texts. For a message with plural forms, all forms are required.
         reference: Not used, because .ts files contain all messages.
-        notes: Key -> a line that becomes a comment on the message.
+        notes: Key -> a line that is added to the translator's comment on the message. It replaces the line of an
+            earlier run.
 
     Returns:
         The changes.
@@ -99,14 +104,29 @@ def fill_qt(
             continue
         translation = messages[key].find("translation")
         assert translation is not None
-        if key in notes and messages[key].find("translatorcomment") is None:
-            note = f"<translatorcomment>{notes[key]}</translatorcomment>{indent_of(text, translation.start)}"
-            edits.append((translation.start, translation.start, note))
+        edits += _comment_edits(messages[key], translation, text, notes.get(key))
         for part, element in _forms(messages[key], translation).items():
-            one = texts[key, part]
-            inner = one if states[key, part].markup else escape(one)
+            inner = as_content(texts[key, part], states[key, part].markup, newline_of(text))
             edits.append((element.start, element.end, with_content(element, text, inner)))
     return Changes(tuple(edits), refused)
+
+
+def _comment_edits(message: Element, translation: Element, text: str, note: str | None) -> Iterator[Edit]:
+    """Yield the edit, if any, that replaces the note of an earlier run in the translator's comment."""
+    comment = message.find("translatorcomment")
+    if comment is None:
+        if note is not None:
+            element = f"<translatorcomment>{note}</translatorcomment>{indent_of(text, translation.start)}"
+            yield translation.start, translation.start, element
+        return
+    inner = text[comment.inner : comment.inner_end]
+    before = re.split(r"\r?\n", inner) if inner.strip() else []
+    after = [line for line in before if not ORIGIN_NOTE.fullmatch(line.strip())]
+    after += [note] if note is not None else []
+    if not after:
+        yield removal_of(comment, text)
+    elif after != before:
+        yield comment.start, comment.end, with_content(comment, text, newline_of(text).join(after))
 
 
 def _messages(root: Element) -> Iterator[tuple[str, Element]]:

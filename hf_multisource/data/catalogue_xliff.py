@@ -14,16 +14,30 @@ from hf_multisource.data.catalogue_entries import (
     Edit,
     Entry,
     Identity,
+    newline_of,
 )
-from hf_multisource.data.xml_places import Element, escape, indent_of, parse_xml, with_attribute, with_content
+from hf_multisource.data.catalogue_gettext import ORIGIN_NOTE
+from hf_multisource.data.xml_places import (
+    Element,
+    as_content,
+    indent_of,
+    parse_xml,
+    removal_of,
+    with_attribute,
+    with_content,
+)
 
 ROOT = "xliff"
-# States of XLIFF 1.2: `NEW` means that a target is not translated yet, `REVIEWED` that a translation needs a review.
+# States of XLIFF 2 and 1.2 of targets that are not translated yet, and of translations that need a review.
+INITIAL = ("initial",)
 NEW = ("new", "needs-translation")
 REVIEWED = {
     *("needs-adaptation", "needs-l10n"),
     *("needs-review-adaptation", "needs-review-l10n", "needs-review-translation"),
 }
+# Attributes that name the languages: of <file> in XLIFF 1.2, of <xliff> in XLIFF 2.
+SOURCE_LANGUAGE, TARGET_LANGUAGE = ("source-language", "srcLang"), ("target-language", "trgLang")
+NO_LANGUAGE = "the file has no trgLang, without which XLIFF 2 allows no translations: add it to <xliff>"
 SUBSTATE = "hf-multisource:needs-review"  # XLIFF 2 lets tools define sub-states with a prefix
 
 
@@ -41,9 +55,6 @@ def read_xliff(path: str, content: bytes) -> Catalogue:
         ValueError: If `parse_xml` cannot read the file, or it is not XLIFF 1.x or 2.x.
     """
     root, text = _root(path, content)
-    new = root.get("version").startswith("2")
-    languages = {one.get("source-language") for one in root.children if one.name == "file"} - {""}
-    language = root.get("srcLang") if new else languages.pop() if len(languages) == 1 else ""
     entries = []
     for (key, part), unit in _units(root):
         source, target = unit.find("source"), unit.find("target")
@@ -54,9 +65,10 @@ def read_xliff(path: str, content: bytes) -> Catalogue:
         translation = target.content(text)[0] if target is not None else ""
         markup = markup or bool(target and target.children)
         entries.append(
-            Entry(key, part, translation, _state(unit, target, translation), "\n".join(notes), inner, markup)
+            Entry(key, part, translation, _state(unit, target, translation, inner), "\n".join(notes), inner, markup)
         )
-    return Catalogue(path, content, tuple(entries), source_language=language or None)
+    source_language, language = _language(root, SOURCE_LANGUAGE), _language(root, TARGET_LANGUAGE)
+    return Catalogue(path, content, tuple(entries), source_language=source_language, language=language)
 
 
 def fill_xliff(
@@ -65,10 +77,10 @@ def fill_xliff(
     """Fill the untranslated units of an XLIFF file, and set a state that asks for a review.
 
     Args:
-        catalogue: The file.
+        catalogue: The file. The language of the catalogue is added to a file that does not name it.
         texts: The new texts. A text is XML if its source has inline elements.
         reference: Not used, because XLIFF files contain all units.
-        notes: Key -> a line that becomes a note on the unit, in XLIFF 1.2.
+        notes: Key -> a line that becomes a note on the unit, in XLIFF 1.2. It replaces the note of an earlier run.
 
     Returns:
         The changes.
@@ -80,7 +92,10 @@ def fill_xliff(
             units.setdefault(identity, unit)
     entries = {entry.identity: entry for entry in catalogue.entries}
     new = root.get("version").startswith("2")
+    if new and not catalogue.language:
+        return Changes((), dict.fromkeys(texts, NO_LANGUAGE))
     edits, refused = list[Edit](), dict[Identity, str]()
+    unnamed: dict[int, Element] = {}  # place -> element that has to name the language of a filled target
     for identity, one in texts.items():
         key = identity[0]
         if identity not in entries:
@@ -92,25 +107,45 @@ def fill_xliff(
         unit = units[identity]
         source, target = unit.find("source"), unit.find("target")
         assert source is not None
-        inner = one if source.children else escape(one)
+        inner = as_content(one, bool(source.children), newline_of(text))
         state = {} if new else {"state": "needs-review-translation"}
         note, prefix = "", source.tag.removesuffix("source")
         if key in notes and not new:
             note = f"{indent_of(text, source.start)}<{prefix}note>{notes[key]}</{prefix}note>"
+        edits += [removal_of(old, text) for old in origin_notes(unit)]
         if target is not None:
-            edits.append((target.start, target.end, with_content(target, text, inner, **state) + note))
+            element = with_content(target, text, inner, ("state-qualifier",), **state)
+            edits.append((target.start, target.end, f"{element}{note}"))
         else:
             before = unit.find("seg-source") or source
             name = f"{prefix}target"
             attributes = "".join(f' {key}="{value}"' for key, value in state.items())
             element = f"<{name}{attributes}>{inner}</{name}>"
             edits.append((before.end, before.end, f"{indent_of(text, source.start)}{element}{note}"))
+        header = root if new else next((one for one in unit.ancestors() if one.name == "file"), None)
+        if header is not None and not header.get(TARGET_LANGUAGE[new]):
+            unnamed[header.start] = header
         if unit.get("approved") == "yes":
             edits.append((unit.start, unit.inner, with_attribute(text[unit.start : unit.inner], "approved", "no")))
         if new:
             tag = with_attribute(text[unit.start : unit.inner], "state", "translated")
             edits.append((unit.start, unit.inner, with_attribute(tag, "subState", SUBSTATE)))
+    for header in unnamed.values() if catalogue.language else ():
+        tag = with_attribute(text[header.start : header.inner], TARGET_LANGUAGE[new], catalogue.language or "")
+        edits.append((header.start, header.inner, tag))
     return Changes(tuple(edits), refused)
+
+
+def origin_notes(unit: Element) -> list[Element]:
+    """Return the notes on the origin of a text that was filled earlier.
+
+    Args:
+        unit: The unit.
+
+    Returns:
+        The elements of the notes.
+    """
+    return [child for child in unit.children if child.name == "note" and ORIGIN_NOTE.fullmatch(child.text.strip())]
 
 
 def _root(path: str, content: bytes) -> tuple[Element, str]:
@@ -123,8 +158,21 @@ def _root(path: str, content: bytes) -> tuple[Element, str]:
     return root, text
 
 
+def _language(root: Element, names: tuple[str, str]) -> str | None:
+    """Return the language that an attribute names; None if it is missing or differs between the files of XLIFF 1.2."""
+    if root.get("version").startswith("2"):
+        return root.get(names[True]) or None
+    found = {child.get(names[False]) for child in root.children if child.name == "file"} - {""}
+    return found.pop() if len(found) == 1 else None
+
+
 def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
-    """Yield key and part of each text, and the element that contains source and target."""
+    """Yield key and part of each text, and the element that contains source and target.
+
+    Keys begin with the attribute `original` of <file>, also in a document of one file, because the number of files may
+    differ between the languages of a project. The id of <file> may contain the language (Symfony writes `messages.fr`),
+    so keys begin with it only if it is needed: in documents of several files without `original`.
+    """
     files = [child for child in root.children if child.name == "file"]
     for element in root.walk():
         if element.name not in ("trans-unit", "unit"):
@@ -133,8 +181,8 @@ def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
         if next((value for one in around if (value := one.get("translate"))), "yes") == "no":
             continue
         file = next((one for one in around if one.name == "file"), root)
-        prefix = f"{file.get('original') or file.get('id')}\x04" if len(files) > 1 else ""
-        key = prefix + element.get("id")
+        name = file.get("original") or (file.get("id") if len(files) > 1 else "")
+        key = f"{name}\x04{element.get('id')}" if name else element.get("id")
         if element.name == "trans-unit":
             yield (key, ""), element
         else:
@@ -143,12 +191,19 @@ def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
                 yield (key, f"[{segment.get('id') or i}]" if len(segments) > 1 else ""), segment
 
 
-def _state(unit: Element, target: Element | None, text: str) -> str:
+def _state(unit: Element, target: Element | None, text: str, source: str) -> str:
+    """Return the state of a unit.
+
+    A text whose state says that it is no translation yet is a draft, which needs a review, if it is not the source.
+    `initial` is the default state of XLIFF 2, but programs that write no states write translations. Therefore, only a
+    written state counts.
+    """
     if target is None or not text:
         return UNTRANSLATED
-    if unit.name == "segment":
-        if unit.get("state") == "initial":
-            return UNTRANSLATED
+    is_segment = unit.name == "segment"
+    state = unit.get("state") if is_segment else target.get("state")
+    if state in (INITIAL if is_segment else NEW):
+        return UNTRANSLATED if text.strip() in ("", source.strip()) else FUZZY
+    if is_segment:
         return FUZZY if unit.get("subState").rpartition(":")[2].startswith("needs-review") else TRANSLATED
-    state = target.get("state")
-    return UNTRANSLATED if state in NEW else FUZZY if state in REVIEWED else TRANSLATED
+    return FUZZY if state in REVIEWED else TRANSLATED

@@ -12,8 +12,8 @@ from hf_multisource.data.catalogue_gettext import decompiled, empty_po
 from hf_multisource.data.plural_forms import FORMULA, plural_rule, qt_formula
 from hf_multisource.data.xml_places import (
     Element,
-    indent_of,
     parse_xml,
+    removal_of,
     with_attribute,
     with_content,
     without_attributes,
@@ -94,11 +94,13 @@ def _empty_xliff(reference: Catalogue, language: str) -> str:
         if element.name == "trans-unit" and element.get("approved") == "yes":
             edits.append(_attribute(element, text, "approved", "no"))
         parent = element.parent
-        if element.name == "target" and parent is not None and parent.name in ("trans-unit", "segment"):
-            edits.append((element.start - len(indent_of(text, element.start)), element.end, ""))
-            if parent.name == "segment":
-                tag = without_attributes(text[parent.start : parent.inner], ("state", "subState"))
-                edits.append((parent.start, parent.inner, tag))
+        if element.name == "trans-unit":
+            edits += [removal_of(note, text) for note in catalogue_xliff.origin_notes(element)]
+        elif element.name == "segment":
+            tag = without_attributes(text[element.start : element.inner], ("state", "subState"))
+            edits.append((element.start, element.inner, tag))
+        elif element.name == "target" and parent is not None and parent.name in ("trans-unit", "segment"):
+            edits.append(removal_of(element, text))
     return apply_edits(text, edits)
 
 
@@ -106,18 +108,18 @@ def _empty_qt(reference: Catalogue, language: str) -> str:
     root, text = parse_xml(reference.path, reference.content, catalogue_qt.ROOT)
     forms = int(number[1]) if (number := FORMULA.search(qt_formula(language))) else 1
     edits = [_attribute(root, text, "language", JOINT.sub("_", language))]
-    for element in root.walk():
-        if element.name != "translation" or element.parent is None:
+    for message in root.walk():
+        translation = message.find("translation") if message.name == "message" else None
+        if translation is None:
             continue
-        message = element.parent
-        if element.get("type") in ("vanished", "obsolete"):
-            edits.append((message.start - len(indent_of(text, message.start)), message.end, ""))
-        elif message.get("numerus") == "yes":
-            inner = "<numerusform></numerusform>" * forms
-            edits.append((element.start, element.end, with_content(element, text, inner, type="unfinished")))
-        else:
-            empty = with_content(element, text, "", ("variants",), type="unfinished")
-            edits.append((element.start, element.end, empty))
+        if translation.get("type") in catalogue_qt.GONE:
+            edits.append(removal_of(message, text))
+            continue
+        if (comment := message.find("translatorcomment")) is not None:
+            edits.append(removal_of(comment, text))
+        inner = "<numerusform></numerusform>" * forms if message.get("numerus") == "yes" else ""
+        empty = with_content(translation, text, inner, ("variants",), type="unfinished")
+        edits.append((translation.start, translation.end, empty))
     return apply_edits(text, edits)
 
 

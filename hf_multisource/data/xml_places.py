@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from xml.parsers import expat
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape as escape_special
 
-from hf_multisource.data.catalogue_entries import ForeignFileError, decode
+from hf_multisource.data.catalogue_entries import Edit, ForeignFileError, decode
 
 MAX_DEPTH = 100  # levels of nested elements; catalogues have fewer than ten
 UTF_8, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks; XML in UTF-16 is not supported
@@ -108,9 +108,12 @@ class Element:
             text: The text of the file.
 
         Returns:
-            The text of the element, or its inner XML if it has children; and whether it has children.
+            The text of the element, or its inner XML if it has children; and whether it has children. All line ends
+            are LF, as XML parsers return them.
         """
-        return (text[self.inner : self.inner_end], True) if self.children else (self.text, False)
+        if not self.children:
+            return self.text, False
+        return re.sub("\r\n?", "\n", text[self.inner : self.inner_end]), True
 
 
 class _Places:
@@ -223,6 +226,33 @@ def parse_xml(path: str, content: bytes, root: str) -> tuple[Element, str]:
     return state.root, text
 
 
+def escape(text: str, entities: Mapping[str, str] | None = None) -> str:
+    """Escape a text for XML, including carriage returns, which XML parsers would read as line feeds.
+
+    Args:
+        text: The text.
+        entities: Further strings to replace, with their replacements.
+
+    Returns:
+        The escaped text.
+    """
+    return escape_special(text, {"\r": "&#13;", **(entities or {})})
+
+
+def as_content(text: str, markup: bool, newline: str) -> str:
+    """Return a text as the content of an element.
+
+    Args:
+        text: The text.
+        markup: Whether the text is XML already.
+        newline: Line end of the file.
+
+    Returns:
+        The XML, with the line ends of the file.
+    """
+    return (text if markup else escape(text)).replace("\n", newline)
+
+
 def with_attribute(tag: str, name: str, value: str) -> str:
     """Set an attribute in a start tag.
 
@@ -293,4 +323,20 @@ def indent_of(text: str, place: int) -> str:
     return f"{text[start - 1] if text[start - 1] == chr(13) else ''}\n{blanks}"
 
 
-__all__ = ["Element", "escape", "indent_of", "parse_xml", "with_attribute", "with_content", "without_attributes"]
+def removal_of(element: Element, text: str) -> Edit:
+    """Return the edit that removes an element, with the white space before it.
+
+    Args:
+        element: The element.
+        text: The text of the file.
+
+    Returns:
+        The edit.
+    """
+    return element.start - len(indent_of(text, element.start)), element.end, ""
+
+
+__all__ = [
+    *("Element", "as_content", "escape", "indent_of", "parse_xml", "removal_of"),
+    *("with_attribute", "with_content", "without_attributes"),
+]

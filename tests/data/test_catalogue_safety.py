@@ -8,7 +8,7 @@ from xml.parsers import expat
 import pytest
 
 from hf_multisource.data import catalogue_files
-from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, TRANSLATED, Catalogue
+from hf_multisource.data.catalogue_entries import FUZZY, OBSOLETE, TRANSLATED, UNTRANSLATED, Catalogue
 from hf_multisource.data.catalogue_files import ANDROID, Filled, fill_catalogue, read_catalogue
 from hf_multisource.data.new_catalogues import new_catalogue
 
@@ -31,9 +31,9 @@ def qt(*messages: str) -> str:
 @pytest.mark.parametrize(
     ("path", "text", "key"),
     [
-        ("a.xlf", xliff(EMPTY, HUMAN), "a"),
-        ("a.xlf", xliff(HUMAN, EMPTY), "a"),
-        ("a.xlf", xliff(EMPTY, EMPTY), "a"),
+        ("a.xlf", xliff(EMPTY, HUMAN), "a\x04a"),
+        ("a.xlf", xliff(HUMAN, EMPTY), "a\x04a"),
+        ("a.xlf", xliff(EMPTY, EMPTY), "a\x04a"),
         (
             "a.xlf",
             '<xliff version="2.0" srcLang="en"><file id="f"><unit id="a"><segment id="1"><source>A</source>'
@@ -71,7 +71,7 @@ def test_an_obsolete_entry_with_the_same_key_stays_and_the_other_one_is_filled(t
 
 def test_units_without_a_source_are_not_taken_for_the_one_to_fill() -> None:
     text = xliff('<trans-unit id="a"><note>x</note></trans-unit>', EMPTY)
-    filled = fill_catalogue(read_catalogue("a.xlf", text.encode()), {("a", ""): "MACHINE"})
+    filled = fill_catalogue(read_catalogue("a.xlf", text.encode()), {("a\x04a", ""): "MACHINE"})
     assert [(entry.text, entry.state) for entry in read_catalogue("a.xlf", filled.content).entries] == [
         ("MACHINE", FUZZY)
     ]
@@ -79,16 +79,187 @@ def test_units_without_a_source_are_not_taken_for_the_one_to_fill() -> None:
 
 def test_a_machine_translation_in_xliff_is_not_approved() -> None:
     approved = EMPTY.replace('id="a"', 'id="a" approved="yes"')
-    filled = fill_catalogue(read_catalogue("a.xlf", xliff(approved).encode()), {("a", ""): "MACHINE"})
+    filled = fill_catalogue(read_catalogue("a.xlf", xliff(approved).encode()), {("a\x04a", ""): "MACHINE"})
     assert 'id="a" approved="no"' in filled.content.decode()
     other = HUMAN.replace('id="a"', 'approved = "yes" id="b"')
     catalogue = read_catalogue("a.xlf", xliff(other, EMPTY).encode())
-    filled = fill_catalogue(catalogue, {("a", ""): "MACHINE"})
+    filled = fill_catalogue(catalogue, {("a\x04a", ""): "MACHINE"})
     assert other in filled.content.decode()
     new = new_catalogue(catalogue, "b.xlf", "dsb")
     assert 'approved="no" id="b"' in new.text
     assert "yes" not in new.text
     assert TRANSLATED not in {entry.state for entry in new.entries}
+
+
+OLD_NOTE = "From: memory, model (confidence 0.91)"
+
+
+@pytest.mark.parametrize(
+    ("comments", "kept"),
+    [
+        ([OLD_NOTE], []),
+        (["From Jana"], ["From Jana"]),
+        ([OLD_NOTE, "Jana &amp; Jan", "From: copy"], ["Jana &amp; Jan"]),
+    ],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_note_of_an_earlier_run_is_replaced(comments: list[str], kept: list[str], newline: str) -> None:
+    source, empty = "<source>A</source>", '<translation type="unfinished"></translation>'
+    for path, before, after, tail in (
+        (
+            "a.ts",
+            f"<translatorcomment>{newline.join(comments)}</translatorcomment>{empty}",
+            f"<translatorcomment>{newline.join([*kept, 'From: copy'])}</translatorcomment>",
+            empty.replace("><", ">MACHINE<"),
+        ),
+        (
+            "a.xlf",
+            f"<target/>{''.join(f'{newline}<note>{comment}</note>' for comment in comments)}",
+            f'<target state="needs-review-translation">MACHINE</target>{newline}<note>From: copy</note>',
+            "".join(f"{newline}<note>{comment}</note>" for comment in kept),
+        ),
+    ):
+        wrap, key = (qt, "C\x04A") if path == "a.ts" else (xliff, "a\x04a")
+        start, end = ("<message>", "</message>") if path == "a.ts" else ('<trans-unit id="a">', "</trans-unit>")
+        old = wrap(f"{start}{newline}{source}{before}{end}")
+        filled = fill_catalogue(read_catalogue(path, old.encode()), {(key, ""): "MACHINE"}, notes={key: "From: copy"})
+        assert filled.content.decode() == wrap(f"{start}{newline}{source}{after}{tail}{end}")
+
+
+def test_a_note_of_an_earlier_run_goes_even_if_there_is_no_new_one() -> None:
+    old = QT_EMPTY.replace("<translation ", f"<translatorcomment>{OLD_NOTE}</translatorcomment><translation ")
+    filled = fill_catalogue(read_catalogue("a.ts", qt(old).encode()), {("C\x04A", ""): "MACHINE"})
+    assert filled.content.decode() == qt(QT_EMPTY).replace("></translation>", ">MACHINE</translation>")
+
+
+def test_a_new_file_has_no_notes_on_the_translation_that_it_is_made_from() -> None:
+    comment = f"<translatorcomment>von Jana\n{OLD_NOTE}</translatorcomment>"
+    message = QT_HUMAN.replace("<translation>", f"<extracomment>menu</extracomment>{comment}<translation>")
+    new = new_catalogue(read_catalogue("de.ts", qt(message).encode()), "pl.ts", "pl")
+    assert "<extracomment>menu</extracomment><translation " in new.text
+    unit = HUMAN.replace("</trans-unit>", f"<note>menu</note><note>{OLD_NOTE}</note></trans-unit>")
+    assert new_catalogue(read_catalogue("de.xlf", xliff(unit).encode()), "pl.xlf", "pl").text == xliff(
+        EMPTY.replace("</trans-unit>", "<note>menu</note></trans-unit>")
+    ).replace('source-language="en"', 'source-language="en" target-language="pl"')
+
+
+def test_a_new_xliff_file_has_no_states() -> None:
+    old = (
+        '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="a"><segment{}><source>A</source>'
+        "</segment></unit></file></xliff>"
+    )
+    german = read_catalogue("de.xlf", old.format(' state="final" subState="x:y"').encode())
+    assert new_catalogue(german, "pl.xlf", "pl").text == old.format("").replace('"de"', '"pl"')
+
+
+def test_a_filled_xliff_target_has_no_qualifier_of_the_former_state() -> None:
+    old = EMPTY.replace("</source>", '</source><target state="final" state-qualifier="exact-match"/>')
+    filled = fill_catalogue(read_catalogue("a.xlf", xliff(old).encode()), {("a\x04a", ""): "MACHINE"})
+    assert '<target state="needs-review-translation">MACHINE</target>' in filled.content.decode()
+
+
+XLIFF_2 = '<xliff version="2.0" srcLang="en"{}><file id="f"><unit id="a">{}</unit></file></xliff>'
+DSB = ' trgLang="dsb"'
+
+
+@pytest.mark.parametrize(
+    ("attributes", "target", "state"),
+    [
+        (' state="new"', "A", UNTRANSLATED),
+        (' state="new"', " ", UNTRANSLATED),
+        (' state="new"', "HUMAN", FUZZY),
+        (' state="needs-translation"', "HUMAN", FUZZY),
+        ("", "HUMAN", TRANSLATED),
+        ("", "A", TRANSLATED),
+    ],
+)
+def test_a_draft_of_a_person_in_xliff_1_is_kept(attributes: str, target: str, state: str) -> None:
+    text = xliff(EMPTY.replace("</source>", f"</source><target{attributes}>{target}</target>"))
+    catalogue = read_catalogue("a.xlf", text.encode())
+    assert [entry.state for entry in catalogue.entries] == [state]
+    assert (fill_catalogue(catalogue, {("a\x04a", ""): "MACHINE"}).refused == {}) is (state == UNTRANSLATED)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "target", "state"),
+    [
+        (' state="initial"', "A", UNTRANSLATED),
+        (' state="initial"', "HUMAN", FUZZY),
+        (' state="initial" subState="x:y"', "HUMAN", FUZZY),
+        ("", "HUMAN", TRANSLATED),
+        ("", "A", TRANSLATED),
+    ],
+)
+def test_a_draft_of_a_person_in_xliff_2_is_kept(attributes: str, target: str, state: str) -> None:
+    segment = f"<segment{attributes}><source>A</source><target>{target}</target></segment>"
+    catalogue = read_catalogue("a.xlf", XLIFF_2.format(DSB, segment).encode())
+    assert [entry.state for entry in catalogue.entries] == [state]
+    assert (fill_catalogue(catalogue, {("a", ""): "MACHINE"}).refused == {}) is (state == UNTRANSLATED)
+
+
+def test_a_filled_xliff_file_names_its_language() -> None:
+    two = XLIFF_2.format("{}", "<segment><source>A</source></segment>")
+    for text, name, key in ((two, "trgLang", "a"), (xliff(EMPTY), "target-language", "a\x04a")):
+        catalogue = replace(read_catalogue("a.xlf", text.replace("{}", "").encode()), language="dsb")
+        filled = fill_catalogue(catalogue, {(key, ""): "MACHINE"})
+        assert read_catalogue("a.xlf", filled.content).language == "dsb"
+        assert filled.content.count(f'{name}="dsb"'.encode()) == 1
+        assert fill_catalogue(catalogue, {}).content == catalogue.content
+    # Only <file> elements with a filled unit change, and no language that is there.
+    files = [f'<file original="{one}"{language}>' for one, language in (("a", ""), ("b", ' target-language="x"'))]
+    units = [f"{file}<body>{EMPTY}</body></file>" for file in (*files, '<file original="c">')]
+    catalogue = read_catalogue("a.xlf", f'<xliff version="1.2">{"".join(units)}</xliff>'.encode())
+    assert catalogue.language == "x"
+    texts = {("a\x04a", ""): "MACHINE", ("b\x04a", ""): "MACHINE"}
+    filled = fill_catalogue(replace(catalogue, language="dsb"), texts)
+    for start in ('<file original="a" target-language="dsb">', files[1], '<file original="c">'):
+        assert start in filled.content.decode()
+
+
+def test_the_id_of_a_file_begins_keys_only_where_several_files_have_no_name() -> None:
+    file = '<file id="{}"{}><unit id="a"><segment><source>A</source></segment></unit></file>'
+    keys = {
+        (): [],
+        (file.format("messages.fr", ""),): ["a"],
+        (file.format("messages.fr", ""), file.format("f", "")): ["messages.fr\x04a", "f\x04a"],
+        (file.format("1", ' original="x"'), file.format("2", "")): ["x\x04a", "2\x04a"],
+        (file.format("1", ' original="x"'),): ["x\x04a"],
+    }
+    for files, expected in keys.items():
+        text = f'<xliff version="2.0" srcLang="en">{"".join(files)}</xliff>'
+        assert [entry.key for entry in read_catalogue("a.xlf", text.encode()).entries] == expected
+
+
+def test_translations_without_a_language_are_refused_in_xliff_2() -> None:
+    catalogue = read_catalogue("a.xlf", XLIFF_2.format("", "<segment><source>A</source></segment>").encode())
+    filled = fill_catalogue(catalogue, {("a", ""): "MACHINE"})
+    assert [*filled.refused.values()] == [
+        "the file has no trgLang, without which XLIFF 2 allows no translations: add it to <xliff>"
+    ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_line_ends_of_texts_in_xml_are_those_of_the_file(newline: str) -> None:
+    source = f"A <x/>{newline}B"
+    for path, key, old in (
+        ("a.xlf", "a\x04a", xliff(f'{newline}<trans-unit id="a"><source>A</source></trans-unit>')),
+        ("a.xlf", "a\x04a", xliff(f'{newline}<trans-unit id="a"><source>{source}</source></trans-unit>')),
+        ("a.ts", "C\x04A", qt(f"{newline}{QT_EMPTY}")),
+    ):
+        catalogue = read_catalogue(path, old.encode())
+        (entry,) = catalogue.entries
+        assert entry.source == ("A <x/>\nB" if entry.markup else "A")
+        text = "M <x/>\nN\n" if entry.markup else "M\nN\n"
+        filled = fill_catalogue(catalogue, {(key, ""): text})
+        assert text.replace("\n", newline).encode() in filled.content
+        assert filled.content.count(b"\n") == filled.content.count(newline.encode()) == 3 + (entry.markup and 1)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_carriage_returns_of_a_text_are_escaped_in_xml(newline: str) -> None:
+    for path, key, old in (("a.xlf", "a\x04a", xliff(EMPTY)), ("a.ts", "C\x04A", qt(QT_EMPTY))):
+        filled = fill_catalogue(read_catalogue(path, f"{newline}{old}".encode()), {(key, ""): "M\rN\r\n"})
+        assert f">M&#13;N&#13;{newline}</".encode() in filled.content
 
 
 VARIANTS = "<lengthvariant>Long</lengthvariant><lengthvariant>S</lengthvariant>"
@@ -214,6 +385,22 @@ def test_dtd_texts_may_hold_references_and_elements() -> None:
     assert filled.refused == {}
 
 
+INCLUSION = '<!ENTITY % brandDTD SYSTEM "chrome://branding/locale/brand.dtd">\n%brandDTD;\n'
+
+
+def test_files_that_a_dtd_includes_are_included_in_a_new_one() -> None:
+    public = """<!ENTITY % other PUBLIC "-//O//" 'o.dtd' >%other;"""
+    rest = f'<!-- %no; <!ENTITY % no SYSTEM "no.dtd"> -->\n<!ENTITY a "100 %no; &brandShortName;">\n{public}\n'
+    old = read_catalogue("a.dtd", f"<!-- License -->\n\n{INCLUSION}{rest}".encode())
+    assert ([entry.key for entry in old.entries], old.unhandled) == (["a"], ())
+    new = new_catalogue(old, "a.dtd", "dsb")
+    head = f"<!-- License -->\n\n{INCLUSION}{public.removesuffix('%other;')}\n%other;\n"
+    assert new.text == head
+    filled = fill_catalogue(new, {("a", ""): "&brandShortName;"}, old)
+    assert filled.content.decode().startswith(f"{head}\n<!-- ")
+    assert [entry.text for entry in read_catalogue("a.dtd", filled.content).entries] == ["&brandShortName;"]
+
+
 # Character sets and flags
 
 
@@ -290,19 +477,3 @@ def test_a_text_that_makes_a_file_unreadable_is_found_in_few_steps(
     assert filled.refused == {(f"k{i}", ""): reason for i in (7, 150, 151)}
     assert len(filled.filled) == 297
     assert len(reads) <= most
-INCLUSION = '<!ENTITY % brandDTD SYSTEM "chrome://branding/locale/brand.dtd">\n%brandDTD;\n'
-
-
-def test_files_that_a_dtd_includes_are_included_in_a_new_one() -> None:
-    public = """<!ENTITY % other PUBLIC "-//O//" 'o.dtd' >%other;"""
-    rest = f'<!-- %no; <!ENTITY % no SYSTEM "no.dtd"> -->\n<!ENTITY a "100 %no; &brandShortName;">\n{public}\n'
-    old = read_catalogue("a.dtd", f"<!-- License -->\n\n{INCLUSION}{rest}".encode())
-    assert ([entry.key for entry in old.entries], old.unhandled) == (["a"], ())
-    new = new_catalogue(old, "a.dtd", "dsb")
-    head = f"<!-- License -->\n\n{INCLUSION}{public.removesuffix('%other;')}\n%other;\n"
-    assert new.text == head
-    filled = fill_catalogue(new, {("a", ""): "&brandShortName;"}, old)
-    assert filled.content.decode().startswith(f"{head}\n<!-- ")
-    assert [entry.text for entry in read_catalogue("a.dtd", filled.content).entries] == ["&brandShortName;"]
-
-
