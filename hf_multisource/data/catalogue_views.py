@@ -168,7 +168,7 @@ def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[st
     """
     found: dict[str, dict[str, Entry]] = {}
     for catalogue in catalogues:
-        if suffix_of(catalogue) not in HOLDS_MESSAGES or not _is_language(catalogue.source_language, code):
+        if suffix_of(catalogue) not in HOLDS_MESSAGES or not is_language(catalogue.source_language, code):
             continue
         for entry in catalogue.entries:
             if entry.source and entry.source.strip() and entry.state != OBSOLETE:
@@ -180,8 +180,16 @@ def messages_of(catalogues: Iterable[Catalogue], code: str) -> dict[str, dict[st
     return found
 
 
-def _is_language(named: str | None, code: str) -> bool:
-    """Return whether the source language that a file names, if any, is the requested language."""
+def is_language(named: str | None, code: str) -> bool:
+    """Return whether the language that a file names is the requested language.
+
+    Args:
+        named: The language that the file names; None if it names none.
+        code: Code of the requested language.
+
+    Returns:
+        True if the codes are equal up to letter case and territory, or if the file names no language.
+    """
     if named is None:
         return True
     full, wanted = (JOINT.sub("-", one).lower() for one in (named, code))
@@ -189,6 +197,6 @@ def _is_language(named: str | None, code: str) -> bool:
 
 
 __all__ = [
-    *("HOLDS_MESSAGES", "NUMBERED", "ONE_PART", "OTHER_PART", "View", "category_part", "forms_of", "messages_of"),
-    *("source_forms", "split_part", "suffix_of", "view_of"),
+    *("HOLDS_MESSAGES", "NUMBERED", "ONE_PART", "OTHER_PART", "View", "category_part", "forms_of", "is_language"),
+    *("messages_of", "source_forms", "split_part", "suffix_of", "view_of"),
 ]

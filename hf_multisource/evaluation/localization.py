@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from hf_multisource.data.access_keys import is_access_key
@@ -27,6 +27,7 @@ from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, r
 from hf_multisource.data.catalogue_views import (
     HOLDS_MESSAGES,
     View,
+    is_language,
     messages_of,
     suffix_of,
     view_of,
@@ -103,6 +104,8 @@ class FilePlan:
             memory.
         languages: Languages in which source texts can exist: the sources and, if the file holds messages, the source
             language.
+        warning: A line for the report; "" if there is none. A file that names another language than the target may be a
+            copy of that language's file.
     """
 
     path: str
@@ -112,6 +115,7 @@ class FilePlan:
     kept: int
     unreviewed: int
     languages: tuple[str, ...]
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -333,6 +337,10 @@ def _plan_file(
         path = catalogue.path
     else:
         return None
+    warning = ""
+    if not is_language(catalogue.language, code):
+        warning = f"the file names the language {catalogue.language!r}, and the target is {code!r}"
+    catalogue = replace(catalogue, language=catalogue.language or code)
     views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code, catalogue.header)
     find = TextFinder(path, views, rule, (*places.sources, places.source_language), file_syntax(catalogue))
     for key, parts in view_of(catalogue, code).entries.items():
@@ -345,7 +353,8 @@ def _plan_file(
     missing = tuple(missing_texts(catalogue, code, reference, find))
     states = Counter(entry.state for entry in catalogue.entries)
     languages = tuple({**places.sources, **views})
-    return FilePlan(path, catalogue, reference, missing, states[TRANSLATED], states[FUZZY], languages)
+    kept, unreviewed = states[TRANSLATED], states[FUZZY]
+    return FilePlan(path, catalogue, reference, missing, kept, unreviewed, languages, warning)
 
 
 def _views(

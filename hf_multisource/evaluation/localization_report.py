@@ -24,7 +24,7 @@ def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
     Returns:
         `files`: path -> number of texts by outcome; `sources`: number of sources -> number of missing texts; `refused`:
         reason -> number of texts, and examples; `unread`: language -> number of files and messages that could not be
-        read, and examples.
+        read, and examples; `warnings`: number of files with a warning, and examples.
     """
     by_file: dict[str, list[Answer]] = {file.path: [] for file in plan.files}
     for answer in answers:
@@ -42,11 +42,19 @@ def count_answers(plan: Plan, answers: Sequence[Answer]) -> JsonObject:
     for answer in answers:
         if answer.reason:
             missing = answer.missing
-            reasons.setdefault(answer.reason, []).append(f"{missing.file}: {missing.key}{missing.part}")
+            key = missing.key.replace("\x04", " | ")
+            reasons.setdefault(answer.reason, []).append(f"{missing.file}: {key}{missing.part}")
     refused = {reason: {"texts": len(places), "examples": places[:SHOWN]} for reason, places in reasons.items()}
     by_sources = {str(number): count for number, count in count_sources(plan.missing).items()}
     unread = {name: {"number": len(found), "examples": [*found[:SHOWN]]} for name, found in plan.unread.items()}
-    return {"files": files, "sources": by_sources, "refused": refused, "unread": unread}
+    warnings = [f"{file.path}: {file.warning}" for file in plan.files if file.warning]
+    return {
+        "files": files,
+        "sources": by_sources,
+        "refused": refused,
+        "unread": unread,
+        "warnings": {"number": len(warnings), "examples": warnings[:SHOWN]},
+    }
 
 
 def preview(plan: Plan) -> JsonObject:
@@ -72,8 +80,8 @@ def describe_counts(counts: JsonObject) -> str:
         counts: The counts of `OUT.json`.
 
     Returns:
-        A line for each file in which texts are missing, a sum, the numbers of sources, why texts are refused, and what
-        could not be read.
+        A line for each file in which texts are missing, a sum, the numbers of sources, why texts are refused, what
+        could not be read, and warnings.
     """
     names = ["kept", "unreviewed", "missing", *ORIGINS, "refused"]
     rows = {path: [found.get(name, 0) for name in names] for path, found in counts["files"].items()}
@@ -97,6 +105,8 @@ def describe_counts(counts: JsonObject) -> str:
     for language, found in counts.get("unread", {}).items():
         examples = "; ".join(map(shown_place, found["examples"]))
         table.append(f"not read of {language!r}, {found['number']}: {examples}")
+    if (warnings := counts.get("warnings", {})).get("number"):
+        table.append(f"warnings, {warnings['number']}: {'; '.join(map(shown_place, warnings['examples']))}")
     return "\n".join(table)
 
 

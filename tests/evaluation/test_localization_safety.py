@@ -192,6 +192,44 @@ def test_a_link_in_the_place_of_the_target_is_named_and_its_file_is_not_made_ane
     assert not [line for line in table if "other.txt" in line]
 
 
+XLIFF = '<xliff version="1.2">{}</xliff>'
+XLIFF_FILE = '<file original="{}" source-language="en"{}><trans-unit id="1"><source>Text</source>{}</trans-unit></file>'
+QT_MESSAGE = '<message><source>Text</source><translation type="unfinished"/></message>'
+QT = f"<TS{{}}><context><name>A</name>{QT_MESSAGE}</context></TS>"
+
+
+@pytest.mark.parametrize("named", ["fr", "de_DE", "d", "dsb", "DSB_de", None])
+def test_a_file_that_names_another_language_is_named(named: str | None, tmp_path: Path) -> None:
+    write(tmp_path, {"en/c.properties": "c=Text\n"})
+    files = {
+        "a.xlf": XLIFF.format(XLIFF_FILE.format("a", f' target-language="{named}"' if named else "", "")),
+        "b.ts": QT.format(f' language="{named}"' if named else ""),
+    }
+    plan = plan_of(tmp_path, {f"dsb/{name}": text for name, text in files.items()})
+    remark = f"the file names the language {named!r}, and the target is 'dsb'"
+    warned = [line for line in describe_counts(preview(plan)).splitlines() if line.startswith("warnings")]
+    other = named in ("fr", "de_DE", "d")
+    assert warned == ([f"warnings, 2: a.xlf: {remark}; b.ts: {remark}"] if other else [])
+
+
+def test_an_xliff_file_without_the_target_language_gets_it(tmp_path: Path) -> None:
+    text = (
+        '<xliff version="2.0" srcLang="en"><file id="f"><unit id="1"><segment><source>Text</source></segment></unit>'
+        "</file></xliff>"
+    )
+    plan = plan_of(tmp_path, {"en/c.properties": "c=Text\n", "dsb/a.xlf": text})
+    run(plan, tmp_path / "out")
+    assert b'<xliff version="2.0" srcLang="en" trgLang="dsb">' in (tmp_path / "out/a.xlf").read_bytes()
+
+
+def test_units_of_xliff_files_are_found_whatever_the_number_of_their_files(tmp_path: Path) -> None:
+    german = XLIFF.format(XLIFF_FILE.format("b", "", "<target>Wort</target>"))
+    sorbian = XLIFF.format("".join(XLIFF_FILE.format(one, "", "") for one in "bc"))
+    plan = plan_of(tmp_path, {"de/a.xlf": german, "dsb/a.xlf": sorbian}, spoken=["de"])
+    assert {one.key: dict(one.sources) for one in plan.missing} == {"b\x041": {"de": "Wort"}, "c\x041": {}}
+    assert "refused, 1: no source has a text, for example a.xlf: c | 1" in describe_counts(preview(plan))
+
+
 def test_a_message_with_an_error_is_not_missing_and_no_second_one_is_written(tmp_path: Path) -> None:
     english = "a = Text one\n    .label = L\nb = Text two\nc = Text three\nd = Text four\n"
     own = "a = HUMAN {\nb = HUMAN\n    .label =\n-c = { $x\nd = { $x }\n"
