@@ -87,7 +87,7 @@ def fill_qt(
             messages.setdefault(key, message)
     states = {entry.identity: entry for entry in catalogue.entries if entry.state != OBSOLETE}
     parts_of = by_key(states)
-    edits, refused = list[Edit](), dict[Identity, str]()
+    edits, refused, newline = list[Edit](), dict[Identity, str](), newline_of(text)
     for key, parts in by_key(texts).items():
         there = parts_of.get(key, [])
         reason = ""
@@ -104,14 +104,14 @@ def fill_qt(
             continue
         translation = messages[key].find("translation")
         assert translation is not None
-        edits += _comment_edits(messages[key], translation, text, notes.get(key))
+        edits += _comment_edits(messages[key], translation, text, notes.get(key), newline)
         for part, element in _forms(messages[key], translation).items():
-            inner = as_content(texts[key, part], states[key, part].markup, newline_of(text))
+            inner = as_content(texts[key, part], states[key, part].markup, newline)
             edits.append((element.start, element.end, with_content(element, text, inner)))
     return Changes(tuple(edits), refused)
 
 
-def _comment_edits(message: Element, translation: Element, text: str, note: str | None) -> Iterator[Edit]:
+def _comment_edits(message: Element, translation: Element, text: str, note: str | None, newline: str) -> Iterator[Edit]:
     """Yield the edit, if any, that replaces the note of an earlier run in the translator's comment."""
     comment = message.find("translatorcomment")
     if comment is None:
@@ -126,7 +126,7 @@ def _comment_edits(message: Element, translation: Element, text: str, note: str 
     if not after:
         yield removal_of(comment, text)
     elif after != before:
-        yield comment.start, comment.end, with_content(comment, text, newline_of(text).join(after))
+        yield comment.start, comment.end, with_content(comment, text, newline.join(after))
 
 
 def _messages(root: Element) -> Iterator[tuple[str, Element]]:

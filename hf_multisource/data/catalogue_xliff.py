@@ -36,7 +36,8 @@ REVIEWED = {
     *("needs-review-adaptation", "needs-review-l10n", "needs-review-translation"),
 }
 # Attributes that name the languages: of <file> in XLIFF 1.2, of <xliff> in XLIFF 2.
-SOURCE_LANGUAGE, TARGET_LANGUAGE = ("source-language", "srcLang"), ("target-language", "trgLang")
+SOURCE_LANGUAGE = {"1": "source-language", "2": "srcLang"}
+TARGET_LANGUAGE = {"1": "target-language", "2": "trgLang"}
 NO_LANGUAGE = "the file has no trgLang, without which XLIFF 2 allows no translations: add it to <xliff>"
 SUBSTATE = "hf-multisource:needs-review"  # XLIFF 2 lets tools define sub-states with a prefix
 
@@ -90,8 +91,8 @@ def fill_xliff(
     for identity, unit in _units(root):
         if unit.find("source") is not None:
             units.setdefault(identity, unit)
-    entries = {entry.identity: entry for entry in catalogue.entries}
-    new = root.get("version").startswith("2")
+    entries, newline = {entry.identity: entry for entry in catalogue.entries}, newline_of(text)
+    new, attribute = _version(root) == "2", TARGET_LANGUAGE[_version(root)]
     if new and not catalogue.language:
         return Changes((), dict.fromkeys(texts, NO_LANGUAGE))
     edits, refused = list[Edit](), dict[Identity, str]()
@@ -107,7 +108,7 @@ def fill_xliff(
         unit = units[identity]
         source, target = unit.find("source"), unit.find("target")
         assert source is not None
-        inner = as_content(one, bool(source.children), newline_of(text))
+        inner = as_content(one, bool(source.children), newline)
         state = {} if new else {"state": "needs-review-translation"}
         note, prefix = "", source.tag.removesuffix("source")
         if key in notes and not new:
@@ -123,16 +124,17 @@ def fill_xliff(
             element = f"<{name}{attributes}>{inner}</{name}>"
             edits.append((before.end, before.end, f"{indent_of(text, source.start)}{element}{note}"))
         header = root if new else next((one for one in unit.ancestors() if one.name == "file"), None)
-        if header is not None and not header.get(TARGET_LANGUAGE[new]):
+        if header is not None and not header.get(attribute):
             unnamed[header.start] = header
         if unit.get("approved") == "yes":
             edits.append((unit.start, unit.inner, with_attribute(text[unit.start : unit.inner], "approved", "no")))
         if new:
             tag = with_attribute(text[unit.start : unit.inner], "state", "translated")
             edits.append((unit.start, unit.inner, with_attribute(tag, "subState", SUBSTATE)))
-    for header in unnamed.values() if catalogue.language else ():
-        tag = with_attribute(text[header.start : header.inner], TARGET_LANGUAGE[new], catalogue.language or "")
-        edits.append((header.start, header.inner, tag))
+    if catalogue.language:
+        for file in unnamed.values():
+            tag = with_attribute(text[file.start : file.inner], attribute, catalogue.language)
+            edits.append((file.start, file.inner, tag))
     return Changes(tuple(edits), refused)
 
 
@@ -158,11 +160,16 @@ def _root(path: str, content: bytes) -> tuple[Element, str]:
     return root, text
 
 
-def _language(root: Element, names: tuple[str, str]) -> str | None:
+def _version(root: Element) -> str:
+    """Return the major version of XLIFF: 1 or 2."""
+    return root.get("version")[:1]
+
+
+def _language(root: Element, names: Mapping[str, str]) -> str | None:
     """Return the language that an attribute names; None if it is missing or differs between the files of XLIFF 1.2."""
-    if root.get("version").startswith("2"):
-        return root.get(names[True]) or None
-    found = {child.get(names[False]) for child in root.children if child.name == "file"} - {""}
+    if _version(root) == "2":
+        return root.get(names["2"]) or None
+    found = {child.get(names["1"]) for child in root.children if child.name == "file"} - {""}
     return found.pop() if len(found) == 1 else None
 
 
