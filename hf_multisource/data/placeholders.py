@@ -297,7 +297,7 @@ def mask_texts(texts: Mapping[str, str | None], syntax: str = ANY) -> MaskedText
     refused = None
     for placeholder in (one for placeholders in found.values() for one in placeholders):
         if placeholder.is_selector:
-            refused = f"{_short(placeholder.text)} holds variants of a text, which are to be translated one by one"
+            refused = _describe_selector(placeholder)
             break
         known = numbers[_numbered(placeholder.kind)]
         if placeholder.kind != CHAR or placeholder.key in shared:
@@ -312,6 +312,22 @@ def mask_texts(texts: Mapping[str, str | None], syntax: str = ANY) -> MaskedText
     for language, text in present.items():
         masked[language], tables[language] = _mask(text, found[language], numbers)
     return MaskedTexts(masked, tables)
+
+
+def variants_refusal(text: str, syntax: str = ANY) -> str:
+    """Return the reason why a text with a selector, such as a plural, cannot be translated as a whole.
+
+    Args:
+        text: The text.
+        syntax: See [`find_placeholders`].
+
+    Returns:
+        The reason; "" if the text has no selector.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+    """
+    return next((_describe_selector(one) for one in find_placeholders(text, syntax) if one.is_selector), "")
 
 
 def restore_text(masked: str, table: PlaceholderTable) -> str:
@@ -648,6 +664,10 @@ def _missing_or_additional(expected: Sequence[Placeholder], found: Sequence[Plac
             yield f"{_capital(name)} is missing."
         elif number > needed:
             yield f"{_capital(name)} is not in the source."
+
+
+def _describe_selector(placeholder: Placeholder) -> str:
+    return f"{_short(placeholder.text)} holds variants of a text, which are to be translated one by one"
 
 
 def _text_of(placeholder: Placeholder) -> str:

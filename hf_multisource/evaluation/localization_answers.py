@@ -10,7 +10,7 @@ from hf_multisource.data.access_keys import choose_access_key
 from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
 from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
-from hf_multisource.data.placeholders import broken_placeholders, find_placeholders
+from hf_multisource.data.placeholders import broken_placeholders, find_placeholders, variants_refusal
 from hf_multisource.data.translation_memory import Match, with_blanks
 from hf_multisource.evaluation.localization import Plan
 from hf_multisource.evaluation.missing_texts import MissingText
@@ -104,6 +104,8 @@ class Answer:
 def answer_from_memory(plan: Plan) -> list[Answer]:
     """Answer the texts that need no model: those found in the memory, and texts without words.
 
+    Texts with selectors that the memory does not contain are refused.
+
     Args:
         plan: The plan.
 
@@ -118,6 +120,8 @@ def answer_from_memory(plan: Plan) -> list[Answer]:
                 guide, syntax, key = missing.guide, missing.syntax, f"{missing.key}\x04{missing.part}"
                 if found := plan.memory.answer(missing.sources, guide, syntax, key, languages=file.languages):
                     _take_match(answer, found)
+                elif refusal := variants_refusal(guide, syntax):
+                    answer.reason = refusal
                 elif not _words(guide, syntax) and set(missing.sources.values()) == {guide}:
                     answer.origin, answer.text = COPY, guide
             answers.append(answer)

@@ -413,6 +413,22 @@ def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) 
     assert {name: text["text"] for name, text in texts.items()} == {"a": "«Open %S»", "b": "Skóńcyś"}
 
 
+def test_variants_of_a_text_are_refused_although_no_words_stand_outside_of_placeholders(tmp_path: Path) -> None:
+    plural = "{VAR_PLURAL, plural, =0 {just now} other {later}}"
+    choice = "{0,choice,0#no files|1#one file|1<{0} files}"
+    files = {"en/a.properties": f"a={plural}\nb={choice}\nc={choice}s\n", "dsb/a.properties": "x=x\n"}
+    plan = plan_of(tmp_path, files, spoken=["en"])
+    plan.memory.add({"en": f"{choice}s"}, "{0,choice,0#žedna|1#jadna}", from_line=True)
+    translator = QuotingTranslator(["en"])
+    found, texts = filled(plan, tmp_path / "out", translator)
+    assert translator.asked == []
+    assert {name: text["reason"].partition("… ")[2] for name, text in texts.items()} == {
+        **dict.fromkeys("ab", "holds variants of a text, which are to be translated one by one"),
+        "c": "",
+    }
+    assert found["a.properties"] == f"x=x\n\n# {REVIEW}\n# From: memory\nc={{0,choice,0#žedna|1#jadna}}\n"
+
+
 @pytest.mark.parametrize("drop_copies", [False, True])
 def test_the_memory_can_leave_out_what_nobody_has_translated(tmp_path: Path, drop_copies: bool) -> None:
     files = {"en/a.properties": "a=Open\nb=Open\n", "de/a.properties": "a=Auf\nb=Auf\n", "dsb/a.properties": "a=Open\n"}
