@@ -46,7 +46,7 @@ PIECES = {
         r"|(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]*\w)+"
     ),
     "line": r"\r\n|[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]",
-    "backslash": r"""\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv\\"'@?{}])""",
+    "backslash": r"""\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv\\"'@?])""",
     "entity": r"&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][\w.-]*+);",
     "format_tag": r"</?%(?:\d+\$)?[Ss]\s*+/?>",  # a tag whose name the program fills in
     # %name%, but not the printf directives of "%dx%d", "%ld%%" and "%s%s".
