@@ -1,4 +1,7 @@
-"""Access keys (keyboard shortcuts of labels): find the label that an access key belongs to, and choose its letter."""
+"""Access keys, which are letters of labels: find the label of an access key, and choose its letter.
+
+Keyboard shortcuts and sizes in CSS are no words either; they are recognized here, too.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,13 @@ LABELS = (
     ".tooltiptext",
 )  # attributes that an access key may belong to
 
+# Names of entries that are the key of a keyboard shortcut, such as S in Ctrl+S
+SHORTCUT = re.compile(r"(?:\.key|commandkey|mnemonic|shortcut)\Z", re.IGNORECASE)
+KEY_CODE = re.compile(r"VK_\w+")  # Mozilla's name of a key
+LENGTH = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:ch|cm|em|ex|in|mm|pc|pt|px|rem|vh|vw)"
+# A length, or a list of sizes such as `width: 32em; min-height: 20em`
+CSS_SIZE = re.compile(rf"{LENGTH}|(?:(?:[a-z]+-)*(?:width|height|size)\s*:\s*{LENGTH}\s*(?:;\s*|\Z))+")
+
 
 def is_access_key(key: str, part: str) -> bool:
     """Return whether the name of an entry says that it is an access key.
@@ -34,6 +44,25 @@ def is_access_key(key: str, part: str) -> bool:
         Whether the key, or the part if it is not empty, contains `accesskey`.
     """
     return ACCESS_KEY.search(part.partition("[")[0] or key) is not None
+
+
+def is_fixed(key: str, part: str, text: str) -> bool:
+    """Return whether a text is not translated, because it is a keyboard shortcut or a size in CSS.
+
+    Args:
+        key: Key of the entry.
+        part: Part of the entry.
+        text: Text of the entry.
+
+    Returns:
+        Whether the text is the name of a key (`VK_F11`), a length or a list of sizes in CSS (`32em`,
+        `width: 32em; height: 20em`), or a single character in an entry whose key, or part if it is not empty, ends in
+        `.key`, `commandkey`, `mnemonic` or `shortcut`.
+    """
+    text = text.strip()
+    if len(text) == 1:
+        return SHORTCUT.search(part.partition("[")[0] or key) is not None
+    return KEY_CODE.fullmatch(text) is not None or CSS_SIZE.fullmatch(text) is not None
 
 
 def labels_of(key: str, part: str) -> tuple[Identity, ...]:
@@ -83,4 +112,4 @@ def _letters(label: str, syntax: str) -> list[str]:
     return [letter for letter in found if not WITHOUT_KEY.match(letter)]
 
 
-__all__ = ["choose_access_key", "is_access_key", "labels_of"]
+__all__ = ["choose_access_key", "is_access_key", "is_fixed", "labels_of"]

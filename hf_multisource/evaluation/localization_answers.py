@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hf_multisource.data.access_keys import choose_access_key
+from hf_multisource.data.access_keys import choose_access_key, is_fixed
 from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
 from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
@@ -104,6 +104,7 @@ class Answer:
 def answer_from_memory(plan: Plan) -> list[Answer]:
     """Answer the texts that need no model: those found in the memory, and texts without words.
 
+    Keyboard shortcuts and sizes in CSS are copied from the guide, whatever the memory and the other sources contain.
     Texts with selectors that the memory does not contain are refused.
 
     Args:
@@ -118,7 +119,9 @@ def answer_from_memory(plan: Plan) -> list[Answer]:
             answer = Answer(missing, reason=missing.reason)
             if not missing.reason and not missing.labels:
                 guide, syntax, key = missing.guide, missing.syntax, f"{missing.key}\x04{missing.part}"
-                if found := plan.memory.answer(missing.sources, guide, syntax, key, languages=file.languages):
+                if is_fixed(missing.key, missing.part, guide):
+                    answer.origin, answer.text = COPY, guide
+                elif found := plan.memory.answer(missing.sources, guide, syntax, key, languages=file.languages):
                     _take_match(answer, found)
                 elif refusal := variants_refusal(guide, syntax):
                     answer.reason = refusal

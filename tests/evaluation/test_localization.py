@@ -395,6 +395,16 @@ def test_access_keys_belong_to_labels_that_may_be_translated_already(tmp_path: P
     }
 
 
+def test_shortcuts_and_sizes_are_copied_from_the_guide(tmp_path: Path) -> None:
+    text = "save =\n    .key = S\n    .keycode = VK_F1\n    .style = width: {}em; height: 20em\nx = S\n"
+    files = {"en/a.ftl": text.format(32), "de/a.ftl": text.format(40), "dsb/a.ftl": "c = C\n"}
+    plan = plan_of(tmp_path, files)
+    plan.memory.add({"en": "S", "de": "S"}, "K")  # another entry
+    found, texts = filled(plan, tmp_path / "out")
+    assert origins(texts) == {**{f"save{part}": "copy" for part in (".key", ".keycode", ".style")}, "x": "memory"}
+    assert ".key = S\n    .keycode = VK_F1\n    .style = width: 32em; height: 20em\n" in found["a.ftl"]
+
+
 def test_an_access_key_is_in_all_variants_of_its_label(tmp_path: Path) -> None:
     text = "tabs =\n    .label = { $n ->\n        [1] Close Tab\n        [one] Kill it\n       *[other] Kill all\n"
     files = {"en/a.ftl": f"{text}    }}\n    .accesskey = C\n"}
