@@ -143,6 +143,9 @@ CHARACTERS = (
     "doubled_key",
 )  # pieces that are escape sequences of characters
 FORMATS = ("printf", "formatter", "any_printf")
+#: Syntaxes of texts that may be patterns of Java's `MessageFormat`, which prints `''` as one apostrophe and drops
+#: single apostrophes.
+MESSAGE_FORMATS = ("properties", "java-format")
 KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand", "any_tilde")
 
 TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>")
@@ -152,6 +155,8 @@ FORMAT_PARTS = regex.compile(r"%(?:(\d+)\$|(<))?(.*?)((?:hh|ll|[hlLqjzt])?(?:[tT
 SELECTOR = regex.compile(r"\s*+([^{}]*?)->|\s*(\w+)\s*,\s*(?:plural|selectordinal|select|choice)\b")
 FLUENT = regex.compile(r"\s*(?:(\$[\w-]+)|(-?[A-Za-z][\w-]*(?:\.[\w-]+)?)(?:\s*+\((.*)\))?)\s*", regex.DOTALL)
 MESSAGE_FORMAT = regex.compile(r"\s*(\w+)\s*(?:,.*)?", regex.DOTALL)
+MESSAGE_FORMAT_ARGUMENT = regex.compile(r"\{\s*+[0-9]++\s*+[,}]")
+APOSTROPHES = regex.compile(r"''|'[{}][^']*+'|'")  # a doubled apostrophe, quoted braces, or a single apostrophe
 PYTHON_FORMAT = regex.compile(r"([\w.]*(?:\[[^\]]*\][\w.]*)*)(?:![rsa])?(?::.*)?", regex.DOTALL)
 
 
@@ -361,7 +366,8 @@ def restore_text(masked: str, table: PlaceholderTable) -> str:
 def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: str | None = None) -> list[str]:
     """Describe the differences in placeholders and markup between a translation and its source.
 
-    Escape sequences of characters are not compared, because a translation may write "and" for `&amp;`.
+    Escape sequences of characters are not compared, because a translation may write "and" for `&amp;`. If the source is
+    a pattern of `MessageFormat` (see [`is_message_format`]), all apostrophes of the translation must be doubled.
 
     Args:
         source: The text that was translated.
@@ -390,12 +396,51 @@ def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: s
             for brace, there, before in zip("{}", _loose(text, found), _loose(source, expected), strict=True)
             if there and not before
         ]
+    if _is_message_format(source, expected, syntax) and _has_single_apostrophe(text, found):
+        faults.append("A single apostrophe must be doubled ('') in a pattern of MessageFormat, which drops it.")
     if access_key is not None and access_key.casefold() not in "".join(_plain_parts(text, found)).casefold():
         faults.append(f'The access key "{access_key}" is not in the text.')
     if _blanks(source) != _blanks(text):
         wanted, there = (" and ".join(map(repr, _blanks(one))) for one in (source, text))
         faults.append(f"The white space at the beginning and the end must be {wanted}; it is {there}.")
     return faults
+
+
+def is_message_format(text: str, syntax: str = ANY) -> bool:
+    """Return whether a text seems to be a pattern of Java's `MessageFormat`, whose apostrophes are doubled.
+
+    Args:
+        text: The text.
+        syntax: See [`find_placeholders`].
+
+    Returns:
+        Whether the syntax is one of `MESSAGE_FORMATS`, the text has an argument such as `{0}`, and each of its
+        apostrophes is doubled or quotes a brace. A single apostrophe shows that another function formats the text.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+
+    Example:
+        >>> [is_message_format(text, "properties") for text in ("Can''t open {0}", "Open {0}", "Can't open {0}")]
+        [True, True, False]
+    """
+    return _is_message_format(text, find_placeholders(text, syntax), syntax)
+
+
+def double_apostrophes(text: str) -> str:
+    """Double the single apostrophes of a text, as patterns of Java's `MessageFormat` need it.
+
+    Args:
+        text: The text, in which placeholders may be masked.
+
+    Returns:
+        The text. Apostrophes that are doubled already or quote a brace do not change.
+
+    Example:
+        >>> double_apostrophes("L'image '{' de l''arbre")
+        "L''image '{' de l''arbre"
+    """
+    return APOSTROPHES.sub(lambda match: "''" if match[0] == "'" else match[0], text)
 
 
 def add_mask_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -707,6 +752,17 @@ def _plain_parts(text: str, found: Sequence[Placeholder]) -> Iterator[str]:
         yield text[place : one.start]
         place = one.end
     yield text[place:]
+
+
+def _is_message_format(text: str, found: Sequence[Placeholder], syntax: str) -> bool:
+    """Return whether a text with these placeholders seems to be a pattern of `MessageFormat`."""
+    has_argument = any(MESSAGE_FORMAT_ARGUMENT.match(one.text) for one in found)
+    return syntax in MESSAGE_FORMATS and has_argument and not _has_single_apostrophe(text, found)
+
+
+def _has_single_apostrophe(text: str, found: Sequence[Placeholder]) -> bool:
+    """Return whether the plain parts of a text have an apostrophe that is not doubled and quotes no brace."""
+    return "'" in APOSTROPHES.findall("\0".join(_plain_parts(text, found)))
 
 
 def _loose(text: str, found: Sequence[Placeholder]) -> tuple[int, int]:

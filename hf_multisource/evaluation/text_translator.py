@@ -19,7 +19,14 @@ from hf_multisource.data.masking import (
     remembered_syntax,
     restore_masked,
 )
-from hf_multisource.data.placeholders import ANY, SYNTAXES, PlaceholderTable, broken_placeholders
+from hf_multisource.data.placeholders import (
+    ANY,
+    SYNTAXES,
+    PlaceholderTable,
+    broken_placeholders,
+    double_apostrophes,
+    is_message_format,
+)
 from hf_multisource.data.rows import Row
 from hf_multisource.evaluation.decoding import Hypothesis, Search, decode_window, load_model
 from hf_multisource.evaluation.translating import check_new_tokens, decoder_limit, joined_sources, source_limit
@@ -86,7 +93,8 @@ class Translator(Protocol):
 class TextTranslator:
     """Translator of rows of texts that refuses a row rather than return a translation with broken placeholders.
 
-    The translation of a row must have the placeholders of the first source that is present in the row.
+    The translation of a row must have the placeholders of the first source that is present in the row. If this source
+    is a pattern of Java's `MessageFormat` and texts are masked, apostrophes of the translation are doubled.
 
     Args:
         model: The model.
@@ -311,6 +319,9 @@ def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) ->
     """Return the translation with its placeholders restored, and its fault; "" if it has no fault."""
     if not masked.strip():
         return "", "the translation is empty"
+    # Without masks, an apostrophe may be part of a placeholder.
+    if table.texts and is_message_format(source, syntax):
+        masked = double_apostrophes(masked)
     try:
         # The table holds the outer white space of the source, so white space around the hypothesis is stripped.
         text = restore_masked(masked, table) if table.texts else f"{table.start}{masked.strip()}{table.end}"

@@ -24,6 +24,7 @@ from hf_multisource.data.placeholders import (
     add_mask_tokens,
     broken_placeholders,
     differing_languages,
+    double_apostrophes,
     find_placeholders,
     mask_texts,
     restore_text,
@@ -410,6 +411,8 @@ def test_options_that_do_not_go_with_mask_tokens_are_refused(options: dict[str, 
 
 # What would break
 
+SINGLE = "A single apostrophe must be doubled ('') in a pattern of MessageFormat, which drops it."
+
 
 @pytest.mark.parametrize(
     ("syntax", "source", "text", "faults"),
@@ -433,6 +436,17 @@ def test_options_that_do_not_go_with_mask_tokens_are_refused(options: dict[str, 
         ("fluent", "{ $n } files", "{ $n } files }", ['A brace "}" stands without its partner.']),
         ("icu", "{0}", "{0} {", ['A brace "{" stands without its partner.']),
         ("properties", r"Log in as DOMAIN\{0}", "Pśizjawiś", ["{0} is missing."]),
+        ("properties", "Open {0}", "L'open {0}", [SINGLE]),
+        ("properties", "Open {0}", "L''open ''{0}''", []),
+        ("properties", "Can''t open {0,number}", "Can't open {0,number}", [SINGLE]),
+        ("java-format", "Can''t open {0}", "Can't open {0}", [SINGLE]),
+        ("java-format", "Use '{x}' and {0}", "'{x}' ''a'' {0}", []),
+        ("properties", "Use '{'x'}' and {0}", "{0}, '{'x'}', '", [SINGLE]),
+        ("properties", "Can't open {0}", "L'open {0}", []),  # another function formats the text
+        ("properties", "Open '{0}'", "L'open '{0}'", []),
+        ("properties", "Don''t", "Don't", []),  # without arguments
+        ("properties", "Open {name} %S", "L'open {name} %S", []),
+        ("any", "Open {0}", "L'open {0}", []),
         ("html", "x ", "x", ["The white space at the beginning and the end must be '' and ' '; it is '' and ''."]),
         (
             "any",
@@ -444,6 +458,18 @@ def test_options_that_do_not_go_with_mask_tokens_are_refused(options: dict[str, 
 )
 def test_a_fault_is_said_in_words(syntax: str, source: str, text: str, faults: list[str]) -> None:
     assert broken_placeholders(source, text, syntax) == faults
+
+
+@given(text=st.text("' ax", max_size=9), syntax=st.sampled_from(["properties", "java-format"]))
+@example(text="a'''x'", syntax="properties")
+def test_doubled_apostrophes_are_accepted_in_a_message_format(text: str, syntax: str) -> None:
+    doubled = double_apostrophes(text)
+    assert double_apostrophes(doubled) == doubled
+    assert broken_placeholders("x {0}", f"x {doubled} {{0}}", syntax) == []
+
+
+def test_quoted_braces_and_doubled_apostrophes_stay_as_they_are() -> None:
+    assert double_apostrophes("l'un '{' a '{x y}' ''b'' '<ph1>'") == "l''un '{' a '{x y}' ''b'' ''<ph1>''"
 
 
 def test_an_access_key_must_be_in_the_text_outside_of_placeholders() -> None:

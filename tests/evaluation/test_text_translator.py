@@ -81,6 +81,29 @@ def test_every_candidate_has_the_placeholders_of_its_first_source(
     assert whole > 1
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("Open {0}", "L'open <ph1>", "L''open {0}"),
+        ("Can''t open {0}", "L''open '<ph1>'", "L''open ''{0}''"),
+        ("Can't open {0}", "L'open <ph1>", "L'open {0}"),  # no MessageFormat
+        ("Open", "L'open", "L'open"),
+    ],
+)
+def test_apostrophes_are_doubled_for_message_formats(
+    source: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded_as(monkeypatch, Hypothesis(text, -1.0))
+    (found,) = make_translator().translate([{"en": source}], syntax="properties")
+    assert [one.text for one in found.candidates] == [expected]
+
+
+def test_without_masks_a_single_apostrophe_in_a_message_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_as(monkeypatch, Hypothesis("L'open {0}", -1.0))
+    (found,) = make_translator(mask_tokens=False).translate([{"en": "Open {0}"}], syntax="java-format")
+    assert "A single apostrophe must be doubled" in found.refused
+
+
 @pytest.mark.parametrize("longest", [4, 5, 7])
 def test_a_translation_whose_placeholders_are_forced_is_refused(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of such a text says nothing: the limit forces the placeholders, and only then is an end allowed."""
