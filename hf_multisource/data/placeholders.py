@@ -36,9 +36,17 @@ IDENTITY = "data-l10n-name"  # attribute of Fluent that identifies an element of
 
 ATTRIBUTE = r"""[^\s"'<>/=]++(?:\s*+=\s*+(?:\\?"[^"]*+"|'[^']*+'|[^\s"'=<>`]++))?+"""
 PRINTF_END = r"(?:\d+|\*(?:\d+\$)?)?(?:\.(?:\d+|\*(?:\d+\$)?)?)?(?:hh|ll|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpm@]|<\w+>)"
+# Elements of XLIFF whose content is code of the translated document and not text. XLIFF gives each of them an id.
+CODE_ELEMENTS = ("ph", "bpt", "ept", "it")
+CODES = (
+    *(rf"<{name}(?=\s[^<>]*\bid\s*+=)(?:\s++{ATTRIBUTE})*+\s*+>[^<]*+</{name}\s*+>" for name in CODE_ELEMENTS),
+    rf"""<mrk(?=\s[^<>]*\b(?:mtype\s*+=\s*+["']protected|translate\s*+=\s*+["']no)["'])(?:\s++{ATTRIBUTE})*+\s*+>"""
+    r"(?:[^<]|<(?!/?mrk\b))*+</mrk\s*+>",
+)
 PIECES = {
     "token": TOKEN_PATTERN,
     "comment": r"<!--.*?-->|<!\[CDATA\[|\]\]>",
+    "code": "|".join(CODES),
     "tag": rf"</?[A-Za-z][\w:.-]*+(?:\s++{ATTRIBUTE})*+\s*+/?>",
     "link": (
         r"(?:(?<![\w.+-])[a-z][a-z0-9+.-]*+://(?=\w)|(?<![\w.])www\.(?=\w))"
@@ -80,7 +88,7 @@ PIECES = {
     "any_ampersand": r"(?<![\w&])&(?=[^\W\d_])|(?<=\w)&(?=\p{Ll})",
     "any_tilde": r"(?<![\w~])~(?=[^\W\d_])|(?<=\w)~(?=\p{Ll})",
 }
-MARKUP = ("token", "comment", "tag", "link", "line", "entity")
+MARKUP = ("token", "comment", "code", "tag", "link", "line", "entity")
 ESCAPED = (*MARKUP, "backslash")
 #: Syntax -> its pieces, in the order of precedence if several pieces match at the same place.
 SYNTAXES: dict[str, tuple[str, ...]] = {
@@ -148,7 +156,7 @@ FORMATS = ("printf", "formatter", "any_printf")
 MESSAGE_FORMATS = ("properties", "java-format")
 KEYS = ("underscore", "ampersand", "any_underscore", "any_ampersand", "any_tilde")
 
-TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>")
+TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>(.*+)", regex.DOTALL)
 ATTRIBUTES = regex.compile(ATTRIBUTE)
 ATTRIBUTE_PARTS = regex.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+\\?["']?([^"']*?)\\?["']?)?""")
 FORMAT_PARTS = regex.compile(r"%(?:(\d+)\$|(<))?(.*?)((?:hh|ll|[hlLqjzt])?(?:[tT][A-Za-z]|[A-Za-z@]|<\w+>))")
@@ -158,6 +166,15 @@ MESSAGE_FORMAT = regex.compile(r"\s*(\w+)\s*(?:,.*)?", regex.DOTALL)
 MESSAGE_FORMAT_ARGUMENT = regex.compile(r"\{\s*+[0-9]++\s*+[,}]")
 APOSTROPHES = regex.compile(r"''|'[{}][^']*+'|'")  # a doubled apostrophe, quoted braces, or a single apostrophe
 PYTHON_FORMAT = regex.compile(r"([\w.]*(?:\[[^\]]*\][\w.]*)*)(?:![rsa])?(?::.*)?", regex.DOTALL)
+
+
+# Elements of XLIFF that mark only the beginning or only the end of a span. For the end, the element of the beginning is
+# given. The first of the attributes `SPAN_REFERENCES` that an element has names its span.
+SPAN_STARTS = frozenset(("sc", "bx", "bpt"))
+SPAN_ENDS = {"ec": "sc", "ex": "bx", "ept": "bpt"}
+SPAN_REFERENCES = ("startref", "rid", "id")
+# Angular's ids of <x/>: tags with other attributes are numbered (START_LINK_1), but end with the same id (CLOSE_LINK).
+ANGULAR_SPAN = regex.compile(r"(START|CLOSE)_(.+?)(?:_[0-9]++)?")
 
 
 @dataclass(frozen=True)
@@ -525,7 +542,7 @@ class _Scanner:
             return Placeholder(text, CHAR if is_char else VALUE, text, start, end)
         if piece in ("token", "comment"):
             return Placeholder(text, TAG, " ".join(text.split()), start, end)
-        if piece == "tag":
+        if piece in ("code", "tag"):
             return self.read_tag(text, start, end)
         if piece == "brace":
             return self.read_braces(text[1:-1], start, end)
@@ -553,17 +570,15 @@ class _Scanner:
         return f"%{self.taken}${conversion}", tuple(range(first, self.taken + 1))
 
     def read_tag(self, text: str, start: int, end: int) -> Placeholder:
-        """Return the placeholder of a tag, with the arguments that placeholders in its attributes take."""
-        name, attributes = _tag_parts(text)
+        """Return the placeholder of a tag or code element, with the arguments that placeholders in it take."""
+        name, _, content = _tag_parts(text)
         inner = _Scanner(text[1:], self.syntax)
         inner.taken = self.taken
         arguments = tuple(number for one in inner.scan() if one.kind != TAG for number in one.arguments)
         self.taken = inner.taken
-        key = f"{IDENTITY}={attributes[IDENTITY]}" if IDENTITY in attributes else repr(sorted(attributes.items()))
-        if arguments:
-            key += repr(arguments)
-        kind = CLOSE if text[1] == "/" else TAG if text.endswith("/>") or name in VOID_ELEMENTS else OPEN
-        return Placeholder(text, kind, f"{name} {key}" if attributes or arguments else name, start, end, arguments)
+        key = _tag_key(text) + (repr(arguments) if arguments else "")
+        is_alone = content or text.endswith("/>") or name in VOID_ELEMENTS
+        return Placeholder(text, CLOSE if text[1] == "/" else TAG if is_alone else OPEN, key, start, end, arguments)
 
     def read_braces(self, content: str, start: int, end: int) -> Placeholder | None:
         """Return the placeholder of a pair of braces; None if it is not a placeholder in the syntax."""
@@ -599,12 +614,44 @@ def _partners(text: str) -> dict[int, int]:
     return partners
 
 
-def _tag_parts(tag: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a tag in lower case, and its attributes."""
+def _tag_parts(tag: str) -> tuple[str, dict[str, str], str]:
+    """Return the name of a tag in lower case, its attributes, and what follows the opening tag of a code element."""
     match = TAG_PARTS.fullmatch(tag)
-    name, rest = match.groups() if match else (tag.strip("</>"), "")
+    name, rest, content = match.groups() if match else (tag.strip("</>"), "", "")
     parts = (ATTRIBUTE_PARTS.fullmatch(one) for one in ATTRIBUTES.findall(rest))
-    return name.lower(), {part[1].lower(): part[2] or "" for part in parts if part}
+    return name.lower(), {part[1].lower(): part[2] or "" for part in parts if part}, content
+
+
+def _tag_key(tag: str) -> str:
+    """Return the key of a tag or code element, which is equal for equal attributes in any order."""
+    name, attributes, content = _tag_parts(tag)
+    parts = [name]
+    if IDENTITY in attributes:
+        parts.append(f"{IDENTITY}={attributes[IDENTITY]}")
+    elif attributes:
+        parts.append(repr(sorted(attributes.items())))
+    return " ".join([*parts, *content.split()])
+
+
+def _span_code(tag: str) -> tuple[str, bool] | None:
+    """Return the span that an element of XLIFF begins or ends without containing it, and whether it ends the span.
+
+    Returns None for other tags. Both ends of a span have the same name, which no other tag has.
+    """
+    name, attributes, content = _tag_parts(tag)
+    if not (content or tag.endswith("/>")):
+        return None
+    if name in SPAN_STARTS or name in SPAN_ENDS:
+        number = next((attributes[one] for one in SPAN_REFERENCES if one in attributes), None)
+        return None if number is None else (f"{SPAN_ENDS.get(name, name)} {number}", name in SPAN_ENDS)
+    if name == "x" and (match := ANGULAR_SPAN.fullmatch(attributes.get("id", ""))):
+        return f"x {match[2]}", match[1] == "CLOSE"
+    return None
+
+
+def _span(tag: str) -> tuple[str, bool]:
+    """Return the name of the span that a tag begins or ends, and whether it ends the span."""
+    return _span_code(tag) or (_tag_parts(tag)[0], tag.startswith("</"))
 
 
 def _only_key(found: Iterable[Placeholder]) -> list[Placeholder]:
@@ -624,10 +671,11 @@ def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
     open_names: Counter[str] = Counter()  # names on the stack, so that it is searched only if it has the name
     partners: dict[int, int] = {}
     for i, one in enumerate(found):
-        if one.kind not in (OPEN, CLOSE):
+        span = _span(one.text) if one.kind in (OPEN, CLOSE) else _span_code(one.text) if one.kind == TAG else None
+        if span is None:
             continue
-        name = _tag_parts(one.text)[0]
-        if one.kind == OPEN:
+        name, is_end = span
+        if not is_end:
             opened.append((i, name))
             open_names[name] += 1
         elif open_names[name]:
@@ -638,12 +686,13 @@ def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
             partners[place], partners[i] = i, place
     paired = []
     for i, one in enumerate(found):
-        if one.kind not in (OPEN, CLOSE):
+        if i in partners:
+            is_end = partners[i] < i
+            paired.append(replace(one, kind=CLOSE, key=found[partners[i]].key) if is_end else replace(one, kind=OPEN))
+        elif one.kind not in (OPEN, CLOSE):
             paired.append(one)
-        elif i in partners:
-            paired.append(one if one.kind == OPEN else replace(one, key=found[partners[i]].key))
         else:
-            name, attributes = _tag_parts(one.text)
+            name, attributes, _ = _tag_parts(one.text)
             if name in ELEMENTS or any(attributes.values()) or ":" in name:
                 paired.append(replace(one, kind=TAG, key=f"/{name}" if one.kind == CLOSE else one.key))
     return paired
@@ -693,7 +742,8 @@ def _missing_or_additional(expected: Sequence[Placeholder], found: Sequence[Plac
         return Counter((TAG if one.kind in (OPEN, CLOSE) else one.kind, written(one)) for one in kept)
 
     def key(one: Placeholder) -> str:
-        return f"/{_tag_parts(one.text)[0]}" if one.kind in (OPEN, CLOSE, TAG) and one.text[1:2] == "/" else one.key
+        is_end = one.kind in (OPEN, CLOSE, TAG) and _span(one.text)[1]
+        return f"/{_tag_key(one.text)}" if is_end else one.key
 
     if count(expected, _text_of) == count(found, _text_of):  # the placeholders are equal except for their order
         return
@@ -729,12 +779,12 @@ def _wrong_order(expected: Sequence[Placeholder], found: Sequence[Placeholder]) 
 
 def _broken_tags(expected: Sequence[Placeholder], found: Sequence[Placeholder]) -> Iterator[str]:
     """Find tags without a partner whose element has a partner in the source."""
-    names = {_tag_parts(one.text)[0] for one in expected if one.kind == OPEN}
-    alone = [(one.text, name) for one in found if one.kind == TAG and (name := _tag_parts(one.text)[0]) in names]
-    last_openings = {name: i for i, (tag, name) in enumerate(alone) if not tag.startswith("</")}
+    names = {_span(one.text)[0] for one in expected if one.kind == OPEN}
+    alone = [(one.text, *span) for one in found if one.kind == TAG and (span := _span(one.text))[0] in names]
+    last_openings = {name: i for i, (_, name, is_end) in enumerate(alone) if not is_end}
     closed = set()
-    for i, (tag, name) in enumerate(alone):
-        if not tag.startswith("</"):
+    for i, (tag, name, is_end) in enumerate(alone):
+        if not is_end:
             if name not in closed:
                 yield f"{_short(tag)} is not closed."
             continue

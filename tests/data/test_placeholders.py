@@ -37,6 +37,8 @@ PIECES = [
     *("{ $name }", "{0}", "{name}", "{ -brand-short-name }", '{ -brand(case: "gen") }', "{{pages}}", "${x}", "{}"),
     *('{ "" }', "{0, number}", "{n, plural, one {# file} other {# files}}", "{ $n ->", "{", "}", "'{'"),
     *('<a data-l10n-name="x">', "</a>", "<a href='%s'>", "<b>", "</b>", "<br/>", "<br>", "<Enter>", "<x id=1/>"),
+    *('<ph id="1">', "</ph>", '<bpt id="1">*</bpt>', '<ept id="1">*</ept>', '<sc id="1"/>', '<ec startRef="1"/>'),
+    *('<x id="START_A"/>', '<x id="CLOSE_A"/>', '<mrk translate="no">', "</mrk>"),
     *("&brandShortName;", "&amp;", "&#160;", "&File", "_File", "E_xit", "&&", "__", "&", "_", "<", ">", "%"),
     *(
         "\\n",
@@ -114,6 +116,17 @@ def masked(*texts: str | None, syntax: str = "any") -> list[str | None]:
         ("java", "File ''{0}'' of '{1}'", ["{0}", "'{1}'"]),
         ("html", "<b>x</b> <br/> <!-- c --> &amp; &x; %S", ["<b>", "</b>", "<br/>", "<!-- c -->", "&amp;", "&x;"]),
         ("html", "<a href='x>y' title=\"a\">z</a> <x:y/>", ["<a href='x>y' title=\"a\">", "</a>", "<x:y/>"]),
+        (
+            "any",
+            '<ph id="1">[USER]</ph> <it id="2" pos="open">*</it>',
+            ['<ph id="1">[USER]</ph>', '<it id="2" pos="open">*</it>'],
+        ),
+        ("any", '<bpt id="1">*</bpt>a<ept id="1">*</ept>', ['<bpt id="1">*</bpt>', '<ept id="1">*</ept>']),
+        ("any", '<mrk mtype="protected">A <x id="1"/></mrk> b', ['<mrk mtype="protected">A <x id="1"/></mrk>']),
+        ("any", "<mrk id='1' translate='no'>A</mrk> b", ["<mrk id='1' translate='no'>A</mrk>"]),
+        ("any", '<mrk id="1" type="term">A</mrk>', ['<mrk id="1" type="term">', "</mrk>"]),
+        ("any", '<ph id="1">a <sub>text</sub></ph>', ['<ph id="1">', "<sub>", "</sub>", "</ph>"]),  # <sub> is text
+        ("html", "<ph>x</ph>", ["<ph>", "</ph>"]),  # elements of XLIFF have an id
         ("html", "See https://a.b/c_(d), www.a.b. or me@a.org.", ["https://a.b/c_", "www.a.b", "me@a.org"]),
         ("any", "Print _Colors, 100 % safe, R&D, file_name", ["_"]),
         ("any", "Do&n’t Save", ["&"]),
@@ -159,6 +172,45 @@ def test_what_only_looks_like_a_tag_is_text() -> None:
 
 def test_tags_are_paired_by_name_from_the_inside() -> None:
     assert kinds("</b><b><i></b></i>") == ["tag", "open", "tag", "close", "tag"]
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ('<sc id="1"/>', '<ec startRef="1"/>'),
+        ('<bx id="4" rid="1"/>', '<ex id="5" rid="1"/>'),
+        ('<bx id="1"/>', '<ex id="1"/>'),
+        ('<bpt id="1">*</bpt>', '<ept id="1">*</ept>'),
+        ('<bpt id="1" rid="2"/>', '<ept id="3" rid="2"/>'),
+        ('<x id="START_TAG_STRONG" ctype="x"/>', '<x id="CLOSE_TAG_STRONG" ctype="x"/>'),
+        ('<x id="START_LINK_1"/>', '<x id="CLOSE_LINK"/>'),
+    ],
+)
+def test_codes_that_begin_and_end_a_span_are_paired(opening: str, closing: str) -> None:
+    assert kinds(f"{opening}a{closing}") == ["open", "close"]
+    assert kinds(f"<b>{opening}</b>{closing}") == ["open", "tag", "close", "tag"]
+    assert kinds(f"{closing}a{opening}") == ["tag", "tag"]
+    assert masked(f"{opening}a{closing} <b>c</b>", f"<b>c</b>{opening}a{closing}") == [
+        "<open1>a<close1> <open2>c<close2>",
+        "<open2>c<close2><open1>a<close1>",
+    ]
+    assert broken_placeholders(f"{opening}a{closing}", f"x {opening}a{closing}") == []
+    assert broken_placeholders(f"{opening}a{closing}", f"{closing}a{opening}") == [
+        f"{closing} stands before its opening tag."
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<sc id="1"/>a<ec startRef="2"/>',
+        '<sc id="1"/>a<ec/>',
+        '<x id="START_A"/>a<x id="CLOSE_B"/>',
+        '<x id="1"/><x id="2"/>',
+    ],
+)
+def test_codes_of_different_spans_stand_alone(text: str) -> None:
+    assert kinds(text) == ["tag", "tag"]
 
 
 def test_a_marker_of_an_access_key_is_one_only_if_it_is_the_only_one() -> None:
@@ -342,6 +394,14 @@ def test_a_text_with_other_tokens_is_not_restored(masked_text: str) -> None:
 LONG = 5000  # characters, as many as the service accepts
 REPEATED = [
     *("{", "%", "&", "<", "<a ", "'{", "{ $", "<!--", "aaa@", "x://", "{}", "<b>", "</b>", "<i></b>", "%S", "<ph1>"),
+    *(
+        '<ph id="1">',
+        '<ph id="',
+        "<ph a=\"<ph id='\" b='",
+        '<mrk translate="no">',
+        '<x id="START_A"/>',
+        '<ept id="1">*</ept>',
+    ),
     *("%A", "%(", '{"', "${", "{{", "{a(", "{a ", "&amp;", "\n", '<a b="', "<x>"),
 ]
 LONG_TEXTS = {
@@ -436,6 +496,28 @@ SINGLE = "A single apostrophe must be doubled ('') in a pattern of MessageFormat
         ("fluent", "{ $n } files", "{ $n } files }", ['A brace "}" stands without its partner.']),
         ("icu", "{0}", "{0} {", ['A brace "{" stands without its partner.']),
         ("properties", r"Log in as DOMAIN\{0}", "Pśizjawiś", ["{0} is missing."]),
+        (
+            "any",
+            '<ph id="1">[USER]</ph> x',
+            '<ph id="1">[WUZYWAR]</ph> x',
+            ['<ph id="1">[USER]</ph> is missing.', '<ph id="1">[WUZYWAR]</ph> is not in the source.'],
+        ),
+        (
+            "any",
+            '<bpt id="1">*</bpt>a<ept id="1">*</ept>',
+            '<bpt id="1">*</bpt>a<ept id="1"></ept>',
+            ['<ept id="1">*</ept> is missing.', '<ept id="1"></ept> is not in the source.'],
+        ),
+        ("any", '<bpt id="1">*</bpt>a<ept id="1">*</ept>', "<bpt  id='1'>*</bpt>x<ept id='1' >*</ept>", []),
+        (
+            "any",
+            '<ph id="1">%s</ph> <ph id="2">%d</ph>',
+            '<ph id="2">%d</ph> <ph id="1">%s</ph>',
+            [
+                'The order of <ph id="2">%d</ph>, <ph id="1">%s</ph> must be that of the source: '
+                '<ph id="1">%s</ph>, <ph id="2">%d</ph>.'
+            ],
+        ),
         ("properties", "Open {0}", "L'open {0}", [SINGLE]),
         ("properties", "Open {0}", "L''open ''{0}''", []),
         ("properties", "Can''t open {0,number}", "Can't open {0,number}", [SINGLE]),
