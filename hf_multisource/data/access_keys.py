@@ -57,11 +57,11 @@ def is_fixed(key: str, part: str, text: str) -> bool:
     Returns:
         Whether the text is the name of a key (`VK_F11`), a length or a list of sizes in CSS (`32em`,
         `width: 32em; height: 20em`), or a single character in an entry whose key, or part if it is not empty, ends in
-        `.key`, `commandkey`, `mnemonic` or `shortcut`.
+        `.key`, `commandkey`, `mnemonic` or `shortcut`. Chinese, Japanese and Korean letters are words, not shortcuts.
     """
     text = text.strip()
     if len(text) == 1:
-        return SHORTCUT.search(part.partition("[")[0] or key) is not None
+        return SHORTCUT.search(part.partition("[")[0] or key) is not None and not WITHOUT_KEY.match(text)
     return KEY_CODE.fullmatch(text) is not None or CSS_SIZE.fullmatch(text) is not None
 
 

@@ -664,8 +664,9 @@ def _only_key(found: Iterable[Placeholder]) -> list[Placeholder]:
 def _pair_tags(found: Sequence[Placeholder]) -> list[Placeholder]:
     """Give closing tags the key of their opening tags, and change or remove tags without a partner.
 
-    A tag without a partner gets the kind "tag". It is removed if it is plain text, as in "press <Enter>": it is not an
-    HTML element and has no attributes.
+    Elements of XLIFF that mark only one end of a span, such as `<bx/>` and `<ex/>`, become opening and closing tags if
+    they have a partner. A tag without a partner gets the kind "tag". It is removed if it is plain text, as in "press
+    <Enter>": it is not an HTML element and has no attributes.
     """
     opened: list[tuple[int, str]] = []  # stack of open tags: index and name
     open_names: Counter[str] = Counter()  # names on the stack, so that it is searched only if it has the name

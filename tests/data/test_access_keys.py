@@ -18,6 +18,7 @@ from hf_multisource.data.access_keys import is_fixed
         ("save.mnemonic", "", "S", True),
         ("save-shortcut", "", "S", True),
         ("save.key", "", "Save", False),  # several characters
+        ("registry.key", "", "鍵", False),
         ("save.label", "", "S", False),
         ("save-shortcut", ".label", "S", False),  # the attribute counts
         ("monkey", "", "S", False),

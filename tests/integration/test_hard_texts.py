@@ -13,8 +13,20 @@ from hf_multisource.data.placeholders import broken_placeholders
 from hf_multisource.evaluation.missing_texts import EMPTY
 from small_run import save_run
 
-REFUSED = {"many", "mixed", "inner", "long", "empty", "spaces", "choice", "y.accesskey"}
-FILLED = {"twice", "only", "emoji", "plural", "platform", "keyed", "attributes", "printf", "x.label", "x.accesskey"}
+REFUSED = {"many", "mixed", "inner", "long", "empty", "spaces", "choice", "choice-only", "y.accesskey"}
+FILLED = {
+    "twice",
+    "only",
+    "emoji",
+    "plural",
+    "platform",
+    "keyed",
+    "attributes",
+    "printf",
+    "x.label",
+    "x.accesskey",
+    "open.width",
+}
 
 
 def write_language(place: Path, column: int) -> None:

@@ -48,6 +48,10 @@ PROPERTIES = {
     "a\\ key\\:\\=": ("Value #1", "Wert #1"),
     "format": ("{0} files in ''{1,number,#}''", "{0} Dateien in ''{1,number,#}''"),
     "choice": ("{0,choice,0#none|1#one|1<many}", "{0,choice,0#keine|1#eine|1<viele}"),
+    "choice-only": ("{0,choice,0#none|1#one}", "{0,choice,0#none|1#one}"),
+    "apostrophe": ("Can''t open {0}", "{0} geht''s nicht"),
+    "open.commandkey": ("o", "f"),
+    "open.width": ("32em", "40em"),
     "quote": ('"It\'s" <em>%S</em>', "„Es“ <em>%S</em>"),
 }
 OLD = {
@@ -117,6 +121,13 @@ XLIFF_1 = {
     "blanks": (" %1$s ", " %1$s "),
     "only": ('<x id="1"/>', '<x id="1"/>'),
     "lost-in-one": ('Open <x id="1"/>', "Öffnen"),
+    "code": (
+        'Hi <ph id="1">[USER]</ph>, <bpt id="2">*</bpt>b<ept id="2">*</ept>',
+        '<bpt id="2">*</bpt>b<ept id="2">*</ept> <ph id="1">[USER]</ph>',
+    ),
+    "protected": ('Use <mrk mtype="protected">Foo Bar</mrk>', '<mrk mtype="protected">Foo Bar</mrk> nutzen'),
+    "angular": ('A <x id="START_LINK"/>b<x id="CLOSE_LINK"/>', '<x id="START_LINK"/>b<x id="CLOSE_LINK"/> A'),
+    "plural": ("{VAR_PLURAL, plural, =0 {none} other {some}}", "{VAR_PLURAL, plural, =0 {keine} other {einige}}"),
     "right-to-left": ("\u2067{0} \u05e9\u05dc\u05d5\u05dd\u2069", "Hallo {0}"),
     "long": (LONG.strip(), "Ein langer Text"),
     "empty": ("", "etwas"),
