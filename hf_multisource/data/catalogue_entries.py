@@ -15,6 +15,9 @@ Edit = tuple[int, int, str]  # the span to replace, and the new text
 
 TRANSLATED, UNTRANSLATED, FUZZY, OBSOLETE = "translated", "untranslated", "fuzzy", "obsolete"
 REVIEW = "Needs review (machine translation)"  # comment on filled entries, in formats without states
+# Kinds of Fluent selectors: the plural category of a number; the category of an ordinal number; other functions and
+# attributes of terms.
+NUMBER, ORDINAL, FUNCTION = "number", "ordinal", "function"
 DONE = "has a translation already"
 # Separator of language and territory of a language code in paths and files: en-GB, en_GB, en-rGB (Android).
 JOINT = re.compile(r"[-_]r?")
@@ -56,6 +59,9 @@ class Entry:
         flags: Flags of gettext, such as `c-format`, without `fuzzy`.
         sources: The singular and the plural text in the source language, in the plural forms of gettext messages.
             `source` is then the singular for the form 0, and the plural for other forms.
+        selector: Kind of the Fluent selector whose variant the text is: `NUMBER`, `ORDINAL` or `FUNCTION`; "" for other
+            texts and formats.
+        default: Whether the text is the default variant of a Fluent selector.
     """
 
     key: str
@@ -67,6 +73,8 @@ class Entry:
     markup: bool = False
     flags: tuple[str, ...] = ()
     sources: tuple[str, str] | None = None
+    selector: str = ""
+    default: bool = False
 
     def source_of(self, category: str) -> str | None:
         """Return the text in the source language that a plural form of a category translates.

@@ -8,6 +8,9 @@ from typing import Any
 
 from hf_multisource.data.catalogue_entries import (
     DONE,
+    FUNCTION,
+    NUMBER,
+    ORDINAL,
     REVIEW,
     Catalogue,
     Changes,
@@ -22,7 +25,7 @@ from hf_multisource.data.catalogue_entries import (
     note_line,
     review_state,
 )
-from hf_multisource.data.plural_forms import CATEGORIES
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER
 from hf_multisource.messages import install_hint
 
 INDENT = " " * 4
@@ -60,8 +63,12 @@ def read_fluent(path: str, content: bytes) -> Catalogue:
                 if (texts := _variants(pattern, text)) is None:
                     unhandled.append(f"{_key(node)}{name}: a selector inside a text or another selector")
                     continue
-                state = review_state(comment, name)
-                entries += [Entry(_key(node), name + part, one, state, comment) for part, one in texts.items()]
+                state, select = review_state(comment, name), _select(pattern)
+                kind, default = (_kind(select.selector), f"[{_default(select)}]") if select else ("", "")
+                entries += [
+                    Entry(_key(node), name + part, one, state, comment, selector=kind, default=part == default != "")
+                    for part, one in texts.items()
+                ]
     return Catalogue(path, content, tuple(entries), tuple(unhandled), damaged=frozenset(damaged))
 
 
@@ -147,6 +154,21 @@ def _select(pattern: Any) -> Any:
         expression = pattern.elements[0].expression
         return expression if type(expression).__name__ == "SelectExpression" else None
     return None
+
+
+def _kind(selector: Any) -> str:
+    """Return the kind of a selector: `NUMBER`, `ORDINAL` or `FUNCTION`. A variable may be a number."""
+    if type(selector).__name__ == "VariableReference":
+        return NUMBER
+    if type(selector).__name__ != "FunctionReference" or selector.id.name != "NUMBER":
+        return FUNCTION
+    options = {one.name.name: one.value.value for one in selector.arguments.named}
+    return ORDINAL if options.get("type") == "ordinal" else NUMBER
+
+
+def _default(select: Any) -> str:
+    """Return the name of the default variant."""
+    return next(_variant_name(variant) for variant in select.variants if variant.default)
 
 
 def _variants(pattern: Any, text: str) -> dict[str, str] | None:
@@ -251,7 +273,9 @@ def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) ->
         select = _select(patterns[name]) if name in patterns else None
         if select is None or "" in groups[name]:
             return f"{name or 'the value'} has no variants in the reference"
-        default = next(_variant_name(variant) for variant in select.variants if variant.default)
+        default = _default(select)
+        if default in CATEGORIES and f"[{default}]" not in groups[name] and f"[{OTHER}]" in groups[name]:
+            default = OTHER  # the reference's default is a category that the language of the file lacks
         names = [f"[{_variant_name(variant)}]" for variant in select.variants]
         if f"[{default}]" not in groups[name]:
             return f"the default variant {name}[{default}] would be missing"

@@ -38,8 +38,8 @@ class View:
 
         Returns:
             The first entry that exists of: the entry with this part; for a number, the entry of its plural category;
-            the variant `other`; the text without variants; for a category or a text without variants, the last
-            variant. None if none of them exists.
+            the variant `other`; the text without variants; for a category or a text without variants, the default
+            variant, or else the last one. None if none of them exists.
         """
         parts = self.entries.get(key, {})
         name, bracket, variant = split_part(part)
@@ -49,7 +49,8 @@ class View:
             wanted.append(f"{name}[{self.rule.category(int(variant[:9]))}]")
         wanted += [other, name]
         if not bracket or variant in CATEGORIES:
-            wanted += [one for one in reversed([*parts]) if one.startswith(f"{name}[")]
+            variants = [one for one in reversed([*parts]) if one.startswith(f"{name}[")]
+            wanted += sorted(variants, key=lambda one: not parts[one].default)
         return next((parts[one] for one in wanted if one in parts), None)
 
 

@@ -124,21 +124,8 @@ def plural_rule(language: str, header: str = "") -> PluralRule | None:
     Raises:
         ImportError: If the package babel is not installed.
     """
-    try:
-        from babel import Locale, UnknownLocaleError
-        from babel.localedata import load
-    except ImportError as error:
-        raise ImportError(f"plural forms need the package babel: {install_hint('localization')}") from error
-    rule = None
+    rule = _cldr_rule(language, "plural_form")
     short = re.split("[-_@.]", language)[0]
-    for code in (language, short):
-        try:
-            locale = Locale.parse(code, sep="_" if "_" in code else "-")
-        except (UnknownLocaleError, ValueError):
-            continue
-        inherited = locale.plural_form is load("root").get("plural_form")  # the root's rule: CLDR has none
-        rule = None if inherited else locale.plural_form
-        break
     if rule is None:
         return _same_formula(short.lower(), header)
     found = Counter(rule(number) for number in NUMBERS)
@@ -149,6 +136,39 @@ def plural_rule(language: str, header: str = "") -> PluralRule | None:
     for index in reversed(range(len(categories) - 1)):
         formula = f"{_whole(conditions[categories[index]])} ? {index} : {formula}"
     return PluralRule(short.lower(), rule, categories, repeated, f"nplurals={len(categories)}; plural=({formula});")
+
+
+def ordinal_categories(language: str) -> tuple[str, ...] | None:
+    """Return the CLDR categories of the ordinal numbers of a language, such as 1st, 2nd, 3rd and 4th in English.
+
+    Args:
+        language: Language code, such as `ca`, `pt-BR` or `pt_BR`.
+
+    Returns:
+        The categories, in the order of `CATEGORIES`; None if CLDR has no rule for the language.
+
+    Raises:
+        ImportError: If the package babel is not installed.
+    """
+    rule = _cldr_rule(language, "ordinal_form")
+    return None if rule is None else tuple(name for name in CATEGORIES if name in (*rule.tags, OTHER))
+
+
+def _cldr_rule(language: str, kind: str) -> Any:
+    """Return the rule of a language for `plural_form` or `ordinal_form`; None if CLDR has none."""
+    try:
+        from babel import Locale, UnknownLocaleError
+        from babel.localedata import load
+    except ImportError as error:
+        raise ImportError(f"plural forms need the package babel: {install_hint('localization')}") from error
+    for code in (language, re.split("[-_@.]", language)[0]):
+        try:
+            locale = Locale.parse(code, sep="_" if "_" in code else "-")
+        except (UnknownLocaleError, ValueError):
+            continue
+        rule = getattr(locale, kind)
+        return None if rule is load("root").get(kind) else rule  # the root's rule: CLDR has none
+    return None
 
 
 def _same_formula(language: str, header: str) -> PluralRule | None:
@@ -269,6 +289,7 @@ __all__ = [
     "QT_FORMULAS",
     "PluralRule",
     "forms_of_header",
+    "ordinal_categories",
     "plural_rule",
     "qt_formula",
 ]

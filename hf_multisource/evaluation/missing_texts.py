@@ -11,7 +11,9 @@ from hf_multisource.data.access_keys import is_access_key, labels_of
 from hf_multisource.data.catalogue_android import parts_of_resources
 from hf_multisource.data.catalogue_entries import (
     DAMAGED,
+    FUNCTION,
     OBSOLETE,
+    ORDINAL,
     UNTRANSLATED,
     Catalogue,
     Entry,
@@ -31,7 +33,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
 )
 from hf_multisource.data.placeholders import ANY, VALUE, differing_languages, find_placeholders
-from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, qt_formula
+from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, ordinal_categories, qt_formula
 from hf_multisource.data.xml_places import escape
 
 #: File suffix -> syntax of the placeholders, for formats with a single syntax.
@@ -191,7 +193,7 @@ def missing_texts(
     if suffix_of(catalogue) in HOLDS_MESSAGES:
         yield from _untranslated_messages(catalogue, code, find)
     elif reference is not None:
-        yield from _absent_entries(catalogue, reference, find)
+        yield from _absent_entries(catalogue, code, reference, find)
         yield from _unread_entries(catalogue, reference, find)
 
 
@@ -228,7 +230,7 @@ def _untranslated_messages(catalogue: Catalogue, code: str, find: TextFinder) ->
         yield find.missing(entry.key, entry.part, part, entry.markup, reason, syntax, message)
 
 
-def _absent_entries(catalogue: Catalogue, reference: Catalogue, find: TextFinder) -> Iterator[MissingText]:
+def _absent_entries(catalogue: Catalogue, code: str, reference: Catalogue, find: TextFinder) -> Iterator[MissingText]:
     """Yield the texts of the reference that a file without messages lacks."""
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
@@ -242,7 +244,7 @@ def _absent_entries(catalogue: Catalogue, reference: Catalogue, find: TextFinder
             for part, reason in _lacking_parts(own[key], theirs[key], group, find.rule):
                 yield find.missing(key, part, part, markup, reason)
         elif (key, name) not in there and f"{key}{name}" not in unread:
-            for part in _parts_of(name, group, key, find.views, find.rule):
+            for part in _parts_of(name, group, key, find, code):
                 empty = part in group and not group[part].text.strip()
                 yield find.missing(key, part, part, markup, EMPTY if empty else "")
 
@@ -367,17 +369,25 @@ def _patterns(entries: Iterable[Entry]) -> dict[Identity, dict[str, Entry]]:
     return found
 
 
-def _parts_of(
-    name: str, group: Mapping[str, Entry], key: str, views: Mapping[str, View], rule: PluralRule | None
-) -> list[str]:
-    """Return the parts of a text that the target needs; for plural forms, one per category of its language."""
-    parts = [*group, *(part for view in views.values() for part in view.entries.get(key, ()))]
+def _parts_of(name: str, group: Mapping[str, Entry], key: str, find: TextFinder, code: str) -> list[str]:
+    """Return the parts of a text that the target needs; for plural forms, one per category of its language.
+
+    Args:
+        name: Name of the text.
+        group: Entries of the text in the first source.
+        key: Key of the entries.
+        find: Finds the texts of the sources.
+        code: Code of the target.
+    """
+    parts = [*group, *(part for view in find.views.values() for part in view.entries.get(key, ()))]
     variants = {variant for one, given, variant in map(split_part, parts) if given and one == name}
-    plural = OTHER in variants and all(variant in CATEGORIES or variant.isdigit() for variant in variants)
-    if rule is None or not plural or name in group:
+    kinds = {entry.selector for entry in group.values()}
+    categories = ordinal_categories(code) if ORDINAL in kinds else find.rule.variants if find.rule else None
+    plural = any(one in CATEGORIES for one in variants) and all(one in CATEGORIES or one.isdigit() for one in variants)
+    if categories is None or not plural or name in group or FUNCTION in kinds:
         return [*group]
     numbers = [part for part in group if split_part(part)[2].isdigit()]
-    return [*numbers, *(f"{name}[{category}]" for category in rule.variants)]
+    return [*numbers, *(f"{name}[{category}]" for category in categories)]
 
 
 __all__ = ["MissingText", "TextFinder", "file_syntax", "lacks_value", "missing_texts", "same_placeholders", "syntax_of"]

@@ -1,4 +1,4 @@
-"""Texts that Android's files and gettext's headers lack, and the reasons that a person is told."""
+"""Texts that files of Android and Fluent lack, and the reasons that a person is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_multisource.data.catalogue_files import fill_catalogue
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.missing_texts import PARTLY
 
@@ -115,3 +116,86 @@ def test_a_target_whose_files_no_source_has_is_named(tmp_path: Path) -> None:
     assert line.startswith("strings.xml: no source has a file of this path; name folders in which")
     fitting = Places("szl", {"en": tmp_path / "res"}, tmp_path / "res")
     assert make_plan(fitting, ["en"]).unread.get("szl", ()) == ()
+
+
+# Selectors of Fluent
+
+KART = "tabs = { $n ->\n    [one] { $n } karta\n    [few] { $n } karty\n   *[many] { $n } kart\n}\n"
+KARET = "tabs = { $n ->\n    [one] { $n } karta\n    [few] { $n } karty\n   *[other] { $n } karet\n}\n"
+ORDINALS = """\
+place = { NUMBER($n, type: "ordinal") ->
+    [one] { $n }st
+    [two] { $n }nd
+    [few] { $n }rd
+   *[other] { $n }th
+}
+"""
+
+
+def fluent_variants(place: Path, target: str, **sources: str) -> dict[str, str]:
+    """Fill an empty Fluent file with the texts of the first source: variant, with `*` if it is the default -> text."""
+    for folder, text in {**sources, target: "x = x\n"}.items():
+        (place / folder).mkdir()
+        (place / folder / "a.ftl").write_text(text, "utf-8")
+    (file,) = make_plan(Places(target, {name: place / name for name in sources}, place / target), [*sources]).files
+    texts = {one.identity: next(iter(one.sources.values())) for one in file.missing}
+    filled = fill_catalogue(file.catalogue, texts, file.reference)
+    assert filled.refused == {}
+    lines = (line.strip().partition("] ") for line in filled.content.decode().split("\n") if "] " in line)
+    return {name.replace("[", ""): text for name, _, text in lines}
+
+
+@pytest.mark.parametrize(
+    ("target", "sources", "variants"),
+    [
+        ("dsb", {"pl": KART, "cs": KARET}, "one two few *other"),
+        ("dsb", {"pl": KART}, "one two few *other"),
+        ("kk", {"ru": KART}, "one *other"),
+        ("uk", {"ru": KART}, "one few *many other"),
+        ("ja", {"pl": KART}, "*other"),
+        ("szl", {"pl": KART}, "one few *many"),  # CLDR has no rule
+    ],
+)
+def test_plurals_whose_default_is_many_get_the_categories_of_the_target(
+    tmp_path: Path, target: str, sources: dict[str, str], variants: str
+) -> None:
+    found = fluent_variants(tmp_path, target, **sources)
+    assert " ".join(found) == variants
+    assert found.get("*other", "{ $n } kart") == "{ $n } kart"
+
+
+def test_a_category_without_a_source_form_is_filled_from_the_default_variant(tmp_path: Path) -> None:
+    text = "tabs = { $n ->\n   *[many] { $n } kart\n    [one] { $n } karta\n    [few] { $n } karty\n}\n"
+    assert fluent_variants(tmp_path, "kk", pl=text) == {"one": "{ $n } karta", "*other": "{ $n } kart"}
+
+
+@pytest.mark.parametrize(
+    ("target", "variants"),
+    [
+        ("ca", {"one": "{ $n }st", "two": "{ $n }nd", "few": "{ $n }rd", "*other": "{ $n }th"}),
+        ("sv", {"one": "{ $n }st", "*other": "{ $n }th"}),
+        ("dsb", {"*other": "{ $n }th"}),
+        ("szl", {"one": "{ $n }st", "two": "{ $n }nd", "few": "{ $n }rd", "*other": "{ $n }th"}),  # CLDR has no rule
+    ],
+)
+def test_ordinal_numbers_get_the_ordinal_categories_of_the_target(
+    tmp_path: Path, target: str, variants: dict[str, str]
+) -> None:
+    assert fluent_variants(tmp_path, target, en=ORDINALS) == variants
+
+
+@pytest.mark.parametrize(
+    ("selector", "variants"),
+    [
+        ("$n", "one two few *other"),
+        ("NUMBER($n)", "one two few *other"),
+        ("NUMBER($n, minimumFractionDigits: 1)", "one two few *other"),
+        ('NUMBER($n, type: "cardinal")', "one two few *other"),
+        ("PLATFORM()", "*other"),
+        ('DATETIME($n, month: "long")', "*other"),
+        ("-brand.gender", "*other"),
+    ],
+)
+def test_only_selectors_of_numbers_get_plural_categories(tmp_path: Path, selector: str, variants: str) -> None:
+    found = fluent_variants(tmp_path, "dsb", en=f"a = {{ {selector} ->\n   *[other] Options\n}}\n")
+    assert " ".join(found) == variants
