@@ -110,6 +110,8 @@ class Catalogue:
         header: The header of a gettext file, such as its plural forms.
         damaged: Keys of messages that are in the file but could not be read completely.
         language: Language of the translations, in XLIFF and Qt files that name it.
+        escapes: Whether non-ASCII characters are written as escapes (`\\u00e4`), in .properties files; None if it is
+            not known.
     """
 
     path: str
@@ -121,6 +123,7 @@ class Catalogue:
     header: str = ""
     damaged: frozenset[str] = frozenset()
     language: str | None = None
+    escapes: bool | None = None
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ The syntax has lines `key = value`, `key: value` or `key value`, continuation li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hf_multisource.data.catalogue_entries import (
@@ -39,12 +39,14 @@ class Property:
     Args:
         key: The key without escapes.
         value: The value without escapes.
+        written: Key and value as they are written in the file.
         comment: The comment lines directly above the property.
         span: Span from the start of the comment to the end of the value.
     """
 
     key: str
     value: str
+    written: str
     comment: str
     span: Span
 
@@ -66,13 +68,23 @@ def read_properties(path: str, content: bytes) -> Catalogue:
         text = content.decode(encoding := "iso-8859-1")
     entries, unhandled, damaged = [], [], set()
     line = line_numbers(text)
-    for one in _properties(text):
+    properties = [*_properties(text)]
+    for one in properties:
         if SURROGATE.search(one.key + one.value):
             unhandled.append(f"line {line(one.span[1])}: \\u gives half a character")
             damaged.add(one.key)
         else:
             entries.append(Entry(one.key, "", one.value, review_state(one.comment), one.comment))
-    return Catalogue(path, content, tuple(entries), tuple(unhandled), encoding=encoding, damaged=frozenset(damaged))
+    escapes = True if encoding != "utf-8" else _writes_escapes("\n".join(one.written for one in properties))
+    return Catalogue(
+        path,
+        content,
+        tuple(entries),
+        tuple(unhandled),
+        encoding=encoding,
+        damaged=frozenset(damaged),
+        escapes=escapes,
+    )
 
 
 def fill_properties(
@@ -80,8 +92,8 @@ def fill_properties(
 ) -> Changes:
     r"""Add properties to a file, each with a comment that asks for a review.
 
-    Non-ASCII characters are written as escapes (`\u00e4`) if the file is not UTF-8, or if it is ASCII and has escapes
-    already. If it is ASCII and has no escapes, the reference decides.
+    Non-ASCII characters are written as escapes (`\u00e4`), which all versions of Java read, unless `escapes` of the
+    file is False. If it is None, `escapes` of the reference decides.
 
     Args:
         catalogue: The file.
@@ -96,8 +108,8 @@ def fill_properties(
     present: dict[str, Span] = {}
     for one in _properties(text):
         present.setdefault(one.key, one.span)
-    escapes = _writes_escapes(catalogue)
-    ascii_only = bool(_writes_escapes(reference) if escapes is None and reference else escapes)
+    escapes = reference.escapes if catalogue.escapes is None and reference else catalogue.escapes
+    ascii_only = escapes is not False
     newline = newline_of(text)
     refused = {identity: DONE for identity in texts if identity[0] in present}
     refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
@@ -110,13 +122,30 @@ def fill_properties(
     return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
 
 
-def _writes_escapes(catalogue: Catalogue) -> bool | None:
-    """Return whether a file writes non-ASCII characters as escapes; None if the file contains none."""
-    if catalogue.encoding != "utf-8":
+def show_escapes(catalogues: Iterable[Catalogue]) -> bool | None:
+    """Return whether files show that their program reads non-ASCII characters as escapes only.
+
+    Args:
+        catalogues: The .properties files.
+
+    Returns:
+        True if a file is in ISO 8859-1; otherwise False if one has non-ASCII characters in UTF-8, and True if one has
+        escapes. None if there are no non-ASCII characters.
+    """
+    known = {(one.escapes, one.encoding) for one in catalogues if one.escapes is not None}
+    if any(encoding != "utf-8" for _, encoding in known):
         return True
-    if not catalogue.text.isascii():
+    return (False, "utf-8") not in known if known else None
+
+
+def _writes_escapes(written: str) -> bool | None:
+    """Return whether the properties of a file in UTF-8 have their non-ASCII characters as escapes; None: it has none.
+
+    Comments do not count, because Java skips them.
+    """
+    if not written.isascii():
         return False
-    return True if re.search(r"\\u[0-9a-fA-F]{4}", catalogue.text) else None
+    return True if any(int(code, 16) > 127 for code in re.findall(r"\\u([0-9a-fA-F]{4})", written)) else None
 
 
 def _properties(text: str) -> Iterator[Property]:
@@ -143,7 +172,7 @@ def _properties(text: str) -> Iterator[Property]:
             separator = SEPARATOR.match(logical, key_end)
             value = logical[separator.end() if separator else key_end :]
             span = (start if comment else place, first + len(logical))
-            yield Property(_unescaped(logical[:key_end]), _unescaped(value), "\n".join(comment), span)
+            yield Property(_unescaped(logical[:key_end]), _unescaped(value), logical, "\n".join(comment), span)
             comment = []
 
 

@@ -71,7 +71,8 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     else:
         form = find_format(path)
         raise ValueError(f"{reference.path} is {form.name if form else 'no catalogue'}: such files cannot be made anew")
-    return read_catalogue(path, text.encode())
+    # The encoding of a .properties file shows how its program reads files; all other new files are UTF-8.
+    return read_catalogue(path, text.encode(reference.encoding if suffix == ".properties" else "utf-8"))
 
 
 def _first_comment(text: str, pattern: re.Pattern[str]) -> str:

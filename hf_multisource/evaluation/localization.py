@@ -24,6 +24,7 @@ from hf_multisource.data.catalogue_entries import (
 )
 from hf_multisource.data.catalogue_files import ANDROID, NAMES, find_format
 from hf_multisource.data.catalogue_places import LANG, Place, describe_unread, read_places
+from hf_multisource.data.catalogue_properties import show_escapes
 from hf_multisource.data.catalogue_views import (
     HOLDS_MESSAGES,
     View,
@@ -187,6 +188,7 @@ def make_plan(places: Places, spoken: Sequence[str]) -> Plan:
         raise ValueError(f"{places.target_path} is one file, so each source must be one file, too")
     if not single:
         found = {name: _as_po(files, found.get(places.target, {})) for name, files in found.items()}
+    found = _with_escapes(found)
     memory, plans = TranslationMemory(), dict[str, FilePlan]()
     spellings = _spellings(found.get(places.target, {}))
     lost = tuple(skipped.get(places.target, ()))  # unreadable files of the target; not created again
@@ -232,6 +234,29 @@ def _as_po(files: Mapping[str, Catalogue], target: Mapping[str, Catalogue]) -> d
         named = f"{path[:-3]}.po" if path.endswith(".mo") else path
         found.setdefault(named if path not in target or named in target else path, catalogue)
     return found
+
+
+def _with_escapes(found: Mapping[str, Mapping[str, Catalogue]]) -> dict[str, dict[str, Catalogue]]:
+    """Decide for .properties files without non-ASCII characters whether new ones are written as escapes.
+
+    The same file in other languages decides, and then all files of the project. If there are no non-ASCII characters at
+    all, they are written as escapes, which all versions of Java read.
+    """
+    versions: dict[str, list[Catalogue]] = {}
+    for files in found.values():
+        for path, catalogue in files.items():
+            if suffix_of(catalogue) == ".properties":
+                versions.setdefault(path, []).append(catalogue)
+    project = show_escapes(one for group in versions.values() for one in group)
+    decided = {path: show_escapes(group) for path, group in versions.items()}
+    decided = {path: project is not False if one is None else one for path, one in decided.items()}
+    return {
+        language: {
+            path: replace(one, escapes=decided[path]) if path in decided and one.escapes is None else one
+            for path, one in files.items()
+        }
+        for language, files in found.items()
+    }
 
 
 def _spellings(files: Mapping[str, Catalogue]) -> dict[str, str]:

@@ -424,6 +424,10 @@ def test_a_file_whose_characters_have_several_encodings_is_not_filled() -> None:
         (b"", "a=ä\nb=b\n".encode(), "b=č".encode()),
         ("a=č\n".encode(), b"a=\\u00e4\nb=b\n", "b=č".encode()),
         (b"", "a=\\u00e4 č\nb=b\n".encode(), "b=č".encode()),
+        (b"a=a\n", b"a=a\nb=b\n", b"b=\\u010d"),
+        ("# ©\na=\\u00e4\n".encode(), "a=ä\nb=b\n".encode(), b"b=\\u010d"),  # comments do not count
+        ("# ©\na=a\n".encode(), "# ©\na=a\n".encode(), b"b=\\u010d"),
+        (b"a=\\u0020a\n", "a=ä\nb=b\n".encode(), "b=č".encode()),  # an escape of ASCII shows nothing
     ],
 )
 def test_a_properties_file_without_such_characters_is_written_like_its_reference(

@@ -8,7 +8,7 @@ import pytest
 
 from catalogue_samples import ANDROID, DTD, FLUENT, PO, PROPERTIES, QT, XLIFF_1, XLIFF_2, Sample
 from hf_multisource.data.access_keys import choose_access_key, is_access_key, labels_of
-from hf_multisource.data.catalogue_entries import TRANSLATED, UNTRANSLATED
+from hf_multisource.data.catalogue_entries import REVIEW, TRANSLATED, UNTRANSLATED
 from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
 from hf_multisource.data.catalogue_gettext import decompiled, empty_po, read_po
 from hf_multisource.data.new_catalogues import new_catalogue
@@ -67,6 +67,13 @@ def test_a_new_catalogue_can_be_filled(sample: Sample) -> None:
     filled = fill_catalogue(new, texts, old)
     assert texts
     assert filled.filled == tuple(texts)
+
+
+def test_a_new_properties_file_keeps_the_encoding_of_its_reference_and_has_escapes() -> None:
+    license_line = "# Copyright © 2020 Foo\n".encode("latin-1")
+    reference = read_catalogue("en/a.properties", license_line + b"\ntitle=Hello\n")
+    filled = fill_catalogue(new_catalogue(reference, "dsb/a.properties", "dsb"), {("title", ""): "Šó"}, reference)
+    assert filled.content == license_line + f"\n# {REVIEW}\ntitle=\\u0160\\u00f3\n".encode()
 
 
 def test_gettext_has_the_plural_forms_of_cldr_and_no_marks_of_the_old_language() -> None:

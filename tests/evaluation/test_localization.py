@@ -131,10 +131,10 @@ place = {{ $x }}: https://a.b
 
 # {REVIEW}
 # From: model
-on=«Sync is on»
+on=\\u00abSync is on\\u00bb
 # {REVIEW}
 # From: model
-off=«Sync is off»
+off=\\u00abSync is off\\u00bb
 """,
     }
     assert origins(texts) == {
@@ -541,7 +541,7 @@ class Half:
 def test_translations_below_the_least_confidence_are_not_written(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, {"en/a.properties": ENGLISH["en/new/sync.properties"]})
     found, texts = filled(plan, tmp_path / "out", confidence=Half(), min_confidence=0.5)
-    assert found["a.properties"].count("«") == 1
+    assert found["a.properties"].count("\\u00ab") == 1
     assert f"# {REVIEW}\n# From: model (confidence 0.90)\non=" in found["a.properties"]
     assert (texts["on"]["confidence"], texts["on"]["state"]) == (0.9, "filled")
     assert (texts["off"]["confidence"], texts["off"]["reason"]) == (0.25, "its confidence is below 0.5")
@@ -862,3 +862,36 @@ def test_bad_options_are_named(
         main(["localize", "run", *arguments])
     assert everything(tmp_path) == before
     assert translator.calls == 0
+
+
+UMLAUT, ESCAPED, LATIN = "a=ä\n".encode(), b"a=\\u00e4\n", "a=ä\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("others", "escapes"),
+    [
+        ({}, True),  # Java 8 does not read UTF-8
+        ({"de/a.properties": ESCAPED}, True),
+        ({"de/a.properties": LATIN}, True),
+        ({"de/a.properties": UMLAUT}, False),
+        ({"de/b.properties": UMLAUT}, False),
+        ({"dsb/b.properties": UMLAUT}, False),
+        ({"de/b.properties": ESCAPED}, True),
+        ({"de/a.properties": ESCAPED, "de/b.properties": UMLAUT}, True),  # the same file comes first
+        ({"de/b.properties": LATIN, "dsb/b.properties": UMLAUT}, True),
+        ({"dsb/a.properties": ESCAPED, "de/a.properties": UMLAUT}, True),  # the file itself comes first
+        ({"dsb/a.properties": UMLAUT, "de/a.properties": ESCAPED}, False),
+    ],
+)
+@pytest.mark.parametrize("new", [False, True])
+def test_properties_files_are_written_with_escapes_unless_the_project_has_utf_8(
+    tmp_path: Path, others: Mapping[str, bytes], escapes: bool, new: bool
+) -> None:
+    files = {"en/a.properties": b"title=Hello\n", "de/c.properties": b"c=c\n", "dsb/c.properties": b"c=c\n", **others}
+    if not new:
+        files = {"dsb/a.properties": b"a=a\n", **files}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found, _ = filled(plan_of(tmp_path), tmp_path / "out")
+    assert ("title=\\u00abHello\\u00bb" if escapes else "title=«Hello»") in found["a.properties"]
