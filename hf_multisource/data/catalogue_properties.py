@@ -154,7 +154,9 @@ def _properties(text: str) -> Iterator[Property]:
     start = 0  # index of the start of the comment
     lines = lines_of(text)
     for place, line in lines:
-        body = line.lstrip(" \t\f\ufeff" if place == 0 else " \t\f")
+        if place == 0 and line.startswith("\ufeff"):
+            place, line = 1, line[1:]
+        body = line.lstrip(" \t\f")
         first = place + len(line) - len(body)
         if not body.strip():
             comment = []

@@ -395,6 +395,13 @@ def test_a_note_of_a_person_that_looks_like_a_note_of_origin_stays() -> None:
     )
 
 
+def test_a_new_first_property_stands_after_the_byte_order_mark() -> None:
+    reference = read_catalogue("en/a.properties", b"\xef\xbb\xbfa=A\nb=B\n")
+    filled = fill_catalogue(read_catalogue("a.properties", b"\xef\xbb\xbfb=B\n"), {("a", ""): "x"}, reference)
+    assert filled.content.decode() == f"\ufeff# {REVIEW}\na=x\nb=B\n"
+    assert filled.refused == {}
+
+
 def test_a_byte_order_mark_stays_first() -> None:
     assert filled_po('\ufeffmsgid "a"\nmsgstr ""\n', "a") == (
         '\ufeff# From: memory\n#, fuzzy\nmsgid "a"\nmsgstr "nowy"\n'
