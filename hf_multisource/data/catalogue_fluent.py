@@ -77,7 +77,8 @@ def fill_fluent(
 ) -> Changes:
     """Add messages and attributes to a Fluent file, each with a comment that asks for a review.
 
-    A message is added only as a whole, with all texts and selectors that it has in the reference.
+    A message is added only as a whole, with all texts and selectors that it has in the reference. A term needs no
+    attributes, because they are private to a language.
 
     Args:
         catalogue: The file.
@@ -260,7 +261,8 @@ def _new_message(key: str, given: Mapping[str, str], model: Any, source: str) ->
         name, bracket, rest = part.partition("[")
         groups.setdefault(name, {})[bracket + rest] = text
     patterns = _patterns(model) if model else {}
-    if missing := [name or "the value" for name in patterns if name not in groups]:
+    needed = [name for name in patterns if not (name and key.startswith("-"))]  # each language has its own for terms
+    if missing := [name or "the value" for name in needed if name not in groups]:
         return f"{', '.join(missing)} of the message would be missing"
     if not model and any(set(variants) != {""} for variants in groups.values()):
         return "variants need a reference file with the selector"

@@ -234,10 +234,12 @@ def _absent_entries(catalogue: Catalogue, code: str, reference: Catalogue, find:
     """Yield the texts of the reference that a file without messages lacks."""
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
-    is_android = suffix_of(catalogue) == ".xml"
+    is_android, is_fluent = (suffix_of(catalogue) == suffix for suffix in (".xml", ".ftl"))
     own, theirs = (parts_of_resources(one) if is_android else {} for one in (catalogue, reference))
     for (key, name), group in _patterns(reference.entries).items():
         markup = any(entry.markup for entry in group.values())
+        if is_fluent and key.startswith("-") and name:
+            continue  # attributes of terms, such as a gender, are private to a language
         if key in catalogue.damaged:
             yield find.missing(key, name, name, markup, DAMAGED)
         elif key in own:

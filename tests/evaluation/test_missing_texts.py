@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_multisource.data.catalogue_entries import REVIEW
 from hf_multisource.data.catalogue_files import fill_catalogue
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.missing_texts import PARTLY
@@ -199,3 +200,15 @@ def test_ordinal_numbers_get_the_ordinal_categories_of_the_target(
 def test_only_selectors_of_numbers_get_plural_categories(tmp_path: Path, selector: str, variants: str) -> None:
     found = fluent_variants(tmp_path, "dsb", en=f"a = {{ {selector} ->\n   *[other] Options\n}}\n")
     assert " ".join(found) == variants
+
+
+def test_attributes_of_terms_belong_to_their_language(tmp_path: Path) -> None:
+    terms = "-brand = Firefox\n    .gender = masculine\n-account = Konto\n    .gender = neuter\n"
+    for folder, text in (("de", f"{terms}open = A\n    .label = L\n"), ("dsb", "-brand = Firefox\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.ftl").write_text(text, "utf-8")
+    plan = make_plan(Places("dsb", {"de": tmp_path / "de"}, tmp_path / "dsb"), ["de"])
+    assert reasons(plan) == {"-account": "", "open": "", "open.label": ""}
+    (file,) = plan.files
+    filled = fill_catalogue(file.catalogue, {("-account", ""): "Konto"}, file.reference)
+    assert filled.content.decode() == f"-brand = Firefox\n# {REVIEW}\n-account = Konto\n"
