@@ -112,17 +112,20 @@ class TextFinder:
     order: Sequence[str]
     syntax: str
 
-    def texts(self, key: str, part: str, markup: bool, syntax: str) -> dict[str, str]:
+    def texts(self, key: str, part: str, markup: bool, syntax: str, message: str = "") -> dict[str, str]:
         """Return the texts of the sources for a part: escaped as XML if the entry is XML, otherwise only plain texts.
 
         A target plural form that stands for several numbers must contain the number. A source form without the number,
-        such as "Close tab?", is therefore replaced by the source's general form.
+        such as "Close tab?", is therefore replaced by the source's general form. If the message contains the number,
+        all target plural forms must contain it.
 
         Args:
             key: Key of the entry.
             part: Part of the entry, with the plural category of a plural form.
             markup: Whether the entry is XML.
             syntax: Syntax of the placeholders.
+            message: Text of the source language whose values all texts must contain where the general form has them; ""
+                if there is none.
 
         Returns:
             Language -> text.
@@ -131,9 +134,12 @@ class TextFinder:
         name, _, variant = split_part(part)
         for language, view in self.views.items():
             entry = view.find(key, part)
-            if self.rule and variant in self.rule.repeated and entry is not None:
+            if entry is not None and variant:
                 other = view.entries[key].get(f"{name}[{OTHER}]", entry)
-                entry = other if lacks_value(entry.text, other.text, syntax) else entry
+                repeated = self.rule is not None and variant in self.rule.repeated
+                needed = other.text if repeated else message
+                if lacks_value(entry.text, needed, syntax) and not lacks_value(other.text, message, syntax):
+                    entry = other
             if entry is not None and (markup or not entry.markup):
                 found[language] = escape(entry.text) if markup and not entry.markup else entry.text
         return found
@@ -170,6 +176,8 @@ class TextFinder:
         is_text = syntax != self.syntax or len(message.split()) > 1
         if message and (is_text or any(same_placeholders(message, text, syntax) for text in others)):
             guide = message
+        if message and not any(same_placeholders(guide, text, syntax) for text in texts.values()):
+            texts = self.texts(key, category, markup, syntax, message)
         differing = [*takewhile(lambda language: not same_placeholders(guide, texts[language], syntax), texts)]
         if len(differing) == len(texts):
             reason = reason or NONE_LIKE_MESSAGE

@@ -212,3 +212,21 @@ def test_attributes_of_terms_belong_to_their_language(tmp_path: Path) -> None:
     (file,) = plan.files
     filled = fill_catalogue(file.catalogue, {("-account", ""): "Konto"}, file.reference)
     assert filled.content.decode() == f"-brand = Firefox\n# {REVIEW}\n-account = Konto\n"
+
+
+def test_a_singular_without_the_number_of_the_message_is_replaced_by_the_general_form(tmp_path: Path) -> None:
+    def qt(language: str, *forms: str) -> str:
+        inner = "".join(f"<numerusform>{form}</numerusform>" for form in forms)
+        state = "" if any(forms) else ' type="unfinished"'
+        message = f"<source>%n day(s)</source><translation{state}>{inner}</translation>"
+        context = f'<context><name>A</name><message numerus="yes">{message}</message></context>'
+        return f'<TS language="{language}" sourcelanguage="en">{context}</TS>'
+
+    (tmp_path / "de.ts").write_text(qt("de", "Ein Tag", "%n Tage"), "utf-8")
+    (tmp_path / "pl.ts").write_text(qt("pl", "", "", ""), "utf-8")
+    plan = make_plan(Places("pl", {"de": tmp_path / "de.ts"}, tmp_path / "pl.ts"), ["de"])
+    assert [(one.part, one.read, one.reason) for one in plan.missing] == [
+        (f"[{i}]", {"de": "%n Tage"}, "") for i in range(3)
+    ]
+    with_english = make_plan(Places("pl", {"de": tmp_path / "de.ts"}, tmp_path / "pl.ts"), ["de", "en"])
+    assert next(with_english.missing).sources == {"de": "Ein Tag", "en": "%n day(s)"}
