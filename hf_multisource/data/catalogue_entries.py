@@ -225,11 +225,17 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def insert_blocks(
-    text: str, blocks: Mapping[str, str], present: Mapping[str, Span], order: Sequence[str], end: int | None = None
+    text: str,
+    blocks: Mapping[str, str],
+    present: Mapping[str, Span],
+    order: Sequence[str],
+    end: int | None = None,
+    sections: Mapping[str, int] | None = None,
 ) -> list[Edit]:
     """Return edits that insert each new message after the message that precedes it in the reference.
 
-    XML comments at the end of the last line of a message, and on the lines directly above a message, belong to this
+    If only the following message is in the same section of the reference, the new message is inserted before it. XML
+    comments at the end of the last line of a message, and on the lines directly above a message, belong to this
     message.
 
     Args:
@@ -239,6 +245,8 @@ def insert_blocks(
         order: Keys in the order of the reference.
         end: Index of the start of a line at which messages without a neighbor in the catalogue are inserted. Defaults
             to the end of the text.
+        sections: Key -> section of the reference, in which comments of their own separate sections. Defaults to one
+            section.
 
     Returns:
         The edits.
@@ -247,25 +255,30 @@ def insert_blocks(
     leading = dict(_leading_comments(text))
     start_of = cache(lambda place: _start_of_comments(text, place, leading))
     end_of = cache(lambda place: _end_of_comments(text, place))
+    section_of = (sections or {}).get
     edits: list[Edit] = []
-    following: dict[str, Span] = {}  # key -> span of the next message of the reference that is in the catalogue
+    following: dict[str, str] = {}  # key -> next key of the reference that is in the catalogue
     after = None
     for key in reversed(order):
         if after is not None:
             following[key] = after
-        after = present.get(key, after)
+        after = key if key in present else after
     before = None
     for key in dict.fromkeys([*order, *blocks]):
-        before = present.get(key, before)
+        before = key if key in present else before
         if key not in blocks:
             continue
-        if before is not None:
-            place = end_of(before[1])
+        after = following.get(key)
+        begins_section = before is not None and after is not None and section_of(before) != section_of(key)
+        begins_section = begins_section and section_of(key) == section_of(after)
+        if before is not None and not begins_section:
+            place = end_of(present[before][1])
             edits.append((place, place, newline + blocks[key]))
-        elif key in following and not _opens_with_comment(text, place := start_of(following[key][0])):
+        elif after is not None and (begins_section or not _opens_with_comment(text, start_of(present[after][0]))):
+            place = start_of(present[after][0])
             edits.append((place, place, blocks[key] + newline))
-        elif key in following:
-            place = end_of(following[key][1])
+        elif after is not None:
+            place = end_of(present[after][1])
             edits.append((place, place, newline + blocks[key]))
         else:
             place = len(text) if end is None else end

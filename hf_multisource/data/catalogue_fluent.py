@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_multisource.data.catalogue_entries import (
@@ -90,8 +90,9 @@ def fill_fluent(
         The changes.
     """
     text = catalogue.text
-    nodes = _messages(catalogue)
-    models = _messages(reference) if reference else {}
+    nodes = _messages(_body(catalogue))
+    body = _body(reference) if reference else []
+    models = _messages(body)
     newline, refused, edits = newline_of(text), dict[Identity, str](), list[Edit]()
     blocks: dict[str, str] = {}
     for key, parts in by_key(texts).items():
@@ -108,7 +109,7 @@ def fill_fluent(
             else:
                 refused |= {(key, part): lines for part in parts}
     spans = {key: (node.span.start, _end(node, text)) for key, node in nodes.items()}
-    return Changes((*edits, *insert_blocks(text, blocks, spans, list(models))), refused)
+    return Changes((*edits, *insert_blocks(text, blocks, spans, [*models], sections=_sections(body))), refused)
 
 
 def _parse(path: str, text: str) -> Any:
@@ -125,10 +126,27 @@ def _parse(path: str, text: str) -> Any:
         raise ValueError(f"{path}: placeables are nested too deeply") from error
 
 
-def _messages(catalogue: Catalogue) -> dict[str, Any]:
+def _body(catalogue: Catalogue) -> list[Any]:
+    """Return the messages, terms and comments of a file."""
+    return list(_parse(catalogue.path, catalogue.text).body)
+
+
+def _sections(body: Iterable[Any]) -> dict[str, int]:
+    """Return the section of each key; a comment that is not attached to a message begins a section."""
+    found: dict[str, int] = {}
+    section = 0
+    for node in body:
+        if type(node).__name__ in ("Message", "Term"):
+            found.setdefault(_key(node), section)
+        elif type(node).__name__.endswith("Comment"):
+            section += 1
+    return found
+
+
+def _messages(body: Iterable[Any]) -> dict[str, Any]:
     """Return the first message or term with each key."""
     found: dict[str, Any] = {}
-    for node in _parse(catalogue.path, catalogue.text).body:
+    for node in body:
         if type(node).__name__ in ("Message", "Term"):
             found.setdefault(_key(node), node)
     return found

@@ -42,6 +42,7 @@ class Property:
         written: Key and value as they are written in the file.
         comment: The comment lines directly above the property.
         span: Span from the start of the comment to the end of the value.
+        section: Number of comments before the property that an empty line separates from the next property.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Property:
     written: str
     comment: str
     span: Span
+    section: int
 
 
 def read_properties(path: str, content: bytes) -> Catalogue:
@@ -118,8 +120,10 @@ def fill_properties(
         if (key, part) not in refused:
             comment = f"# {REVIEW}{newline}{note_line('#', notes.get(key), newline)}"
             blocks[key] = f"{comment}{_escaped(key, ascii_only, key=True)}={_escaped(value, ascii_only)}"
-    order = [entry.key for entry in reference.entries] if reference else []
-    return Changes(tuple(insert_blocks(text, blocks, present, order)), refused)
+    sections: dict[str, int] = {}
+    for one in _properties(reference.text) if reference else ():
+        sections.setdefault(one.key, one.section)
+    return Changes(tuple(insert_blocks(text, blocks, present, [*sections], sections=sections)), refused)
 
 
 def show_escapes(catalogues: Iterable[Catalogue]) -> bool | None:
@@ -152,6 +156,7 @@ def _properties(text: str) -> Iterator[Property]:
     """Yield the properties of a file in order."""
     comment: list[str] = []
     start = 0  # index of the start of the comment
+    section = 0
     lines = lines_of(text)
     for place, line in lines:
         if place == 0 and line.startswith("\ufeff"):
@@ -159,6 +164,7 @@ def _properties(text: str) -> Iterator[Property]:
         body = line.lstrip(" \t\f")
         first = place + len(line) - len(body)
         if not body.strip():
+            section += bool(comment)
             comment = []
         elif body[0] in "#!":
             start = start if comment else place
@@ -174,7 +180,8 @@ def _properties(text: str) -> Iterator[Property]:
             separator = SEPARATOR.match(logical, key_end)
             value = logical[separator.end() if separator else key_end :]
             span = (start if comment else place, first + len(logical))
-            yield Property(_unescaped(logical[:key_end]), _unescaped(value), logical, "\n".join(comment), span)
+            names = _unescaped(logical[:key_end]), _unescaped(value)
+            yield Property(*names, logical, "\n".join(comment), span, section)
             comment = []
 
 

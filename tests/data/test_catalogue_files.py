@@ -395,6 +395,20 @@ def test_a_note_of_a_person_that_looks_like_a_note_of_origin_stays() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "mark"), [("a.ftl", "##"), ("a.ftl", "###"), ("a.ftl", "#"), ("a.properties", "#"), ("a.properties", "!")]
+)
+def test_new_messages_stand_in_their_section_of_the_reference(path: str, mark: str) -> None:
+    first, second, third = (f"{mark} {name}\n\n" for name in ("Menu", "Dialog", "End"))
+    english = f"{first}a = A\n\n{second}b1 = B\nb2 = B\n# Note\nc = C\nd = D\n\n{third}e = E\n"
+    target = f"{first}a = A\n\n{second}# Note\nc = C\n"
+    new = {(key, ""): "x" for key in ("b1", "b2", "d", "e")}
+    filled = fill_catalogue(read_catalogue(path, target.encode()), new, read_catalogue(path, english.encode()))
+    equals = "=" if path.endswith(".properties") else " = "
+    b1, b2, d, e = (f"# {REVIEW}\n{key}{equals}x\n" for key, _ in new)
+    assert filled.content.decode() == f"{first}a = A\n\n{second}{b1}{b2}# Note\nc = C\n{d}{e}"
+
+
 def test_a_new_first_property_stands_after_the_byte_order_mark() -> None:
     reference = read_catalogue("en/a.properties", b"\xef\xbb\xbfa=A\nb=B\n")
     filled = fill_catalogue(read_catalogue("a.properties", b"\xef\xbb\xbfb=B\n"), {("a", ""): "x"}, reference)
