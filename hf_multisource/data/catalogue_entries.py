@@ -378,16 +378,17 @@ def count_current(entries: Iterable[Entry]) -> Counter[Identity]:
     return Counter(entry.identity for entry in entries if entry.state != OBSOLETE)
 
 
-def ambiguous(number: int) -> str:
+def ambiguous(number: int, file: str = "the file") -> str:
     """Return the reason for refusing an entry whose key and part are not unique in the file.
 
     Args:
         number: Number of entries with this key and part.
+        file: What the reason calls the file.
 
     Returns:
         The reason.
     """
-    return f"the file has {number} entries with this key, and which one is meant is not known"
+    return f"{file} has {number} entries with this key, and which one is meant is not known"
 
 
 def by_key(identities: Collection[Identity]) -> dict[str, list[str]]:

@@ -243,6 +243,9 @@ def _absent_entries(catalogue: Catalogue, code: str, reference: Catalogue, find:
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
     is_android, is_fluent = (suffix_of(catalogue) == suffix for suffix in (".xml", ".ftl"))
+    repeated: dict[str, int] = {}  # key -> number of entries in the reference with this key and the same part
+    for (key, _), number in count_current(reference.entries).items():
+        repeated[key] = max(number, repeated.get(key, 0))
     own, theirs = (parts_of_resources(one) if is_android else {} for one in (catalogue, reference))
     for (key, name), group in _patterns(reference.entries).items():
         markup = any(entry.markup for entry in group.values())
@@ -253,7 +256,11 @@ def _absent_entries(catalogue: Catalogue, code: str, reference: Catalogue, find:
         elif key in own:
             for part, reason in _lacking_parts(own[key], theirs[key], group, find.rule):
                 yield find.missing(key, part, part, markup, reason)
-        elif (key, name) not in there and f"{key}{name}" not in unread:
+        elif (key, name) in there or f"{key}{name}" in unread:
+            continue
+        elif repeated[key] > 1:
+            yield find.missing(key, name, name, markup, ambiguous(repeated[key], "the file of the first source"))
+        else:
             for part in _parts_of(name, group, key, find, code):
                 empty = part in group and not group[part].text.strip()
                 yield find.missing(key, part, part, markup, EMPTY if empty else "")

@@ -230,3 +230,20 @@ def test_a_singular_without_the_number_of_the_message_is_replaced_by_the_general
     ]
     with_english = make_plan(Places("pl", {"de": tmp_path / "de.ts"}, tmp_path / "pl.ts"), ["de", "en"])
     assert next(with_english.missing).sources == {"de": "Ein Tag", "en": "%n day(s)"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "refused"),
+    [
+        ("a.properties", "a=One\nb=Two\na=Three\nc=Four\nc=Four\n", {"a": "", "c": ""}),
+        ("a.ftl", "a = One\nb = Two\na = Three\n    .x = y\nc = Four\nc = Five\n", {"a": "", "a.x": "", "c": ""}),
+        ("a.dtd", '<!ENTITY a "One"><!ENTITY b "Two"><!ENTITY a "Three">', {"a": ""}),
+    ],
+)
+def test_keys_that_the_first_source_repeats_are_refused(
+    tmp_path: Path, name: str, text: str, refused: dict[str, str]
+) -> None:
+    target = {"a.properties": "c=C\n", "a.ftl": "c = C\n", "a.dtd": '<!ENTITY c "C">'}[name]
+    found = reasons(plan_of(tmp_path, text, target, "dsb", name))
+    reason = "the file of the first source has 2 entries with this key, and which one is meant is not known"
+    assert found == {**dict.fromkeys([one for one in refused if one != "c"], reason), "b": ""}
