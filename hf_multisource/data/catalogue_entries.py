@@ -231,6 +231,7 @@ def insert_blocks(
     order: Sequence[str],
     end: int | None = None,
     sections: Mapping[str, int] | None = None,
+    newline: str = "",
 ) -> list[Edit]:
     """Return edits that insert each new message after the message that precedes it in the reference.
 
@@ -247,11 +248,12 @@ def insert_blocks(
             to the end of the text.
         sections: Key -> section of the reference, in which comments of their own separate sections. Defaults to one
             section.
+        newline: Line end of the catalogue. Defaults to that of [`newline_of`].
 
     Returns:
         The edits.
     """
-    newline = newline_of(text)
+    newline = newline or newline_of(text)
     leading = dict(_leading_comments(text))
     start_of = cache(lambda place: _start_of_comments(text, place, leading))
     end_of = cache(lambda place: _end_of_comments(text, place))
@@ -334,8 +336,9 @@ def _start_of_comments(text: str, place: int, leading: Mapping[int, int]) -> int
 
 def _separator(before: str, newline: str, *, blank: bool) -> str:
     """Return the line ends between a text and a new message; with `blank`, add an empty line after a line of text."""
-    last = before.removesuffix("\n").removesuffix("\r").rpartition("\n")[2].strip("\ufeff \t\r")
-    return newline * ((bool(before) and not before.endswith("\n")) + (blank and bool(last)))
+    end = newline[-1]
+    last = before.removesuffix("\n").removesuffix("\r").rpartition(end)[2].strip("\ufeff \t\r")
+    return newline * ((bool(before) and not before.endswith(end)) + (blank and bool(last)))
 
 
 def note_line(mark: str, note: str | None, newline: str) -> str:

@@ -19,7 +19,6 @@ from hf_multisource.data.catalogue_entries import (
     Span,
     insert_blocks,
     line_numbers,
-    lines_of,
     newline_of,
     note_line,
     review_state,
@@ -27,7 +26,8 @@ from hf_multisource.data.catalogue_entries import (
 
 KEY = re.compile(r"(?:\\.|[^\\=: \t\f\r\n])+", re.DOTALL)
 SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
-ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(\r?\n[ \t\f]*)|(.)|$)", re.DOTALL)
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|((?:\r\n?|\n)[ \t\f]*)|(.)|$)", re.DOTALL)
+LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -62,7 +62,13 @@ def read_properties(path: str, content: bytes) -> Catalogue:
 
     Returns:
         The catalogue. A value is listed as unhandled if an escape such as `\ud83d` is an unpaired surrogate.
+
+    Raises:
+        ValueError: If the file has NUL characters, as files in UTF-16 have.
     """
+    if b"\0" in content:
+        line_number = content.count(b"\n", 0, content.index(0)) + 1
+        raise ValueError(f"{path}, line {line_number}: not UTF-8 or ISO 8859-1: byte 0x00")
     encoding = "utf-8"
     try:
         text = content.decode(encoding)
@@ -112,7 +118,7 @@ def fill_properties(
         present.setdefault(one.key, one.span)
     escapes = reference.escapes if catalogue.escapes is None and reference else catalogue.escapes
     ascii_only = escapes is not False
-    newline = newline_of(text)
+    newline = "\r" if "\r" in text and "\n" not in text else newline_of(text)
     refused = {identity: DONE for identity in texts if identity[0] in present}
     refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
     blocks = {}
@@ -123,7 +129,7 @@ def fill_properties(
     sections: dict[str, int] = {}
     for one in _properties(reference.text) if reference else ():
         sections.setdefault(one.key, one.section)
-    return Changes(tuple(insert_blocks(text, blocks, present, [*sections], sections=sections)), refused)
+    return Changes(tuple(insert_blocks(text, blocks, present, [*sections], None, sections, newline)), refused)
 
 
 def show_escapes(catalogues: Iterable[Catalogue]) -> bool | None:
@@ -157,7 +163,7 @@ def _properties(text: str) -> Iterator[Property]:
     comment: list[str] = []
     start = 0  # index of the start of the comment
     section = 0
-    lines = lines_of(text)
+    lines = ((match.start(), match[0]) for match in LINE.finditer(text))
     for place, line in lines:
         if place == 0 and line.startswith("\ufeff"):
             place, line = 1, line[1:]
@@ -188,7 +194,7 @@ def _properties(text: str) -> Iterator[Property]:
 def _continues(line: str) -> bool:
     """Return whether a line continues on the next line: it ends with an odd number of backslashes."""
     body = line.removesuffix("\n").removesuffix("\r")
-    return line.endswith("\n") and (len(body) - len(body.rstrip("\\"))) % 2 == 1
+    return line.endswith(("\n", "\r")) and (len(body) - len(body.rstrip("\\"))) % 2 == 1
 
 
 def _unescaped(text: str) -> str:

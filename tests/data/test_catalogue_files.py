@@ -416,6 +416,21 @@ def test_a_new_first_property_stands_after_the_byte_order_mark() -> None:
     assert filled.refused == {}
 
 
+def test_properties_files_may_have_line_ends_of_cr() -> None:
+    text = "# License\r\ra=one \\\r  line\r# note\rb=two\r"
+    catalogue = read_catalogue("a.properties", text.encode())
+    assert [(one.key, one.text, one.comment) for one in catalogue.entries] == [
+        ("a", "one line", ""),
+        ("b", "two", "note"),
+    ]
+    reference = read_catalogue("a.properties", b"a=x\rn=x\rb=x\r")
+    filled = fill_catalogue(catalogue, {("n", ""): "new", ("m", ""): "last"}, reference, {"n": "From: model"})
+    new = f"# {REVIEW}\r# From: model\rn=new\r"
+    assert filled.content.decode() == text.replace("# note\r", f"{new}# note\r") + f"# {REVIEW}\rm=last\r"
+    alone = fill_catalogue(read_catalogue("a.properties", b"# License\r"), {("m", ""): "x"})
+    assert alone.content.decode() == f"# License\r\r# {REVIEW}\rm=x\r"
+
+
 def test_a_byte_order_mark_stays_first() -> None:
     assert filled_po('\ufeffmsgid "a"\nmsgstr ""\n', "a") == (
         '\ufeff# From: memory\n#, fuzzy\nmsgid "a"\nmsgstr "nowy"\n'
@@ -493,6 +508,7 @@ OUTSIDE = '<!DOCTYPE r [<!ENTITY a SYSTEM "file:///etc/passwd">]><resources><str
         ("strings.xml", "<resources/>".encode("utf-16"), r"strings\.xml, line 1: not utf-8"),
         ("a.xlf", b'<xliff version="3.0"/>', r"must be <xliff> of version 1\.x or 2\.x; it is <xliff> of version 3\.0"),
         ("a.xlf", f"{XLIFF_HEAD}<trans-unit>".encode(), r"a\.xlf, line 1: not XML"),
+        ("a.properties", "a=b\n".encode("utf-16"), r"a\.properties, line 1: not UTF-8 or ISO 8859-1: byte 0x00"),
         ("a.ts", b"<ts/>", r"a\.ts: the root must be <TS>; it is <ts>"),
     ],
 )
