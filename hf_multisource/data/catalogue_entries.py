@@ -271,8 +271,9 @@ def insert_blocks(
         if key not in blocks:
             continue
         after = following.get(key)
-        begins_section = before is not None and after is not None and section_of(before) != section_of(key)
-        begins_section = begins_section and section_of(key) == section_of(after)
+        begins_section = False
+        if before is not None and after is not None:
+            begins_section = section_of(before) != section_of(key) == section_of(after)
         if before is not None and not begins_section:
             place = end_of(present[before][1])
             edits.append((place, place, newline + blocks[key]))
