@@ -501,10 +501,21 @@ def test_the_card_of_a_row_needs_neither_the_run_nor_the_checkpoint_of_a_wrapped
     assert '    "en": "A dog runs across the meadow.",\n    "de": "photo.jpg",\n' in code(text, "python")
     assert "encoder: vit\n" in code(text, "yaml"), "the settings are those that were given"
     subject = subject_of_row(Path("table/x.json"))
-    assert subject.address == run.as_posix() and f'address = "{run.as_posix()}"' in code(text, "python")
     made = subject.rebuilt.model_config(280, {})
     assert [source.to_dict() for source in made.sources] == [source.to_dict() for source in config.sources]
     assert len(subject.row["encoders"]["de"]) < len(config.sources[1].to_dict()["encoder"])
+
+
+def test_the_example_of_a_row_loads_what_its_command_writes(tmp_path: Path) -> None:
+    path = ROOT / "docs/results/localization-dsb/hsb.json"
+    row = json.loads(path.read_text("utf-8"))
+    other = tmp_path / path.name
+    for changed, address in (
+        (row, "runs/localization-dsb/hsb/seed-1"),
+        ({**row, "commands": ["hf-multisource train demo"]}, "runs/hsb"),
+    ):
+        other.write_text(json.dumps(changed), encoding="utf-8")
+        assert subject_of_row(other).address == address
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)

@@ -144,7 +144,14 @@ def test_a_search_that_looks_at_the_best_tokens_finds_what_one_that_looks_at_all
     """Whoever asks for scores gets them of all tokens."""
     model = make(combiner)
     looked_at: list[int] = []
-    model.register_forward_hook(lambda module, args, output: looked_at.append(output.logits.shape[-1]))
+    predict = model._predict
+
+    def look(*args: Any) -> Any:
+        found = predict(*args)
+        looked_at.append(found[0].shape[-1])
+        return found
+
+    model._predict = look
     options = {"max_new_tokens": 7, **SEARCHES[search]}
     few = model.generate(**batch(), **options)
     many = max(2, 1 + len(options.get("eos_token_id", [1]))) * options["num_beams"]
@@ -178,7 +185,14 @@ class Tilt:
 def test_what_reads_all_tokens_gets_all(options: dict[str, Any]) -> None:
     model = make()
     looked_at: set[int] = set()
-    model.register_forward_hook(lambda module, args, output: looked_at.add(output.logits.shape[-1]))
+    predict = model._predict
+
+    def look(*args: Any) -> Any:
+        found = predict(*args)
+        looked_at.add(found[0].shape[-1])
+        return found
+
+    model._predict = look
     model.generate(**batch(), **{"num_beams": 3, "max_new_tokens": 4, **options})
     assert looked_at == {16}
 
