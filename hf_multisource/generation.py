@@ -97,8 +97,11 @@ class MultiSourceGenerationMixin(GenerationMixin):
     config: SourcesConfig
     main_input_name: str
     model: Any
-    #: Whether `forward` takes `num_best_tokens`, and nobody else reads the logits that it returns.
-    finds_best_tokens: bool = False
+
+    @property
+    def finds_best_tokens(self) -> bool:
+        """Whether beam search may ask `forward` for the most probable tokens only, in place of all logits."""
+        return False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate token ids, as [`GenerationMixin.generate`] does; calls [`keep_freed_memory`] on a CPU.

@@ -665,9 +665,9 @@ class SourcesForConditionalGeneration(MultiSourcePreTrainedModel, InferenceMixin
 
     @property
     def finds_best_tokens(self) -> bool:
-        """Whether beam search may ask `forward` for the most probable tokens only, in place of all logits.
+        """As in [`MultiSourceGenerationMixin`]; False if `forward` is overridden, replaced or hooked.
 
-        False if `forward` is overridden or replaced, or has hooks, which may read or change the logits.
+        Such code may read or change the logits, and needs all of them.
         """
         return type(self).forward is SourcesForConditionalGeneration.forward and is_bare(self)
 
