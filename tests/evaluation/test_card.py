@@ -518,6 +518,16 @@ def test_the_example_of_a_row_loads_what_its_command_writes(tmp_path: Path) -> N
         assert subject_of_row(other).address == address
 
 
+@pytest.mark.parametrize(("speed", "shown"), [(262.74333, "), 262.74 sentences a second."), (None, ").")])
+def test_the_speed_of_decoding_is_rounded_and_may_be_unknown(speed: float | None, shown: str, tmp_path: Path) -> None:
+    row = json.loads((ROOT / "docs/results/localization-dsb/hsb.json").read_text("utf-8"))
+    path = tmp_path / "hsb.json"
+    path.write_text(json.dumps({**row, "sentences_per_second": speed}), encoding="utf-8")
+    _, text = card_of_row(path, tmp_path / "card.md")
+    (line,) = (line for line in text.splitlines() if line.startswith("Decoded on"))
+    assert line.endswith(shown)
+
+
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_a_combiner_is_told_by_its_docstring(combiner: str) -> None:
     text = strategy_text(combiner)
