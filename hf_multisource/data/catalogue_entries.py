@@ -112,6 +112,8 @@ class Catalogue:
         language: Language of the translations, in XLIFF and Qt files that name it.
         escapes: Whether non-ASCII characters are written as escapes (`\\u00e4`), in .properties files; None if it is
             not known.
+        original: Attribute `original` of the only `<file>` of an XLIFF document; "" in documents of several files and
+            in other formats.
     """
 
     path: str
@@ -124,6 +126,7 @@ class Catalogue:
     damaged: frozenset[str] = frozenset()
     language: str | None = None
     escapes: bool | None = None
+    original: str = ""
 
     @property
     def text(self) -> str:

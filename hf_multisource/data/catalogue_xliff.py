@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hf_multisource.data.catalogue_entries import (
     DONE,
@@ -28,6 +29,7 @@ from hf_multisource.data.xml_places import (
 )
 
 ROOT = "xliff"
+FILE_END = "\x04"  # separator of the name of a <file> and the id of a unit in keys
 # States of XLIFF 2 and 1.2 of targets that are not translated yet, and of translations that need a review.
 INITIAL = ("initial",)
 NEW = ("new", "needs-translation")
@@ -69,7 +71,34 @@ def read_xliff(path: str, content: bytes) -> Catalogue:
             Entry(key, part, translation, _state(unit, target, translation, inner), "\n".join(notes), inner, markup)
         )
     source_language, language = _language(root, SOURCE_LANGUAGE), _language(root, TARGET_LANGUAGE)
-    return Catalogue(path, content, tuple(entries), source_language=source_language, language=language)
+    files = _files(root)
+    original = files[0].get("original") if len(files) == 1 else ""
+    return Catalogue(
+        path, content, tuple(entries), source_language=source_language, language=language, original=original
+    )
+
+
+def match_keys(catalogue: Catalogue, other: Catalogue) -> Catalogue:
+    """Give the units of an XLIFF document the keys that they have in another language's document.
+
+    Only in documents of several files, keys begin with the attribute `original` of the `<file>`. If one of the two
+    documents has several files, and the other one has a single file, the units of this file are matched by `original`.
+
+    Args:
+        catalogue: The catalogue. Catalogues of other formats are returned unchanged.
+        other: The catalogue of the other language.
+
+    Returns:
+        The catalogue with the new keys.
+    """
+    prefix = f"{catalogue.original or other.original}{FILE_END}"
+    if catalogue.original and any(entry.key.startswith(prefix) for entry in other.entries):
+        entries = (replace(entry, key=f"{prefix}{entry.key}") for entry in catalogue.entries)
+    elif other.original and not catalogue.original:
+        entries = (replace(entry, key=entry.key.removeprefix(prefix)) for entry in catalogue.entries)
+    else:
+        return catalogue
+    return replace(catalogue, entries=tuple(entries))
 
 
 def fill_xliff(
@@ -169,18 +198,22 @@ def _language(root: Element, names: Mapping[str, str]) -> str | None:
     """Return the language that an attribute names; None if it is missing or differs between the files of XLIFF 1.2."""
     if _version(root) == "2":
         return root.get(names["2"]) or None
-    found = {child.get(names["1"]) for child in root.children if child.name == "file"} - {""}
+    found = {child.get(names["1"]) for child in _files(root)} - {""}
     return found.pop() if len(found) == 1 else None
+
+
+def _files(root: Element) -> list[Element]:
+    return [child for child in root.children if child.name == "file"]
 
 
 def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
     """Yield key and part of each text, and the element that contains source and target.
 
-    Keys begin with the attribute `original` of <file>, also in a document of one file, because the number of files may
-    differ between the languages of a project. The id of <file> may contain the language (Symfony writes `messages.fr`),
-    so keys begin with it only if it is needed: in documents of several files without `original`.
+    In documents of several files, keys begin with the attribute `original` of <file>, or with its id if it has no
+    `original`. In documents of one file they do not, because both attributes may contain the language: converters write
+    the name of the input file (`de.po`) into `original`, and Symfony writes `messages.fr` into the id.
     """
-    files = [child for child in root.children if child.name == "file"]
+    several = len(_files(root)) > 1
     for element in root.walk():
         if element.name not in ("trans-unit", "unit"):
             continue
@@ -188,8 +221,8 @@ def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
         if next((value for one in around if (value := one.get("translate"))), "yes") == "no":
             continue
         file = next((one for one in around if one.name == "file"), root)
-        name = file.get("original") or (file.get("id") if len(files) > 1 else "")
-        key = f"{name}\x04{element.get('id')}" if name else element.get("id")
+        name = (file.get("original") or file.get("id")) if several else ""
+        key = f"{name}{FILE_END}{element.get('id')}" if name else element.get("id")
         if element.name == "trans-unit":
             yield (key, ""), element
         else:

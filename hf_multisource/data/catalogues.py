@@ -32,6 +32,7 @@ from hf_multisource.data.catalogue_views import (
     source_forms,
     suffix_of,
 )
+from hf_multisource.data.catalogue_xliff import match_keys
 from hf_multisource.data.files import check_new_folder, write_json
 from hf_multisource.data.plural_forms import CATEGORIES, plural_rule
 from hf_multisource.data.prepare import check_languages, new_folder, write_columns
@@ -366,6 +367,9 @@ def align(
         rows: dict[Identity, dict[str, str | None]] = {}
         sources: dict[Identity, str] = {}
         found = {language: catalogues[language][path] for language in languages if path in catalogues[language]}
+        several = next((one for one in found.values() if not one.original), None)  # an XLIFF document of several files
+        if several is not None:
+            found = {language: match_keys(catalogue, several) for language, catalogue in found.items()}
         categories = _plural_categories(found, selection)
         for language, catalogue in found.items():
             counts.count(FILES, language)

@@ -33,6 +33,7 @@ from hf_multisource.data.catalogue_views import (
     suffix_of,
     view_of,
 )
+from hf_multisource.data.catalogue_xliff import match_keys
 from hf_multisource.data.catalogues import is_copy
 from hf_multisource.data.new_catalogues import new_catalogue
 from hf_multisource.data.plural_forms import plural_rule
@@ -366,6 +367,7 @@ def _plan_file(
     if not is_language(catalogue.language, code):
         warning = f"the file names the language {catalogue.language!r}, and the target is {code!r}"
     catalogue = replace(catalogue, language=catalogue.language or code)
+    catalogues = {language: match_keys(one, catalogue) for language, one in catalogues.items()}
     views, rule = _views(catalogue, catalogues, places, spoken), plural_rule(code, catalogue.header)
     find = TextFinder(path, views, rule, (*places.sources, places.source_language), file_syntax(catalogue))
     for key, parts in view_of(catalogue, code).entries.items():

@@ -164,7 +164,7 @@ def test_the_result_is_as_a_person_would_write_it() -> None:
     assert new_lines(PO, "menu\x04save", "lines\nmore") == (
         '#, fuzzy\nmsgstr "składowaś"\n#, fuzzy\n"smužki\\n"\n"\\n"\n"wěcej"\n'
     )
-    assert new_lines(XLIFF_1, "a.txt\x04close") == (
+    assert new_lines(XLIFF_1, "close") == (
         '        <target state="needs-review-translation">Zacyniś <g id="1">to</g> &amp; hyś</target>\n'
     )
     assert new_lines(QT, "Menu\x04Close") == '        <translation type="unfinished">Zacyniś</translation>\n'
@@ -231,10 +231,10 @@ def test_plain_texts_are_never_refused() -> None:
         (PO, {("%d tab", "[7]"): "%d"}, "the entry has no msgstr[7]; it has msgstr[0], msgstr[1], msgstr[2]"),
         (PO, {("close %d", ""): ""}, "the text is empty"),
         (PO, {("close %d", ""): "x\n"}, "must both begin or end with a line break"),
-        (XLIFF_1, {("a.txt\x04unknown", ""): "x"}, "the file has no such unit"),
-        (XLIFF_1, {("a.txt\x04no", ""): "x"}, "the file has no such unit"),
-        (XLIFF_1, {("a.txt\x04open", ""): "x"}, "has a translation already"),
-        (XLIFF_1, {("a.txt\x04close", ""): "<g>x"}, "the file cannot hold"),
+        (XLIFF_1, {("unknown", ""): "x"}, "the file has no such unit"),
+        (XLIFF_1, {("no", ""): "x"}, "the file has no such unit"),
+        (XLIFF_1, {("open", ""): "x"}, "has a translation already"),
+        (XLIFF_1, {("close", ""): "<g>x"}, "the file cannot hold"),
         (QT, {("unknown", ""): "x"}, "the file has no such message"),
         (QT, {("Menu\x04Save", ""): "x"}, "has a translation already"),
         (QT, {("Menu\x04Close", "[0]"): "x"}, "the message has"),

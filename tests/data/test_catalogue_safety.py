@@ -31,9 +31,9 @@ def qt(*messages: str) -> str:
 @pytest.mark.parametrize(
     ("path", "text", "key"),
     [
-        ("a.xlf", xliff(EMPTY, HUMAN), "a\x04a"),
-        ("a.xlf", xliff(HUMAN, EMPTY), "a\x04a"),
-        ("a.xlf", xliff(EMPTY, EMPTY), "a\x04a"),
+        ("a.xlf", xliff(EMPTY, HUMAN), "a"),
+        ("a.xlf", xliff(HUMAN, EMPTY), "a"),
+        ("a.xlf", xliff(EMPTY, EMPTY), "a"),
         (
             "a.xlf",
             '<xliff version="2.0" srcLang="en"><file id="f"><unit id="a"><segment id="1"><source>A</source>'
@@ -71,7 +71,7 @@ def test_an_obsolete_entry_with_the_same_key_stays_and_the_other_one_is_filled(t
 
 def test_units_without_a_source_are_not_taken_for_the_one_to_fill() -> None:
     text = xliff('<trans-unit id="a"><note>x</note></trans-unit>', EMPTY)
-    filled = fill_catalogue(read_catalogue("a.xlf", text.encode()), {("a\x04a", ""): "MACHINE"})
+    filled = fill_catalogue(read_catalogue("a.xlf", text.encode()), {("a", ""): "MACHINE"})
     assert [(entry.text, entry.state) for entry in read_catalogue("a.xlf", filled.content).entries] == [
         ("MACHINE", FUZZY)
     ]
@@ -79,11 +79,11 @@ def test_units_without_a_source_are_not_taken_for_the_one_to_fill() -> None:
 
 def test_a_machine_translation_in_xliff_is_not_approved() -> None:
     approved = EMPTY.replace('id="a"', 'id="a" approved="yes"')
-    filled = fill_catalogue(read_catalogue("a.xlf", xliff(approved).encode()), {("a\x04a", ""): "MACHINE"})
+    filled = fill_catalogue(read_catalogue("a.xlf", xliff(approved).encode()), {("a", ""): "MACHINE"})
     assert 'id="a" approved="no"' in filled.content.decode()
     other = HUMAN.replace('id="a"', 'approved = "yes" id="b"')
     catalogue = read_catalogue("a.xlf", xliff(other, EMPTY).encode())
-    filled = fill_catalogue(catalogue, {("a\x04a", ""): "MACHINE"})
+    filled = fill_catalogue(catalogue, {("a", ""): "MACHINE"})
     assert other in filled.content.decode()
     new = new_catalogue(catalogue, "b.xlf", "dsb")
     assert 'approved="no" id="b"' in new.text
@@ -119,7 +119,7 @@ def test_the_note_of_an_earlier_run_is_replaced(comments: list[str], kept: list[
             "".join(f"{newline}<note>{comment}</note>" for comment in kept),
         ),
     ):
-        wrap, key = (qt, "C\x04A") if path == "a.ts" else (xliff, "a\x04a")
+        wrap, key = (qt, "C\x04A") if path == "a.ts" else (xliff, "a")
         start, end = ("<message>", "</message>") if path == "a.ts" else ('<trans-unit id="a">', "</trans-unit>")
         old = wrap(f"{start}{newline}{source}{before}{end}")
         filled = fill_catalogue(read_catalogue(path, old.encode()), {(key, ""): "MACHINE"}, notes={key: "From: copy"})
@@ -154,7 +154,7 @@ def test_a_new_xliff_file_has_no_states() -> None:
 
 def test_a_filled_xliff_target_has_no_qualifier_of_the_former_state() -> None:
     old = EMPTY.replace("</source>", '</source><target state="final" state-qualifier="exact-match"/>')
-    filled = fill_catalogue(read_catalogue("a.xlf", xliff(old).encode()), {("a\x04a", ""): "MACHINE"})
+    filled = fill_catalogue(read_catalogue("a.xlf", xliff(old).encode()), {("a", ""): "MACHINE"})
     assert '<target state="needs-review-translation">MACHINE</target>' in filled.content.decode()
 
 
@@ -177,7 +177,7 @@ def test_a_draft_of_a_person_in_xliff_1_is_kept(attributes: str, target: str, st
     text = xliff(EMPTY.replace("</source>", f"</source><target{attributes}>{target}</target>"))
     catalogue = read_catalogue("a.xlf", text.encode())
     assert [entry.state for entry in catalogue.entries] == [state]
-    assert (fill_catalogue(catalogue, {("a\x04a", ""): "MACHINE"}).refused == {}) is (state == UNTRANSLATED)
+    assert (fill_catalogue(catalogue, {("a", ""): "MACHINE"}).refused == {}) is (state == UNTRANSLATED)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_draft_of_a_person_in_xliff_2_is_kept(attributes: str, target: str, st
 
 def test_a_filled_xliff_file_names_its_language() -> None:
     two = XLIFF_2.format("{}", "<segment><source>A</source></segment>")
-    for text, name, key in ((two, "trgLang", "a"), (xliff(EMPTY), "target-language", "a\x04a")):
+    for text, name, key in ((two, "trgLang", "a"), (xliff(EMPTY), "target-language", "a")):
         catalogue = replace(read_catalogue("a.xlf", text.replace("{}", "").encode()), language="dsb")
         filled = fill_catalogue(catalogue, {(key, ""): "MACHINE"})
         assert read_catalogue("a.xlf", filled.content).language == "dsb"
@@ -216,14 +216,14 @@ def test_a_filled_xliff_file_names_its_language() -> None:
         assert start in filled.content.decode()
 
 
-def test_the_id_of_a_file_begins_keys_only_where_several_files_have_no_name() -> None:
+def test_the_name_of_a_file_begins_keys_only_in_documents_of_several_files() -> None:
     file = '<file id="{}"{}><unit id="a"><segment><source>A</source></segment></unit></file>'
     keys = {
         (): [],
         (file.format("messages.fr", ""),): ["a"],
         (file.format("messages.fr", ""), file.format("f", "")): ["messages.fr\x04a", "f\x04a"],
         (file.format("1", ' original="x"'), file.format("2", "")): ["x\x04a", "2\x04a"],
-        (file.format("1", ' original="x"'),): ["x\x04a"],
+        (file.format("1", ' original="x"'),): ["a"],
     }
     for files, expected in keys.items():
         text = f'<xliff version="2.0" srcLang="en">{"".join(files)}</xliff>'
@@ -242,8 +242,8 @@ def test_translations_without_a_language_are_refused_in_xliff_2() -> None:
 def test_line_ends_of_texts_in_xml_are_those_of_the_file(newline: str) -> None:
     source = f"A <x/>{newline}B"
     for path, key, old in (
-        ("a.xlf", "a\x04a", xliff(f'{newline}<trans-unit id="a"><source>A</source></trans-unit>')),
-        ("a.xlf", "a\x04a", xliff(f'{newline}<trans-unit id="a"><source>{source}</source></trans-unit>')),
+        ("a.xlf", "a", xliff(f'{newline}<trans-unit id="a"><source>A</source></trans-unit>')),
+        ("a.xlf", "a", xliff(f'{newline}<trans-unit id="a"><source>{source}</source></trans-unit>')),
         ("a.ts", "C\x04A", qt(f"{newline}{QT_EMPTY}")),
     ):
         catalogue = read_catalogue(path, old.encode())
@@ -257,7 +257,7 @@ def test_line_ends_of_texts_in_xml_are_those_of_the_file(newline: str) -> None:
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_carriage_returns_of_a_text_are_escaped_in_xml(newline: str) -> None:
-    for path, key, old in (("a.xlf", "a\x04a", xliff(EMPTY)), ("a.ts", "C\x04A", qt(QT_EMPTY))):
+    for path, key, old in (("a.xlf", "a", xliff(EMPTY)), ("a.ts", "C\x04A", qt(QT_EMPTY))):
         filled = fill_catalogue(read_catalogue(path, f"{newline}{old}".encode()), {(key, ""): "M\rN\r\n"})
         assert f">M&#13;N&#13;{newline}</".encode() in filled.content
 

@@ -294,6 +294,19 @@ def test_the_source_side_is_a_language_if_it_has_no_file_of_its_own(tmp_path: Pa
     assert make(pattern, tmp_path / "c") == {"train": [("Open!", "Öffnen", "Wočiniś")]}
 
 
+def test_units_of_xliff_files_are_aligned_whatever_the_number_of_their_files(tmp_path: Path) -> None:
+    unit = '<trans-unit id="1"><source>Word</source><target>{}</target></trans-unit>'
+    file = f'<file original="{{}}" source-language="en">{unit}</file>'
+    german, sorbian = file.format("b", "Wort"), file.format("b", "Słowo")
+    several = f"{sorbian}{file.format('c', 'Druge')}"
+    # Documents of one file are aligned by the ids of their units, because `original` may name the converted file.
+    for i, other in enumerate((several, file.format("b.po", "Słowo"))):
+        files = {"de.xlf": german, "dsb.xlf": other}
+        tree = {name: f'<xliff version="1.2">{text}</xliff>' for name, text in files.items()}
+        rows = make(write_tree(tmp_path / f"in{i}", tree), tmp_path / f"out{i}", languages=["de", "dsb"])
+        assert rows["train"] == [("Wort", "Słowo")]
+
+
 def rows_of_source(pattern: str, out: Path, languages: list[str], source: str) -> dict[str, list[tuple[str, ...]]]:
     return make(pattern, out, languages=languages, source_language=source)
 

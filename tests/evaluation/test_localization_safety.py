@@ -230,6 +230,18 @@ def test_units_of_xliff_files_are_found_whatever_the_number_of_their_files(tmp_p
     assert "refused, 1: no source has a text, for example a.xlf: c | 1" in describe_counts(preview(plan))
 
 
+def test_an_xliff_file_of_one_file_finds_its_units_in_documents_of_several_files(tmp_path: Path) -> None:
+    german = XLIFF.format("".join(XLIFF_FILE.format(one, "", f"<target>{one}</target>") for one in "bc"))
+    plan = plan_of(tmp_path, {"de/a.xlf": german, "dsb/a.xlf": XLIFF.format(XLIFF_FILE.format("c", "", ""))}, ["de"])
+    assert {one.key: dict(one.sources) for one in plan.missing} == {"1": {"de": "c"}}
+
+
+def test_units_of_xliff_files_are_found_if_each_file_names_the_file_that_it_was_converted_from(tmp_path: Path) -> None:
+    german = XLIFF.format(XLIFF_FILE.format("de.po", "", "<target>Wort</target>"))
+    plan = plan_of(tmp_path, {"de.xlf": german, "dsb.xlf": XLIFF.format(XLIFF_FILE.format("dsb.po", "", ""))}, ["de"])
+    assert {one.key: dict(one.sources) for one in plan.missing} == {"1": {"de": "Wort"}}
+
+
 def test_a_message_with_an_error_is_not_missing_and_no_second_one_is_written(tmp_path: Path) -> None:
     english = "a = Text one\n    .label = L\nb = Text two\nc = Text three\nd = Text four\n"
     own = "a = HUMAN {\nb = HUMAN\n    .label =\n-c = { $x\nd = { $x }\n"

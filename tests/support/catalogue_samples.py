@@ -310,18 +310,18 @@ XLIFF_1 = Sample(
 </xliff>
 """,
     {
-        ("a.txt\x04open", ""): ("Wočiniś & hyś", "translated"),
-        ("a.txt\x04close", ""): ("", "untranslated"),
-        ("a.txt\x04new", ""): ("New", "untranslated"),
-        ("a.txt\x04empty", ""): ("", "untranslated"),
-        ("a.txt\x04review", ""): ("r", "fuzzy"),
-        ("a.txt\x04alt", ""): ("", "untranslated"),
+        ("open", ""): ("Wočiniś & hyś", "translated"),
+        ("close", ""): ("", "untranslated"),
+        ("new", ""): ("New", "untranslated"),
+        ("empty", ""): ("", "untranslated"),
+        ("review", ""): ("r", "fuzzy"),
+        ("alt", ""): ("", "untranslated"),
     },
     {
-        ("a.txt\x04close", ""): 'Zacyniś <g id="1">to</g> &amp; hyś',
-        ("a.txt\x04new", ""): "Nowy < stary & druge > ]]>",
-        ("a.txt\x04empty", ""): "Prozny",
-        ("a.txt\x04alt", ""): "Alternatiwa",
+        ("close", ""): 'Zacyniś <g id="1">to</g> &amp; hyś',
+        ("new", ""): "Nowy < stary & druge > ]]>",
+        ("empty", ""): "Prozny",
+        ("alt", ""): "Alternatiwa",
     },
 )
 
