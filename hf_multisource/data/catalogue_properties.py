@@ -118,7 +118,7 @@ def fill_properties(
         present.setdefault(one.key, one.span)
     escapes = reference.escapes if catalogue.escapes is None and reference else catalogue.escapes
     ascii_only = escapes is not False
-    newline = "\r" if "\r" in text and "\n" not in text else newline_of(text)
+    newline = line_end_of(text)
     refused = {identity: DONE for identity in texts if identity[0] in present}
     refused |= {identity: "properties have no parts" for identity in texts if identity[1]}
     blocks = {}
@@ -130,6 +130,18 @@ def fill_properties(
     for one in _properties(reference.text) if reference else ():
         sections.setdefault(one.key, one.section)
     return Changes(tuple(insert_blocks(text, blocks, present, [*sections], None, sections, newline)), refused)
+
+
+def line_end_of(text: str) -> str:
+    """Return the line end of a .properties file, in which lines may also end with CR alone.
+
+    Args:
+        text: Text of the file.
+
+    Returns:
+        CR if the text has no LF, otherwise the line end of [`newline_of`]; LF if the text has neither.
+    """
+    return "\r" if "\r" in text and "\n" not in text else newline_of(text)
 
 
 def show_escapes(catalogues: Iterable[Catalogue]) -> bool | None:

@@ -9,6 +9,7 @@ from hf_multisource.data import catalogue_android, catalogue_dtd, catalogue_qt, 
 from hf_multisource.data.catalogue_entries import JOINT, Catalogue, Edit, apply_edits, newline_of
 from hf_multisource.data.catalogue_files import find_format, read_catalogue
 from hf_multisource.data.catalogue_gettext import decompiled, empty_po
+from hf_multisource.data.catalogue_properties import line_end_of
 from hf_multisource.data.plural_forms import FORMULA, plural_rule, qt_formula
 from hf_multisource.data.xml_places import (
     Element,
@@ -19,10 +20,11 @@ from hf_multisource.data.xml_places import (
     without_attributes,
 )
 
+LINE_END = r"(?:\r\n|\r(?!\n)|\n)"  # of .properties files; the alternatives exclude each other, to match in linear time
 # Pattern of the first comment in formats whose files contain one language, by suffix.
 COMMENTS = {
     ".ftl": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:#[^\n]*(?:\n|$))+)"),
-    ".properties": re.compile(r"\ufeff?(?:[ \t]*\r?\n)*((?:[ \t]*[#!][^\n]*(?:\n|$))+)"),
+    ".properties": re.compile(rf"\ufeff?(?:[ \t]*{LINE_END})*((?:[ \t]*[#!][^\r\n]*(?:{LINE_END}|$))+)"),
     ".dtd": re.compile(r"\ufeff?\s*(<!--(?:[^-]|-(?!->))*-->[ \t]*\r?\n?)"),
 }
 LICENSE = re.compile("licen[cs]e|copyright", re.IGNORECASE)
@@ -64,9 +66,9 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
         head = found[: root.inner] if root.inner < root.end else f"{found[: root.inner - 2].rstrip()}>"
         text = f"{head}{newline}</{root.tag}>{newline}"
     elif suffix in COMMENTS:
-        text = _first_comment(reference.text, COMMENTS[suffix])
+        newline = line_end_of(reference.text) if suffix == ".properties" else newline_of(reference.text)
+        text = _first_comment(reference.text, COMMENTS[suffix], newline)
         if suffix == ".dtd":
-            newline = newline_of(reference.text)
             text += "".join(f"{one}{newline}" for one in catalogue_dtd.inclusions(reference.text))
     else:
         form = find_format(path)
@@ -75,13 +77,12 @@ def new_catalogue(reference: Catalogue, path: str, language: str) -> Catalogue:
     return read_catalogue(path, text.encode(reference.encoding if suffix == ".properties" else "utf-8"))
 
 
-def _first_comment(text: str, pattern: re.Pattern[str]) -> str:
+def _first_comment(text: str, pattern: re.Pattern[str], newline: str) -> str:
     """Return the comment at the beginning of a file and an empty line if the comment describes the file; else ""."""
     found = pattern.match(text)
     if found is None:
         return ""
-    newline = newline_of(text)
-    alone = re.match(r"[ \t]*(\r?\n|$)", text[found.end() :]) is not None
+    alone = re.match(r"[ \t]*([\r\n]|$)", text[found.end() :]) is not None
     return f"{found[1].rstrip()}{newline}{newline}" if alone or LICENSE.search(found[1]) else ""
 
 

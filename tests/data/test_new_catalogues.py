@@ -168,6 +168,15 @@ msgstr ""
 """
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("license", ["# License\n\n", "\n \n! License\n# of the file\n\n", "#a\n\n", "#a\n", ""])
+def test_a_new_properties_file_has_no_text_whatever_the_line_ends(license: str, newline: str) -> None:
+    content = f"{license}a=A\nb=B\n".replace("\n", newline).encode()
+    new = new_catalogue(read_catalogue("a.properties", content), "a.properties", "cs")
+    assert new.text == (license.lstrip() if license != "#a\n" else "").replace("\n", newline)
+    assert new.entries == ()
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_new_gettext_file_has_nothing_of_the_translation_that_it_is_made_from(mark: str, newline: str) -> None:
