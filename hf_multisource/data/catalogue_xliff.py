@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -231,10 +232,16 @@ def _units(root: Element) -> Iterator[tuple[Identity, Element]]:
                 yield (key, f"[{segment.get('id') or i}]" if len(segments) > 1 else ""), segment
 
 
+def _comparable(text: str) -> str:
+    """Return a text with single spaces, and without spaces at its ends and before the end of empty elements."""
+    return re.sub("[ \t\r\n]+", " ", text).strip().replace(" />", "/>")
+
+
 def _state(unit: Element, target: Element | None, text: str, source: str) -> str:
     """Return the state of a unit.
 
     A text whose state says that it is no translation yet is a draft, which needs a review, if it is not the source.
+    White space does not count, because tools for XML change it when they write a copy of the source.
     `initial` is the default state of XLIFF 2, but programs that write no states write translations. Therefore, only a
     written state counts.
     """
@@ -243,7 +250,7 @@ def _state(unit: Element, target: Element | None, text: str, source: str) -> str
     is_segment = unit.name == "segment"
     state = unit.get("state") if is_segment else target.get("state")
     if state in (INITIAL if is_segment else NEW):
-        return UNTRANSLATED if text.strip() in ("", source.strip()) else FUZZY
+        return UNTRANSLATED if _comparable(text) in ("", _comparable(source)) else FUZZY
     if is_segment:
         return FUZZY if unit.get("subState").rpartition(":")[2].startswith("needs-review") else TRANSLATED
     return FUZZY if state in REVIEWED else TRANSLATED

@@ -181,6 +181,20 @@ def test_a_draft_of_a_person_in_xliff_1_is_kept(attributes: str, target: str, st
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "state"),
+    [
+        ("Hello\n          world", " Hello\n     world ", UNTRANSLATED),
+        ('Hi <x id="A" equiv-text="{{a}}"/>', 'Hi <x id="A" equiv-text="{{a}}" />', UNTRANSLATED),
+        ("Version 2", "Version\N{NO-BREAK SPACE}2", FUZZY),
+        ("Hello world", "Helloworld", FUZZY),
+    ],
+)
+def test_a_copy_of_the_source_in_other_white_space_is_untranslated(source: str, target: str, state: str) -> None:
+    unit = f'<trans-unit id="a"><source>{source}</source><target state="new">{target}</target></trans-unit>'
+    assert [entry.state for entry in read_catalogue("a.xlf", xliff(unit).encode()).entries] == [state]
+
+
+@pytest.mark.parametrize(
     ("attributes", "target", "state"),
     [
         (' state="initial"', "A", UNTRANSLATED),
