@@ -340,8 +340,8 @@ def _start_of_comments(text: str, place: int, leading: Mapping[int, int]) -> int
 
 def _separator(before: str, newline: str, *, blank: bool) -> str:
     """Return the line ends between a text and a new message; with `blank`, add an empty line after a line of text."""
-    end = newline[-1]
-    last = before.removesuffix("\n").removesuffix("\r").rpartition(end)[2].strip("\ufeff \t\r")
+    before, end = before.lstrip("\ufeff"), newline[-1]
+    last = before.removesuffix("\n").removesuffix("\r").rpartition(end)[2].strip(" \t\r")
     return newline * ((bool(before) and not before.endswith(end)) + (blank and bool(last)))
 
 

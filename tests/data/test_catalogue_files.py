@@ -416,6 +416,12 @@ def test_a_new_first_property_stands_after_the_byte_order_mark() -> None:
     assert filled.refused == {}
 
 
+@pytest.mark.parametrize("path", ["a.properties", "a.ftl"])
+def test_the_first_message_after_a_lone_byte_order_mark_stands_in_the_first_line(path: str) -> None:
+    filled = fill_catalogue(read_catalogue(path, b"\xef\xbb\xbf"), {("a", ""): "x"}, read_catalogue(path, b"a = x\n"))
+    assert filled.content.decode().startswith(f"\ufeff# {REVIEW}\na")
+
+
 def test_properties_files_may_have_line_ends_of_cr() -> None:
     text = "# License\r\ra=one \\\r  line\r# note\rb=two\r"
     catalogue = read_catalogue("a.properties", text.encode())
