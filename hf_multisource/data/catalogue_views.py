@@ -5,15 +5,18 @@ The categories align the plural forms of several languages: form 1 of Czech is `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from hf_multisource.data.catalogue_entries import JOINT, OBSOLETE, TRANSLATED, Catalogue, Entry
+from hf_multisource.data.catalogue_entries import OBSOLETE, TRANSLATED, Catalogue, Entry
 from hf_multisource.data.plural_forms import CATEGORIES, OTHER, PluralRule, forms_of_header, plural_rule, qt_formula
 
 HOLDS_MESSAGES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".ts")  # files that hold each message in the source language
 ONE_PART, OTHER_PART = "[one]", f"[{OTHER}]"  # parts of the two plural forms of English
+CODE_END = re.compile("[-_@.]")  # end of the language in a code such as de_DE.UTF-8 or sr@latin
+SUCCESSORS = {"in": "id", "iw": "he", "no": "nb"}  # deprecated or general code -> code of the same written language
 NUMBERED = (".po", ".pot", ".mo", ".ts")  # formats that number the plural forms of a message
 
 
@@ -189,12 +192,13 @@ def is_language(named: str | None, code: str) -> bool:
         code: Code of the requested language.
 
     Returns:
-        True if the codes are equal up to letter case and territory, or if the file names no language.
+        True if the codes are equal up to letter case, territory, script and modifier (`sr@latin`), or if the file names
+        no language. Deprecated codes are equal to their successors: `iw` to `he`.
     """
     if named is None:
         return True
-    full, wanted = (JOINT.sub("-", one).lower() for one in (named, code))
-    return full == wanted or full.partition("-")[0] == wanted.partition("-")[0]
+    own, wanted = (CODE_END.split(one.lower(), maxsplit=1)[0] for one in (named, code))
+    return SUCCESSORS.get(own, own) == SUCCESSORS.get(wanted, wanted)
 
 
 __all__ = [

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hf_multisource.data.catalogue_files import read_catalogue
-from hf_multisource.data.catalogue_views import messages_of, view_of
+from hf_multisource.data.catalogue_views import is_language, messages_of, view_of
 from hf_multisource.data.plural_forms import QT_FORMULAS, forms_of_header, plural_rule, qt_formula
 
 NUMBERS = [*range(220), 1000]
@@ -263,6 +263,22 @@ def test_of_an_array_no_item_stands_for_another_one() -> None:
     view = view_of(read_catalogue("strings.xml", text.encode()), "de")
     assert view.find("days", "[0]") is not None
     assert view.find("days", "[1]") is None
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "same"),
+    [
+        *[(named, code, True) for named, code in (("nb", "no"), ("iw", "he"), ("in", "id"), ("no_NO", "nb-NO"))],
+        *[(named, code, True) for named, code in (("sr@latin", "sr"), ("ca@valencia", "ca"), ("de_DE.UTF-8", "de"))],
+        *[(named, code, True) for named, code in (("zh-Hant", "zh_TW"), ("DSB-de", "dsb"), (None, "dsb"))],
+        *[(named, code, False) for named, code in (("nn", "nb"), ("de", "dsb"), ("hsb", "dsb"), ("i", "id"))],
+    ],
+)
+def test_codes_of_a_language_are_the_same_up_to_territory_and_modifier(
+    named: str | None, code: str, same: bool
+) -> None:
+    assert is_language(named, code) is same
+    assert named is None or is_language(code, named) is same
 
 
 def test_messages_of_the_source_language_are_in_files_of_other_languages() -> None:
