@@ -243,8 +243,12 @@ def _absent_entries(catalogue: Catalogue, code: str, reference: Catalogue, find:
     there = {(entry.key, split_part(entry.part)[0]) for entry in catalogue.entries}
     unread = {one.partition(": ")[0] for one in catalogue.unhandled}
     is_android, is_fluent = (suffix_of(catalogue) == suffix for suffix in (".xml", ".ftl"))
-    repeated: dict[str, int] = {}  # key -> number of entries in the reference with this key and the same part
-    for (key, _), number in count_current(reference.entries).items():
+    # Entries with the same text are equivalent, except in Android files, where they may belong to different products.
+    different = (
+        reference.entries if is_android else {(one.identity, one.text): one for one in reference.entries}.values()
+    )
+    repeated: dict[str, int] = {}  # key -> number of different entries in the reference with this key and the same part
+    for (key, _), number in count_current(different).items():
         repeated[key] = max(number, repeated.get(key, 0))
     own, theirs = (parts_of_resources(one) if is_android else {} for one in (catalogue, reference))
     for (key, name), group in _patterns(reference.entries).items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_multisource.data.catalogue_entries import REVIEW
-from hf_multisource.data.catalogue_files import fill_catalogue
+from hf_multisource.data.catalogue_files import fill_catalogue, read_catalogue
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
 from hf_multisource.evaluation.missing_texts import PARTLY
 
@@ -235,7 +235,7 @@ def test_a_singular_without_the_number_of_the_message_is_replaced_by_the_general
 @pytest.mark.parametrize(
     ("name", "text", "refused"),
     [
-        ("a.properties", "a=One\nb=Two\na=Three\nc=Four\nc=Four\n", {"a": "", "c": ""}),
+        ("a.properties", "a=One\nb=Two\na=Three\nc=Four\nc=Five\n", {"a": "", "c": ""}),
         ("a.ftl", "a = One\nb = Two\na = Three\n    .x = y\nc = Four\nc = Five\n", {"a": "", "a.x": "", "c": ""}),
         ("a.dtd", '<!ENTITY a "One"><!ENTITY b "Two"><!ENTITY a "Three">', {"a": ""}),
     ],
@@ -247,3 +247,28 @@ def test_keys_that_the_first_source_repeats_are_refused(
     found = reasons(plan_of(tmp_path, text, target, "dsb", name))
     reason = "the file of the first source has 2 entries with this key, and which one is meant is not known"
     assert found == {**dict.fromkeys([one for one in refused if one != "c"], reason), "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.properties", "a=One\nb=Two\na=One\n"),
+        ("a.ftl", "a = One\nb = Two\na = One\n"),
+        ("a.dtd", '<!ENTITY a "One"><!ENTITY b "Two"><!ENTITY a "One">'),
+    ],
+)
+def test_keys_that_the_first_source_repeats_with_the_same_text_are_filled(tmp_path: Path, name: str, text: str) -> None:
+    plan = plan_of(tmp_path, text, "", "dsb", name)
+    assert reasons(plan) == {"a": "", "b": ""}
+    file = plan.files[0]
+    filled = fill_catalogue(file.catalogue, {("a", ""): "x", ("b", ""): "y"}, file.reference)
+    assert [(one.key, one.text) for one in read_catalogue(name, filled.content).entries] == [("a", "x"), ("b", "y")]
+
+
+@pytest.mark.parametrize("other", ["One", "Two"])
+def test_strings_of_several_products_are_refused(tmp_path: Path, other: str) -> None:
+    products = [f'<string name="a" product="{key}">{text}</string>' for key, text in (("tablet", "One"), ("x", other))]
+    found = reasons(plan_of(tmp_path, resources(*products), resources(), "dsb"))
+    assert found == {
+        "a": "the file of the first source has 2 entries with this key, and which one is meant is not known"
+    }
