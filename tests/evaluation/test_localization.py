@@ -436,7 +436,7 @@ def test_variants_of_a_text_are_refused_although_no_words_stand_outside_of_place
         **dict.fromkeys("ab", "holds variants of a text, which are to be translated one by one"),
         "c": "",
     }
-    assert found["a.properties"] == f"x=x\n\n# {REVIEW}\n# From: memory\nc={{0,choice,0#žedna|1#jadna}}\n"
+    assert found["a.properties"] == f"x=x\n\n# {REVIEW}\n# From: memory\nc={{0,choice,0#\\u017eedna|1#jadna}}\n"
 
 
 @pytest.mark.parametrize("drop_copies", [False, True])
