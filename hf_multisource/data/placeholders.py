@@ -380,17 +380,20 @@ def restore_text(masked: str, table: PlaceholderTable) -> str:
     return table.start + TOKEN.sub(lambda match: next(left[match[0]]), masked) + table.end
 
 
-def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: str | None = None) -> list[str]:
+def broken_placeholders(
+    source: str, text: str, syntax: str = ANY, access_key: str | None = None, message_format: bool | None = None
+) -> list[str]:
     """Describe the differences in placeholders and markup between a translation and its source.
 
-    Escape sequences of characters are not compared, because a translation may write "and" for `&amp;`. If the source is
-    a pattern of `MessageFormat` (see [`is_message_format`]), all apostrophes of the translation must be doubled.
+    Escape sequences of characters are not compared, because a translation may write "and" for `&amp;`.
 
     Args:
         source: The text that was translated.
         text: The translation.
         syntax: See [`find_placeholders`].
         access_key: The access key of the translation, if it is stored separately from the text.
+        message_format: Whether the translation is a pattern of `MessageFormat`, whose apostrophes must be doubled.
+            None: the source decides, see [`is_message_format`].
 
     Returns:
         One sentence for each error; an empty list if there are no errors.
@@ -413,7 +416,9 @@ def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: s
             for brace, there, before in zip("{}", _loose(text, found), _loose(source, expected), strict=True)
             if there and not before
         ]
-    if _is_message_format(source, expected, syntax) and _has_single_apostrophe(text, found):
+    if message_format is None:
+        message_format = is_message_format([source], syntax)
+    if message_format and "'" in _apostrophes(text, found):
         faults.append("A single apostrophe must be doubled ('') in a pattern of MessageFormat, which drops it.")
     if access_key is not None and access_key.casefold() not in "".join(_plain_parts(text, found)).casefold():
         faults.append(f'The access key "{access_key}" is not in the text.')
@@ -423,41 +428,82 @@ def broken_placeholders(source: str, text: str, syntax: str = ANY, access_key: s
     return faults
 
 
-def is_message_format(text: str, syntax: str = ANY) -> bool:
-    """Return whether a text seems to be a pattern of Java's `MessageFormat`, whose apostrophes are doubled.
+def shows_message_format(texts: Iterable[str], syntax: str = ANY) -> bool | None:
+    """Return whether texts show that their program reads them as patterns of Java's `MessageFormat`.
+
+    Only texts with an argument such as `{0}` count, because programs often print the others without `MessageFormat`.
 
     Args:
-        text: The text.
+        texts: The texts, in any languages.
         syntax: See [`find_placeholders`].
 
     Returns:
-        Whether the syntax is one of `MESSAGE_FORMATS`, the text has an argument such as `{0}`, and each of its
-        apostrophes is doubled or quotes a brace. A single apostrophe shows that another function formats the text.
+        False if a text has a single apostrophe that quotes no brace, or if the syntax is not one of `MESSAGE_FORMATS`.
+        Otherwise, True if a text has a doubled apostrophe. None if no text has such an apostrophe.
 
     Raises:
         ValueError: If the syntax is unknown.
 
     Example:
-        >>> [is_message_format(text, "properties") for text in ("Can''t open {0}", "Open {0}", "Can't open {0}")]
-        [True, True, False]
+        >>> [shows_message_format([text], "properties") for text in ("Can''t open {0}", "Can't open {0}", "Open {0}")]
+        [True, False, None]
     """
-    return _is_message_format(text, find_placeholders(text, syntax), syntax)
+    check_choice(list(SYNTAXES), syntax=syntax)
+    if syntax not in MESSAGE_FORMATS:
+        return False
+    apostrophes: set[str] = set()
+    for text in texts:
+        if "'" in text and _has_argument(found := find_placeholders(text, syntax)):
+            apostrophes.update(_apostrophes(text, found))
+    if "'" in apostrophes:
+        return False
+    return True if "''" in apostrophes else None
 
 
-def double_apostrophes(text: str) -> str:
+def is_message_format(sources: Iterable[str], syntax: str = ANY, file: bool | None = None) -> bool:
+    """Return whether a text is a pattern of Java's `MessageFormat`, whose apostrophes are doubled.
+
+    Args:
+        sources: The sources of the text in all languages.
+        syntax: See [`find_placeholders`].
+        file: What the other texts of the file show, see [`shows_message_format`].
+
+    Returns:
+        Whether a source has an argument such as `{0}`, and the sources show that they are patterns or, if they show
+        nothing, the file does.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+    """
+    sources = list(sources)
+    shown = shows_message_format(sources, syntax)
+    has_argument = any(_has_argument(find_placeholders(source, syntax)) for source in sources)
+    return has_argument and bool(file if shown is None else shown)
+
+
+def double_apostrophes(text: str, syntax: str = ANY) -> str:
     """Double the single apostrophes of a text, as patterns of Java's `MessageFormat` need it.
 
     Args:
         text: The text, in which placeholders may be masked.
+        syntax: See [`find_placeholders`].
 
     Returns:
-        The text. Apostrophes that are doubled already or quote a brace do not change.
+        The text. Apostrophes that are doubled already, quote a brace or belong to a placeholder do not change.
+
+    Raises:
+        ValueError: If the syntax is unknown.
 
     Example:
-        >>> double_apostrophes("L'image '{' de l''arbre")
-        "L''image '{' de l''arbre"
+        >>> double_apostrophes("L'image '{' de l''arbre {0}")
+        "L''image '{' de l''arbre {0}"
     """
-    return APOSTROPHES.sub(lambda match: "''" if match[0] == "'" else match[0], text)
+    found = find_placeholders(text, syntax)
+    parts = (
+        APOSTROPHES.sub(lambda match: "''" if match[0] == "'" else match[0], part) for part in _plain_parts(text, found)
+    )
+    kept = (*map(_text_of, found), "")
+    return "".join(plain + placeholder for plain, placeholder in zip(parts, kept, strict=True))
 
 
 def add_mask_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -805,15 +851,14 @@ def _plain_parts(text: str, found: Sequence[Placeholder]) -> Iterator[str]:
     yield text[place:]
 
 
-def _is_message_format(text: str, found: Sequence[Placeholder], syntax: str) -> bool:
-    """Return whether a text with these placeholders seems to be a pattern of `MessageFormat`."""
-    has_argument = any(MESSAGE_FORMAT_ARGUMENT.match(one.text) for one in found)
-    return syntax in MESSAGE_FORMATS and has_argument and not _has_single_apostrophe(text, found)
+def _has_argument(found: Iterable[Placeholder]) -> bool:
+    """Return whether one of the placeholders is an argument of `MessageFormat`, such as `{0}`."""
+    return any(MESSAGE_FORMAT_ARGUMENT.match(one.text) for one in found)
 
 
-def _has_single_apostrophe(text: str, found: Sequence[Placeholder]) -> bool:
-    """Return whether the plain parts of a text have an apostrophe that is not doubled and quotes no brace."""
-    return "'" in APOSTROPHES.findall("\0".join(_plain_parts(text, found)))
+def _apostrophes(text: str, found: Sequence[Placeholder]) -> list[str]:
+    """Return the single and doubled apostrophes and the quoted braces in the plain parts of a text."""
+    return APOSTROPHES.findall("\0".join(_plain_parts(text, found)))
 
 
 def _loose(text: str, found: Sequence[Placeholder]) -> tuple[int, int]:

@@ -164,6 +164,8 @@ class TranslationMemory:
     ) -> list[Match]:
         """Find translations like [`find`], but drop translations whose placeholders differ from those of a guide.
 
+        Apostrophes are not checked: the program reads a person's translation as it is written.
+
         Args:
             sources: See [`find`].
             guide: The text whose outer white space and placeholders a translation must have.
@@ -176,7 +178,11 @@ class TranslationMemory:
         """
         found = self.find(sources, key, languages=languages)
         matches = [replace(match, text=with_blanks(match.text, guide)) for match in found]
-        return [one for one in matches if syntax is None or not broken_placeholders(guide, one.text, syntax)]
+        return [
+            one
+            for one in matches
+            if syntax is None or not broken_placeholders(guide, one.text, syntax, message_format=False)
+        ]
 
     def similar(self, sources: Mapping[str, str]) -> Hint | None:
         """Find the translation of the most similar source text.

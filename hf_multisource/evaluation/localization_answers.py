@@ -10,10 +10,18 @@ from hf_multisource.data.access_keys import choose_access_key, is_fixed
 from hf_multisource.data.catalogue_entries import FUZZY, TRANSLATED, Identity
 from hf_multisource.data.catalogue_views import split_part
 from hf_multisource.data.checks import check_at_least
-from hf_multisource.data.placeholders import broken_placeholders, find_placeholders, variants_refusal
+from hf_multisource.data.placeholders import (
+    MESSAGE_FORMATS,
+    broken_placeholders,
+    double_apostrophes,
+    find_placeholders,
+    is_message_format,
+    shows_message_format,
+    variants_refusal,
+)
 from hf_multisource.data.translation_memory import Match, with_blanks
 from hf_multisource.evaluation.localization import Plan
-from hf_multisource.evaluation.missing_texts import MissingText
+from hf_multisource.evaluation.missing_texts import MissingText, file_syntax
 from hf_multisource.evaluation.text_translator import Translation
 from hf_multisource.json_files import JsonObject
 
@@ -161,6 +169,7 @@ def open_requests(answers: Sequence[Answer]) -> dict[Request, list[Answer]]:
 
 
 def take_proposals(
+    plan: Plan,
     waiting: Mapping[Request, Sequence[Answer]],
     proposals: Sequence[Translation],
     options: Options,
@@ -168,12 +177,17 @@ def take_proposals(
 ) -> None:
     """Enter the model's translations into the answers that wait for them.
 
+    The apostrophes of translations are doubled for Java's `MessageFormat` if the sources of the text or the other texts
+    of its file or project show that they are patterns.
+
     Args:
+        plan: The plan.
         waiting: Request -> answers that wait for it.
         proposals: The translation of each request, in the same order.
         options: Options with the minimum confidence.
         confidence: Estimator of the probability of a translation; None: the probability is unknown.
     """
+    shown = _message_formats(plan)
     for ((sources, _), answers), found in zip(waiting.items(), proposals, strict=True):
         probability = confidence.probability(dict(sources), found) if confidence and found.candidates else None
         for answer in answers:
@@ -181,12 +195,34 @@ def take_proposals(
             if not found.candidates:
                 answer.reason = found.refused or "the model gave no translation"
                 continue
-            guide, syntax = answer.missing.guide, answer.missing.syntax
-            answer.text, *others = [with_blanks(one.text, guide) for one in found.candidates]
+            missing, guide, syntax = answer.missing, answer.missing.guide, answer.missing.syntax
+            texts = [with_blanks(one.text, guide) for one in found.candidates]
+            message_format = is_message_format(missing.sources.values(), syntax, shown.get(missing.file))
+            if message_format:
+                texts = [double_apostrophes(text, syntax) for text in texts]
+            answer.text, *others = texts
             answer.others, answer.confidence = tuple(others), probability
-            answer.reason = " ".join(broken_placeholders(guide, answer.text, syntax))
+            faults = broken_placeholders(guide, answer.text, syntax, message_format=message_format)
+            answer.reason = " ".join(faults)
             if options.min_confidence is not None and (probability or 0) < options.min_confidence:
                 answer.reason = f"its confidence is below {options.min_confidence:g}"
+
+
+def _message_formats(plan: Plan) -> dict[str, bool | None]:
+    """Return whether each file is read with `MessageFormat`: its texts decide, and then all texts of the project."""
+    texts: dict[str, list[str]] = {}
+    syntaxes: dict[str, str] = {}
+    for file in plan.files:
+        possible = (file_syntax(file.catalogue), *(one.syntax for one in file.missing))
+        if syntax := next((one for one in possible if one in MESSAGE_FORMATS), ""):
+            catalogues = (file.catalogue, file.reference) if file.reference else (file.catalogue,)
+            there = [entry.text for catalogue in catalogues for entry in catalogue.entries]
+            texts[file.path] = [*there, *(text for one in file.missing for text in one.sources.values())]
+            syntaxes[file.path] = syntax
+    shown = {path: shows_message_format(found, syntaxes[path]) for path, found in texts.items()}
+    known = [one for one in shown.values() if one is not None]
+    project = all(known) if known else None
+    return {path: project if one is None else one for path, one in shown.items()}
 
 
 def choose_access_keys(plan: Plan, answers: Sequence[Answer]) -> None:

@@ -197,7 +197,8 @@ def _fill(
         journal = ShardedFile(work / JOURNAL, {**settings, "requests_sha256": digest}, len(waiting), 1)
         _check_begun(out, journal)
         translator, confidence = load()
-        take_proposals(waiting, translate_requests([*waiting], translator, options, journal), options, confidence)
+        proposals = translate_requests([*waiting], translator, options, journal)
+        take_proposals(plan, waiting, proposals, options, confidence)
     choose_access_keys(plan, answers)
     contents = fill_files(plan, answers)
     if plan.single:

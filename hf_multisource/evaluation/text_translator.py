@@ -93,8 +93,8 @@ class Translator(Protocol):
 class TextTranslator:
     """Translator of rows of texts that refuses a row rather than return a translation with broken placeholders.
 
-    The translation of a row must have the placeholders of the first source that is present in the row. If this source
-    is a pattern of Java's `MessageFormat` and texts are masked, apostrophes of the translation are doubled.
+    The translation of a row must have the placeholders of the first source that is present in the row. If the sources
+    show that they are patterns of Java's `MessageFormat`, apostrophes of the translation are doubled.
 
     Args:
         model: The model.
@@ -218,7 +218,7 @@ class TextTranslator:
         )
         translations = [Translation(refused=reason) for reason in refused]
         for i, hypotheses in zip(left, decoded, strict=True):
-            translations[i] = _choose(self._first(given[i]), read[i][TABLE], hypotheses, chosen, n_best)
+            translations[i] = _choose(given[i], read[i][TABLE], hypotheses, chosen, n_best)
         return translations
 
     def search_settings(self, max_new_tokens: int | None = None) -> JsonObject:
@@ -252,11 +252,6 @@ class TextTranslator:
             if not isinstance(text, str | None):
                 raise ValueError(f"row {number}, {name}: must be a text or None, but is {shown(text)}")
         return {name: text if (text := row.get(name)) and text.strip() else None for name in self.sources}
-
-    @staticmethod
-    def _first(row: Row) -> str:
-        """Return the text of the first source that is present."""
-        return str(next(text for text in row.values() if text is not None))
 
     def _model_row(self, row: Row, syntax: str) -> Row:
         """Return the row in the form that the model reads, masked if the tokenizers have the mask tokens."""
@@ -294,15 +289,16 @@ def _refusal(sources: Sequence[str], row: Row, masked: Row, max_new_tokens: int)
 
 
 def _choose(
-    source: str, table: PlaceholderTable, hypotheses: Sequence[Hypothesis], syntax: str, n_best: int
+    row: Row, table: PlaceholderTable, hypotheses: Sequence[Hypothesis], syntax: str, n_best: int
 ) -> Translation:
     """Choose the best intact hypotheses; if there are none, refuse with the fault of the best hypothesis."""
+    sources = [text for text in row.values() if text is not None]
     candidates: dict[str, Candidate] = {}
     faults = []
     for text, score, is_cut in hypotheses:
         if score is None or score < LOWEST_BEAM_SCORE:
             continue
-        restored, fault = _restored(source, text, table, syntax)
+        restored, fault = _restored(sources, text, table, syntax)
         if is_cut:
             fault = "the translation has no end of its own: it reached the largest number of tokens"
         if fault:
@@ -315,18 +311,18 @@ def _choose(
     return Translation(refused=f"no translation of the beam is whole; the best one: {fault}")
 
 
-def _restored(source: str, masked: str, table: PlaceholderTable, syntax: str) -> tuple[str, str]:
+def _restored(sources: Sequence[str], masked: str, table: PlaceholderTable, syntax: str) -> tuple[str, str]:
     """Return the translation with its placeholders restored, and its fault; "" if it has no fault."""
     if not masked.strip():
         return "", "the translation is empty"
-    # Without masks, an apostrophe may be part of a placeholder.
-    if table.texts and is_message_format(source, syntax):
-        masked = double_apostrophes(masked)
+    message_format = is_message_format(sources, syntax)
+    if message_format:
+        masked = double_apostrophes(masked, syntax)
     try:
         # The table holds the outer white space of the source, so white space around the hypothesis is stripped.
         text = restore_masked(masked, table) if table.texts else f"{table.start}{masked.strip()}{table.end}"
     except ValueError as error:
         return "", str(error)
-    if REPLACEMENT in text and REPLACEMENT not in source:
+    if REPLACEMENT in text and REPLACEMENT not in sources[0]:
         return text, "the translation has a character of which a part is missing (U+FFFD)"
-    return text, " ".join(broken_placeholders(source, text, syntax))
+    return text, " ".join(broken_placeholders(sources[0], text, syntax, message_format=message_format))

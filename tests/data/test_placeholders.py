@@ -19,6 +19,7 @@ from hf_multisource.data.placeholders import (
     KINDS,
     LIMIT,
     MASK_TOKENS,
+    MESSAGE_FORMATS,
     SYNTAXES,
     PlaceholderTable,
     add_mask_tokens,
@@ -26,6 +27,7 @@ from hf_multisource.data.placeholders import (
     differing_languages,
     double_apostrophes,
     find_placeholders,
+    is_message_format,
     mask_texts,
     restore_text,
 )
@@ -518,12 +520,14 @@ SINGLE = "A single apostrophe must be doubled ('') in a pattern of MessageFormat
                 '<ph id="1">%s</ph>, <ph id="2">%d</ph>.'
             ],
         ),
-        ("properties", "Open {0}", "L'open {0}", [SINGLE]),
-        ("properties", "Open {0}", "L''open ''{0}''", []),
+        ("properties", "Open {0}", "L'open {0}", []),  # nothing shows whether it is a pattern
+        ("properties", "Can''t open {0}", "L'open {0}", [SINGLE]),
+        ("properties", "Can''t open {0}", "L''open ''{0}''", []),
+        ("properties", "Can''t open {0}, don't", "L'open {0}", []),
         ("properties", "Can''t open {0,number}", "Can't open {0,number}", [SINGLE]),
         ("java-format", "Can''t open {0}", "Can't open {0}", [SINGLE]),
-        ("java-format", "Use '{x}' and {0}", "'{x}' ''a'' {0}", []),
-        ("properties", "Use '{'x'}' and {0}", "{0}, '{'x'}', '", [SINGLE]),
+        ("java-format", "Don''t use '{x}' and {0}", "'{x}' ''a'' {0}", []),
+        ("properties", "Don''t use '{'x'}' and {0}", "{0}, '{'x'}', '", [SINGLE]),
         ("properties", "Can't open {0}", "L'open {0}", []),  # another function formats the text
         ("properties", "Open '{0}'", "L'open '{0}'", []),
         ("properties", "Don''t", "Don't", []),  # without arguments
@@ -542,16 +546,48 @@ def test_a_fault_is_said_in_words(syntax: str, source: str, text: str, faults: l
     assert broken_placeholders(source, text, syntax) == faults
 
 
+@pytest.mark.parametrize(
+    ("sources", "file", "expected"),
+    [
+        (["Can''t open {0}", "Open {0}"], None, True),
+        (["Open {0}", "Can''t open {0}"], None, True),
+        (["Открыть {0}", "Can't open {0}"], None, False),
+        (["Can''t open {0}", "L'open {0}"], None, False),  # contradictory
+        (["Open {0}", "Use '{' and {0}"], None, False),  # nothing shows it
+        (["Open {0}", "Use '{' and {0}"], True, True),
+        (["Open {0}"], False, False),
+        (["Can''t open {0}"], False, True),  # the own sources decide first
+        (["Can't open {0}"], True, False),
+        (["Don''t"], True, False),  # without an argument
+        ([], True, False),
+    ],
+)
+def test_the_sources_show_whether_a_text_is_a_message_format(
+    sources: list[str], file: bool | None, expected: bool
+) -> None:
+    for syntax in MESSAGE_FORMATS:
+        assert is_message_format(sources, syntax, file) == expected
+    assert not is_message_format(sources, "any", file)
+
+
+def test_a_caller_can_decide_whether_apostrophes_must_be_doubled() -> None:
+    assert broken_placeholders("Can''t {0}", "L'open {0}", "properties", message_format=False) == []
+    assert broken_placeholders("Open {0}", "L'open {0}", "properties", message_format=True) == [SINGLE]
+
+
 @given(text=st.text("' ax", max_size=9), syntax=st.sampled_from(["properties", "java-format"]))
 @example(text="a'''x'", syntax="properties")
 def test_doubled_apostrophes_are_accepted_in_a_message_format(text: str, syntax: str) -> None:
-    doubled = double_apostrophes(text)
-    assert double_apostrophes(doubled) == doubled
-    assert broken_placeholders("x {0}", f"x {doubled} {{0}}", syntax) == []
+    doubled = double_apostrophes(text, syntax)
+    assert double_apostrophes(doubled, syntax) == doubled
+    assert broken_placeholders("x'' {0}", f"x {doubled} {{0}}", syntax) == []
 
 
-def test_quoted_braces_and_doubled_apostrophes_stay_as_they_are() -> None:
-    assert double_apostrophes("l'un '{' a '{x y}' ''b'' '<ph1>'") == "l''un '{' a '{x y}' ''b'' ''<ph1>''"
+def test_quoted_braces_doubled_apostrophes_and_placeholders_stay_as_they_are() -> None:
+    text = "l'un '{' a '{x y}' ''b'' '<ph1>' '{0}' <a href='x'>{0,choice,0#it''s}</a>"
+    assert double_apostrophes(text, "properties") == (
+        "l''un '{' a '{x y}' ''b'' ''<ph1>'' ''{0}'' <a href='x'>{0,choice,0#it''s}</a>"
+    )
 
 
 def test_an_access_key_must_be_in_the_text_outside_of_placeholders() -> None:

@@ -19,11 +19,18 @@ from hf_multisource.data.catalogue_files import read_catalogue
 from hf_multisource.data.plural_forms import plural_rule
 from hf_multisource.evaluation import localization_run
 from hf_multisource.evaluation.localization import Places, Plan, make_plan
-from hf_multisource.evaluation.localization_answers import NO_LABEL, NO_LABEL_TEXT, Options
+from hf_multisource.evaluation.localization_answers import (
+    NO_LABEL,
+    NO_LABEL_TEXT,
+    Options,
+    answer_from_memory,
+    open_requests,
+    take_proposals,
+)
 from hf_multisource.evaluation.localization_report import describe_counts, preview
 from hf_multisource.evaluation.localization_run import localize
 from hf_multisource.evaluation.missing_texts import NO_SOURCE, PARTLY
-from hf_multisource.evaluation.text_translator import Translation
+from hf_multisource.evaluation.text_translator import Candidate, Translation
 from hf_multisource.json_files import JsonObject
 from hf_multisource.recipes.recipe import load_recipe
 from kills import Killed, kill_in
@@ -421,6 +428,46 @@ def test_a_translation_of_the_memory_must_have_the_placeholders(tmp_path: Path) 
     plan.memory.add({"en": "Quit"}, "Skóńcyś", from_line=True)
     _, texts = filled(plan, tmp_path / "out", QuotingTranslator(["en"]))
     assert {name: text["text"] for name, text in texts.items()} == {"a": "«Open %S»", "b": "Skóńcyś"}
+
+
+def test_a_translation_of_the_memory_keeps_its_apostrophes(tmp_path: Path) -> None:
+    files = {
+        "en/a.properties": "a=Object {0}\nb=Object {0}\nc=Path {0}\nd=Can''t {0}\n",
+        "de/a.properties": "a=Objekt {0}\nb=Objekt {0}\nc=Geht's {0}\nd=Nie {0}\n",
+        "dsb/a.properties": "a=Ob'ekt {0}\n",
+    }
+    plan = plan_of(tmp_path, files)
+    plan.memory.add({"en": "Can''t {0}", "de": "Nie {0}"}, "Im'e {0}", from_line=True)
+    _, texts = filled(plan, tmp_path / "out", QuotingTranslator())
+    assert {name: text["text"] for name, text in texts.items()} == {
+        "b": "Ob'ekt {0}",
+        "c": "«Path {0}»",
+        "d": "Im'e {0}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ("x=Can''t read {0}\ny=Don't\n", "L''open {0}"),  # y has no argument, so that it shows nothing
+        ("x=Can't read {0}\n", "L'open {0}"),
+        ("x=Can't read {0}\ny=Can''t open {0}\n", "L'open {0}"),  # contradictory
+        ("x=Read {0}\n", "L'open {0}"),
+        ("x=Read {0}\n|x=Can''t read {0}\n", "L''open {0}"),
+        ("x=Can't read {0}\n|x=Can''t read {0}\n", "L'open {0}"),
+    ],
+)
+def test_a_file_or_the_project_shows_whether_the_apostrophes_of_new_texts_are_doubled(
+    other: str, expected: str, tmp_path: Path
+) -> None:
+    first, _, second = other.partition("|")  # the files of the project
+    files = {"en/a.properties": f"a=Open {{0}}\n{first}", "dsb/a.properties": "x=X\ny=Y\n"}
+    files |= {"en/b.properties": second, "dsb/b.properties": "x=X\n"} if second else {}
+    plan = plan_of(tmp_path, files, spoken=["en"])
+    answers = answer_from_memory(plan)
+    waiting = open_requests(answers)
+    take_proposals(plan, waiting, [Translation((Candidate("L'open {0}", -1.0),))], Options(), None)
+    assert [(answer.text, answer.reason) for answer in answers] == [(expected, "")]
 
 
 def test_variants_of_a_text_are_refused_although_no_words_stand_outside_of_placeholders(tmp_path: Path) -> None:
