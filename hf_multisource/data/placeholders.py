@@ -160,7 +160,8 @@ TAG_PARTS = regex.compile(rf"</?([\w:.-]+)((?:\s++{ATTRIBUTE})*+)\s*+/?>(.*+)", 
 ATTRIBUTES = regex.compile(ATTRIBUTE)
 ATTRIBUTE_PARTS = regex.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+\\?["']?([^"']*?)\\?["']?)?""")
 FORMAT_PARTS = regex.compile(r"%(?:(\d+)\$|(<))?(.*?)((?:hh|ll|[hlLqjzt])?(?:[tT][A-Za-z]|[A-Za-z@]|<\w+>))")
-SELECTOR = regex.compile(r"\s*+([^{}]*?)->|\s*(\w+)\s*,\s*(?:plural|selectordinal|select|choice)\b")
+FLUENT_SELECTOR = regex.compile(r"\s*+([^{}]*?)->")
+SELECTOR = regex.compile(r"\s*(\w+)\s*,\s*(?:plural|selectordinal|select|choice)\b")
 FLUENT = regex.compile(r"\s*(?:(\$[\w-]+)|(-?[A-Za-z][\w-]*(?:\.[\w-]+)?)(?:\s*+\((.*)\))?)\s*", regex.DOTALL)
 MESSAGE_FORMAT = regex.compile(r"\s*(\w+)\s*(?:,.*)?", regex.DOTALL)
 MESSAGE_FORMAT_ARGUMENT = regex.compile(r"\{\s*+[0-9]++\s*+[,}]")
@@ -416,6 +417,8 @@ def broken_placeholders(
             for brace, there, before in zip("{}", _loose(text, found), _loose(source, expected), strict=True)
             if there and not before
         ]
+        if not faults:
+            faults += _other_backslashes(source, text)
     if message_format is None:
         message_format = is_message_format([source], syntax)
     if message_format and "'" in _apostrophes(text, found):
@@ -630,9 +633,11 @@ class _Scanner:
         """Return the placeholder of a pair of braces; None if it is not a placeholder in the syntax."""
         text = self.text[start:end]
         syntax = ANY if self.syntax in LIKE_ANY else self.syntax.removesuffix("-format")
-        if syntax != "python-brace" and (selector := SELECTOR.match(content)):
-            name = (selector[1] or "").rstrip() or selector[2]
-            return Placeholder(text, VALUE, f"{name} ->", start, end, (), True)
+        selector = FLUENT_SELECTOR.match(content) if syntax in ("fluent", ANY) else None
+        if selector is None and syntax != "python-brace":
+            selector = SELECTOR.match(content)
+        if selector is not None:
+            return Placeholder(text, VALUE, f"{selector[1].rstrip()} ->", start, end, (), True)
         if syntax in ("fluent", ANY) and (match := FLUENT.fullmatch(content)):
             variable, term, call = match.groups()
             if call is not None and not term.startswith("-"):
@@ -693,6 +698,11 @@ def _span_code(tag: str) -> tuple[str, bool] | None:
     if name == "x" and (match := ANGULAR_SPAN.fullmatch(attributes.get("id", ""))):
         return f"x {match[2]}", match[1] == "CLOSE"
     return None
+
+
+def _is_whole(tag: str) -> bool:
+    """Return whether a tag neither begins nor ends a span, such as `<g/>` and code elements."""
+    return _span_code(tag) is None and (tag.endswith("/>") or bool(_tag_parts(tag)[2]))
 
 
 def _span(tag: str) -> tuple[str, bool]:
@@ -800,16 +810,27 @@ def _missing_or_additional(expected: Sequence[Placeholder], found: Sequence[Plac
         name, number, needed = _short(shown[identity]), there[identity], wanted[identity]
         if identity[0] == KEY:
             name = f'the marker "{name}" of the access key'
-        if number and needed and number != needed:
-            yield f"{_capital(name)} occurs {_times(number)}, but must occur {_times(needed)}."
-        elif number < needed:
-            yield f"{_capital(name)} is missing."
-        elif number > needed:
-            yield f"{_capital(name)} is not in the source."
+        yield from _other_number(_capital(name), number, needed)
+
+
+def _other_number(name: str, number: int, needed: int) -> Iterator[str]:
+    """Describe the fault that something occurs more or less often than it must."""
+    if number and needed and number != needed:
+        yield f"{name} occurs {_times(number)}, but must occur {_times(needed)}."
+    elif number < needed:
+        yield f"{name} is missing."
+    elif number > needed:
+        yield f"{name} is not in the source."
+
+
+def _other_backslashes(source: str, text: str) -> Iterator[str]:
+    """Compare how often a backslash stands before a brace, which it makes a plain character in some formats."""
+    for pair in (r"\{", r"\}"):
+        yield from _other_number(pair, text.count(pair), source.count(pair))
 
 
 def _describe_selector(placeholder: Placeholder) -> str:
-    return f"{_short(placeholder.text)} holds variants of a text, which are to be translated one by one"
+    return f"{_short(placeholder.text)} contains a plural or a choice, whose variants must be translated separately"
 
 
 def _text_of(placeholder: Placeholder) -> str:
@@ -825,9 +846,18 @@ def _wrong_order(expected: Sequence[Placeholder], found: Sequence[Placeholder]) 
 
 
 def _broken_tags(expected: Sequence[Placeholder], found: Sequence[Placeholder]) -> Iterator[str]:
-    """Find tags without a partner whose element has a partner in the source."""
+    """Find tags without a partner whose element has a partner in the source.
+
+    As many equal tags as stand alone in the source may stand alone in the translation.
+    """
     names = {_span(one.text)[0] for one in expected if one.kind == OPEN}
-    alone = [(one.text, *span) for one in found if one.kind == TAG and (span := _span(one.text))[0] in names]
+    allowed = Counter(one.key for one in expected if one.kind == TAG)
+    alone = []
+    for one in found:
+        if one.kind == TAG and not _is_whole(one.text) and (span := _span(one.text))[0] in names:
+            if not allowed[one.key]:
+                alone.append((one.text, *span))
+            allowed[one.key] -= allowed[one.key] > 0
     last_openings = {name: i for i, (_, name, is_end) in enumerate(alone) if not is_end}
     closed = set()
     for i, (tag, name, is_end) in enumerate(alone):

@@ -30,6 +30,7 @@ from hf_multisource.data.placeholders import (
     is_message_format,
     mask_texts,
     restore_text,
+    variants_refusal,
 )
 from hf_multisource.recipes.tokenization import MIN_VOCAB_SIZE, SUBWORDS, train_tokenizer
 
@@ -57,6 +58,21 @@ PIECES = [
         "www.a.b",
     ),
     *("<ph1>", "<open1>", "</open1>", "<close1>", "<char16>", "<ph99>", "<ph٣>", "<ph", "1>", "h1>", "word", "Ž"),
+]
+TAGS = [
+    *(
+        "<b>",
+        "</b>",
+        "<b/>",
+        '<a name="x">',
+        '<a name="x"/>',
+        '<a href="y">',
+        "</a>",
+        '<g id="1">',
+        '<g id="2"/>',
+        "</g>",
+    ),
+    *('<bx id="1"/>', '<ex id="1"/>', '<x id="START_A"/>', '<x id="START_A_1"/>', '<x id="CLOSE_A"/>', "<br>", "x"),
 ]
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join)
 
@@ -274,8 +290,11 @@ def test_the_tokens_whose_order_is_fixed_are_a_chain() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{n, plural, one {# file} other {# files}}", "variants of a text"),
-        ('{ NUMBER($n, type: "ordinal") ->\n   *[other] { $n } files\n}', "variants of a text"),
+        ("{n, plural, one {# file} other {# files}}", "whose variants must be translated separately"),
+        (
+            '{ NUMBER($n, type: "ordinal") ->\n   *[other] { $n } files\n}',
+            "whose variants must be translated separately",
+        ),
         (" ".join(f"%{i}$S <ph1>" for i in range(1, LIMIT + 2)), f"more than {LIMIT} different"),
     ],
 )
@@ -382,7 +401,12 @@ def test_blanks_in_braces_are_not_part_of_the_key(text: str, key: str, is_select
     assert (one.text, one.key, one.is_selector) == (text, key, is_selector)
 
 
-@given(text=texts, syntax=st.sampled_from([*SYNTAXES]))
+@given(text=texts | st.lists(st.sampled_from(TAGS), max_size=8).map("".join), syntax=st.sampled_from([*SYNTAXES]))
+@example(text='<g id="1">a</g> <g id="2"/>', syntax="any")
+@example(text='<a name="x"/> <a href="y">z</a>', syntax="any")
+@example(text="<b/> <b>x</b>", syntax="any")
+@example(text='<x id="START_LINK"/>a<x id="CLOSE_LINK"/> <x id="START_LINK_1"/>b', syntax="any")
+@example(text='<bx id="1"/>a<bx id="1"/>b<ex id="1"/>', syntax="any")
 def test_a_text_is_no_broken_translation_of_itself(text: str, syntax: str) -> None:
     assert broken_placeholders(text, text, syntax) == []
 
@@ -476,74 +500,86 @@ def test_options_that_do_not_go_with_mask_tokens_are_refused(options: dict[str, 
 SINGLE = "A single apostrophe must be doubled ('') in a pattern of MessageFormat, which drops it."
 
 
-@pytest.mark.parametrize(
-    ("syntax", "source", "text", "faults"),
-    [
-        ("any", "%S has %1$S", "%S", ["%1$S occurs once, but must occur 2 times."]),
-        ("any", "{ $n } files", "dataje", ["{ $n } is missing."]),
-        ("any", "files", "{ $n } dataje", ["{ $n } is not in the source."]),
-        ("any", "%1$S", "%2$S", ["%1$S is missing.", "%2$S is not in the source."]),
-        ("printf", "%s: %d", "%d: %s", ["The order of %d, %s must be that of the source: %s, %d."]),
-        ("printf", "%s: %d", "%2$d: %1$s", []),
-        ("printf", "100%% safe", "100 % safe", ["% s is not in the source."]),
-        ("html", "<b>x</b>", "x</b><b>", ["</b> stands before its opening tag."]),
-        ("html", "<b>x</b>", "<b>x", ["</b> is missing.", "<b> is not closed."]),
-        ("html", "<b>x</b>", "x</b>", ["<b> is missing.", "</b> has no opening tag."]),
-        ("html", "<b>x</b>", "<b><i>x</b>", ["<i> is not in the source."]),
-        ("html", "<a href='x'>y</a>", '<a  href="x">z</a>', []),
-        ("html", "a &amp; b<br>c", "a und b<br>c", []),
-        ("qt", "&File", "Dataja", ['The marker "&" of the access key is missing.']),
-        ("qt", "&File", "Dataja&", ['The marker "&" of the access key is missing.']),
-        ("qt", "&File", "&Dataja", []),
-        ("fluent", "{ $n } files", "{ $n } files }", ['A brace "}" stands without its partner.']),
-        ("icu", "{0}", "{0} {", ['A brace "{" stands without its partner.']),
-        ("properties", r"Log in as DOMAIN\{0}", "Pśizjawiś", ["{0} is missing."]),
-        (
-            "any",
-            '<ph id="1">[USER]</ph> x',
-            '<ph id="1">[WUZYWAR]</ph> x',
-            ['<ph id="1">[USER]</ph> is missing.', '<ph id="1">[WUZYWAR]</ph> is not in the source.'],
-        ),
-        (
-            "any",
-            '<bpt id="1">*</bpt>a<ept id="1">*</ept>',
-            '<bpt id="1">*</bpt>a<ept id="1"></ept>',
-            ['<ept id="1">*</ept> is missing.', '<ept id="1"></ept> is not in the source.'],
-        ),
-        ("any", '<bpt id="1">*</bpt>a<ept id="1">*</ept>', "<bpt  id='1'>*</bpt>x<ept id='1' >*</ept>", []),
-        (
-            "any",
-            '<ph id="1">%s</ph> <ph id="2">%d</ph>',
-            '<ph id="2">%d</ph> <ph id="1">%s</ph>',
-            [
-                'The order of <ph id="2">%d</ph>, <ph id="1">%s</ph> must be that of the source: '
-                '<ph id="1">%s</ph>, <ph id="2">%d</ph>.'
-            ],
-        ),
-        ("properties", "Open {0}", "L'open {0}", []),  # nothing shows whether it is a pattern
-        ("properties", "Can''t open {0}", "L'open {0}", [SINGLE]),
-        ("properties", "Can''t open {0}", "L''open ''{0}''", []),
-        ("properties", "Can''t open {0}, don't", "L'open {0}", []),
-        ("properties", "Can''t open {0,number}", "Can't open {0,number}", [SINGLE]),
-        ("java-format", "Can''t open {0}", "Can't open {0}", [SINGLE]),
-        ("java-format", "Don''t use '{x}' and {0}", "'{x}' ''a'' {0}", []),
-        ("properties", "Don''t use '{'x'}' and {0}", "{0}, '{'x'}', '", [SINGLE]),
-        ("properties", "Can't open {0}", "L'open {0}", []),  # another function formats the text
-        ("properties", "Open '{0}'", "L'open '{0}'", []),
-        ("properties", "Don''t", "Don't", []),  # without arguments
-        ("properties", "Open {name} %S", "L'open {name} %S", []),
-        ("any", "Open {0}", "L'open {0}", []),
-        ("html", "x ", "x", ["The white space at the beginning and the end must be '' and ' '; it is '' and ''."]),
-        (
-            "any",
-            "https://a.org/en",
-            "https://a.org/de",
-            ["https://a.org/en is missing.", "https://a.org/de is not in the source."],
-        ),
-    ],
-)
+FAULTS: list[tuple[str, str, str, list[str]]] = [
+    ("any", "%S has %1$S", "%S", ["%1$S occurs once, but must occur 2 times."]),
+    ("any", "{ $n } files", "dataje", ["{ $n } is missing."]),
+    ("any", "files", "{ $n } dataje", ["{ $n } is not in the source."]),
+    ("any", "%1$S", "%2$S", ["%1$S is missing.", "%2$S is not in the source."]),
+    ("printf", "%s: %d", "%d: %s", ["The order of %d, %s must be that of the source: %s, %d."]),
+    ("printf", "%s: %d", "%2$d: %1$s", []),
+    ("printf", "100%% safe", "100 % safe", ["% s is not in the source."]),
+    ("html", "<b>x</b>", "x</b><b>", ["</b> stands before its opening tag."]),
+    ("html", "<b>x</b>", "<b>x", ["</b> is missing.", "<b> is not closed."]),
+    ("html", "<b>x</b>", "x</b>", ["<b> is missing.", "</b> has no opening tag."]),
+    ("html", "<b>x</b>", "<b><i>x</b>", ["<i> is not in the source."]),
+    ("html", "<a href='x'>y</a>", '<a  href="x">z</a>', []),
+    ("html", "a &amp; b<br>c", "a und b<br>c", []),
+    ("qt", "&File", "Dataja", ['The marker "&" of the access key is missing.']),
+    ("qt", "&File", "Dataja&", ['The marker "&" of the access key is missing.']),
+    ("qt", "&File", "&Dataja", []),
+    ("fluent", "{ $n } files", "{ $n } files }", ['A brace "}" stands without its partner.']),
+    ("icu", "{0}", "{0} {", ['A brace "{" stands without its partner.']),
+    ("properties", r"Log in as DOMAIN\{0}", "Pśizjawiś", ["{0} is missing."]),
+    (
+        "any",
+        '<ph id="1">[USER]</ph> x',
+        '<ph id="1">[WUZYWAR]</ph> x',
+        ['<ph id="1">[USER]</ph> is missing.', '<ph id="1">[WUZYWAR]</ph> is not in the source.'],
+    ),
+    (
+        "any",
+        '<bpt id="1">*</bpt>a<ept id="1">*</ept>',
+        '<bpt id="1">*</bpt>a<ept id="1"></ept>',
+        ['<ept id="1">*</ept> is missing.', '<ept id="1"></ept> is not in the source.'],
+    ),
+    ("any", '<bpt id="1">*</bpt>a<ept id="1">*</ept>', "<bpt  id='1'>*</bpt>x<ept id='1' >*</ept>", []),
+    (
+        "any",
+        '<ph id="1">%s</ph> <ph id="2">%d</ph>',
+        '<ph id="2">%d</ph> <ph id="1">%s</ph>',
+        [
+            'The order of <ph id="2">%d</ph>, <ph id="1">%s</ph> must be that of the source: '
+            '<ph id="1">%s</ph>, <ph id="2">%d</ph>.'
+        ],
+    ),
+    ("properties", "Open {0}", "L'open {0}", []),  # nothing shows whether it is a pattern
+    ("properties", "Can''t open {0}", "L'open {0}", [SINGLE]),
+    ("properties", "Can''t open {0}", "L''open ''{0}''", []),
+    ("properties", "Can''t open {0}, don't", "L'open {0}", []),
+    ("properties", "Can''t open {0,number}", "Can't open {0,number}", [SINGLE]),
+    ("java-format", "Can''t open {0}", "Can't open {0}", [SINGLE]),
+    ("java-format", "Don''t use '{x}' and {0}", "'{x}' ''a'' {0}", []),
+    ("properties", "Don''t use '{'x'}' and {0}", "{0}, '{'x'}', '", [SINGLE]),
+    ("properties", "Can't open {0}", "L'open {0}", []),  # another function formats the text
+    ("properties", "Open '{0}'", "L'open '{0}'", []),
+    ("properties", "Don''t", "Don't", []),  # without arguments
+    ("properties", "Open {name} %S", "L'open {name} %S", []),
+    ("any", "Open {0}", "L'open {0}", []),
+    ("html", "x ", "x", ["The white space at the beginning and the end must be '' and ' '; it is '' and ''."]),
+    (
+        "any",
+        "https://a.org/en",
+        "https://a.org/de",
+        ["https://a.org/en is missing.", "https://a.org/de is not in the source."],
+    ),
+    ("any", '<g id="1">a</g> <g id="2"/>', '<g id="2"/> <g id="1">x</g>', []),
+    ("any", '<a name="x"> <a href="y">z</a>', '<a href="y">z</a> <a name="x">', []),
+    ("any", "<b> <b>x</b>", "</b> <b> <b>x", ["</b> stands before its opening tag."]),
+    ("any", '<a id="1"/> <a id="2">x</a>', '<a id="1"/> </a>x<a id="2">', ["</a> stands before its opening tag."]),
+    ("properties", r"Set \{", "Set {", [r"\{ is missing."]),
+    ("properties", "Set {", r"Set \{", [r"\{ is not in the source."]),
+    ("properties", r"a \{0} b", "a {0} b", [r"\{ is missing."]),
+    ("properties", r"a \{0\} \{1} b", r"a \{0\} {1} b", [r"\{ occurs once, but must occur 2 times."]),
+    ("properties", r"a \{0\} b", r"\{0\} a", []),
+    ("html", r"a \{", "a {", []),
+]
+
+
+@pytest.mark.parametrize(("syntax", "source", "text", "faults"), FAULTS)
 def test_a_fault_is_said_in_words(syntax: str, source: str, text: str, faults: list[str]) -> None:
     assert broken_placeholders(source, text, syntax) == faults
+    for one in (source, text):
+        assert broken_placeholders(one, one, syntax) == []
 
 
 @pytest.mark.parametrize(
@@ -568,6 +604,13 @@ def test_the_sources_show_whether_a_text_is_a_message_format(
     for syntax in MESSAGE_FORMATS:
         assert is_message_format(sources, syntax, file) == expected
     assert not is_message_format(sources, "any", file)
+
+
+@each_syntax
+def test_an_arrow_in_braces_is_a_selector_only_in_syntaxes_of_fluent(syntax: str) -> None:
+    is_fluent = syntax in ("fluent", "any", "c-format", "python-format")
+    for text in ("Map: {key -> value}", "function() {return a->b}"):
+        assert bool(variants_refusal(text, syntax)) == (is_fluent and "brace" in SYNTAXES[syntax])
 
 
 def test_a_caller_can_decide_whether_apostrophes_must_be_doubled() -> None:
