@@ -1,6 +1,6 @@
 """Access keys, which are letters of labels: find the label of an access key, and choose its letter.
 
-Keyboard shortcuts and sizes in CSS are no words either; they are recognized here, too.
+This module also recognizes keyboard shortcuts, codes of keys and sizes in CSS, which are copied and not translated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hf_multisource.data.placeholders import ANY, find_placeholders
 
 # Letters that are typed with an input method. They cannot be access keys, because no single key produces them.
 WITHOUT_KEY = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u30fc\uff70]")
-ACCESS_KEY = re.compile("access[-_.]?key", re.IGNORECASE)
+ACCESS_KEY = re.compile(r"(?:access[-_.]?key|mnemonic\Z)", re.IGNORECASE)  # Java says mnemonic
 LABELS = (
     ".label",
     "",
@@ -26,7 +26,7 @@ LABELS = (
 )  # attributes that an access key may belong to
 
 # Names of entries that are the key of a keyboard shortcut, such as S in Ctrl+S
-SHORTCUT = re.compile(r"(?:\.key|commandkey|mnemonic|shortcut)\Z", re.IGNORECASE)
+SHORTCUT = re.compile(r"(?:\.key|commandkey|shortcut)\Z", re.IGNORECASE)
 KEY_CODE = re.compile(r"VK_\w+")  # Mozilla's name of a key
 LENGTH = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:ch|cm|em|ex|in|mm|pc|pt|px|rem|vh|vw)"
 # A length, or a list of sizes such as `width: 32em; min-height: 20em`
@@ -41,13 +41,15 @@ def is_access_key(key: str, part: str) -> bool:
         part: Part of the entry.
 
     Returns:
-        Whether the key, or the part if it is not empty, contains `accesskey`.
+        Whether the key, or the part if it is not empty, contains `accesskey` or ends in `mnemonic`.
     """
     return ACCESS_KEY.search(part.partition("[")[0] or key) is not None
 
 
 def is_fixed(key: str, part: str, text: str) -> bool:
-    """Return whether a text is not translated, because it is a keyboard shortcut or a size in CSS.
+    """Return whether a text is fixed: the key of a shortcut, the code of a key or a size in CSS.
+
+    Fixed texts are copied instead of translated.
 
     Args:
         key: Key of the entry.
@@ -55,13 +57,16 @@ def is_fixed(key: str, part: str, text: str) -> bool:
         text: Text of the entry.
 
     Returns:
-        Whether the text is the name of a key (`VK_F11`), a length or a list of sizes in CSS (`32em`,
-        `width: 32em; height: 20em`), or a single character in an entry whose key, or part if it is not empty, ends in
-        `.key`, `commandkey`, `mnemonic` or `shortcut`. Chinese, Japanese and Korean letters are words, not shortcuts.
+        Whether the text is one of the following: the name of a key (`VK_F11`); a length or a list of sizes in CSS
+        (`32em`, `width: 32em; height: 20em`); a number of several digits in an entry of an access key, such as Java's
+        code `83` of the key S; or a single character in an entry whose key, or part if it is not empty, ends in `.key`,
+        `commandkey` or `shortcut`. Chinese, Japanese and Korean letters are words, not shortcuts.
     """
     text = text.strip()
     if len(text) == 1:
         return SHORTCUT.search(part.partition("[")[0] or key) is not None and not WITHOUT_KEY.match(text)
+    if text.isdecimal() and is_access_key(key, part):
+        return True
     return KEY_CODE.fullmatch(text) is not None or CSS_SIZE.fullmatch(text) is not None
 
 

@@ -372,7 +372,7 @@ def _plan_file(
     find = TextFinder(path, views, rule, (*places.sources, places.source_language), file_syntax(catalogue))
     for key, parts in view_of(catalogue, code).entries.items():
         for part, entry in parts.items():
-            if not is_access_key(key, part):
+            if not (is_access_key(key, part) and len(entry.text.strip()) == 1):
                 texts = find.texts(key, part, entry.markup, syntax_of(entry, find.syntax))
                 others = [text for name, text in texts.items() if name != places.source_language]
                 if not (places.drop_copies and is_copy(entry.text, texts.get(places.source_language), others)):

@@ -15,7 +15,11 @@ from hf_multisource.data.access_keys import is_fixed
         ("save-shortcut", ".key[macos]", "S", True),
         ("save.commandkey", "", "s", True),
         ("saveCommandKey", "", "s", True),
-        ("save.mnemonic", "", "S", True),
+        ("save.mnemonic", "", "S", False),  # an access key
+        ("save.mnemonic", "", "83", True),  # the code of a key
+        ("CTL_SaveMnemonic", "", " 83", True),
+        ("mnemonic.words", "", "24", False),
+        ("save.accesskey", "", "83", True),
         ("save-shortcut", "", "S", True),
         ("save.key", "", "Save", False),  # several characters
         ("registry.key", "", "鍵", False),

@@ -242,6 +242,10 @@ def test_a_compiled_catalogue_gives_a_new_catalogue_with_its_messages() -> None:
         ("file.accesskey", "", ("file.label", "")),
         ("fileAccessKey", "", ("fileLabel", "")),
         ("menu-file-accesskey", "", ("menu-file", "")),
+        ("save.mnemonic", "", ("save", "")),
+        ("save.mnemonic", "", ("save.label", "")),
+        ("save_mnemonic", "", ("save", "")),
+        ("CTL_SaveMnemonic", "", ("CTL_Save", "")),
     ],
 )
 def test_the_label_of_an_access_key_follows_from_its_name(key: str, part: str, label: tuple[str, str]) -> None:
@@ -251,6 +255,7 @@ def test_the_label_of_an_access_key_follows_from_its_name(key: str, part: str, l
 
 def test_an_access_key_is_a_letter_of_the_label() -> None:
     assert not is_access_key("open", ".label")
+    assert not is_access_key("mnemonic.words", "")
     assert choose_access_key(["Wócyniś"], {"en": "O", "hsb": "N"}) == "n"
     assert choose_access_key(["nowa Nowosć"], {"en": "N"}) == "N"
     assert choose_access_key(["Wócyniś"], {"en": "X"}) == "W"

@@ -412,6 +412,20 @@ def test_shortcuts_and_sizes_are_copied_from_the_guide(tmp_path: Path) -> None:
     assert ".key = S\n    .keycode = VK_F1\n    .style = width: 32em; height: 20em\n" in found["a.ftl"]
 
 
+def test_a_mnemonic_is_a_letter_of_its_label(tmp_path: Path) -> None:
+    files = {
+        "en/a.properties": "save=Save\nsave.mnemonic=S\nopen.mnemonic=79\nenterMnemonic=Enter it\nagain=Enter it\n",
+        "de/a.properties": "save=Sichern\nsave.mnemonic=I\nopen.mnemonic=70\nenterMnemonic=Ein\nagain=Ein\n",
+        "dsb/a.properties": "save=Chowac\nenterMnemonic=Zapodaj\n",
+    }
+    _, texts = filled(plan_of(tmp_path, files), tmp_path / "out")
+    assert {name: text["text"] for name, text in texts.items()} == {
+        "save.mnemonic": "C",
+        "open.mnemonic": "79",
+        "again": "Zapodaj",
+    }
+
+
 def test_an_access_key_is_in_all_variants_of_its_label(tmp_path: Path) -> None:
     text = "tabs =\n    .label = { $n ->\n        [1] Close Tab\n        [one] Kill it\n       *[other] Kill all\n"
     files = {"en/a.ftl": f"{text}    }}\n    .accesskey = C\n"}
@@ -480,7 +494,7 @@ def test_variants_of_a_text_are_refused_although_no_words_stand_outside_of_place
     found, texts = filled(plan, tmp_path / "out", translator)
     assert translator.asked == []
     assert {name: text["reason"].partition("… ")[2] for name, text in texts.items()} == {
-        **dict.fromkeys("ab", "holds variants of a text, which are to be translated one by one"),
+        **dict.fromkeys("ab", "contains a plural or a choice, whose variants must be translated separately"),
         "c": "",
     }
     assert found["a.properties"] == f"x=x\n\n# {REVIEW}\n# From: memory\nc={{0,choice,0#\\u017eedna|1#jadna}}\n"
