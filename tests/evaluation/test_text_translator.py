@@ -242,7 +242,7 @@ def test_a_replacement_character_of_a_source_stays(monkeypatch: pytest.MonkeyPat
     [
         ({}, "no source is present; the sources are en, de"),
         ({"en": " ", "de": None}, "no source is present"),
-        ({"en": "{ $n ->\n [one] tab\n *[other] tabs\n}"}, "variants of a text"),
+        ({"en": "{ $n ->\n [one] tab\n *[other] tabs\n}"}, "whose variants must be translated separately"),
         ({"en": "a", "de": "word " * 60}, "the source 'de' has 300 tokens; the model reads at most 48"),
         (
             {"en": " ".join(f"%{i}$S" for i in range(1, 7))},
