@@ -136,6 +136,19 @@ def test_the_models_best_tokens_are_those_of_its_logits() -> None:
     torch.testing.assert_close(output.logits[:, 0, :3], expected.values, atol=1e-5, rtol=1e-5)
 
 
+def watch_logits(model: Any) -> set[int]:
+    """The numbers of logits that a model gives a search, filled while it searches."""
+    widths, predict = set[int](), model._predict
+
+    def watch(*args: Any) -> Any:
+        found = predict(*args)
+        widths.add(found[0].shape[-1])
+        return found
+
+    model._predict = watch
+    return widths
+
+
 @pytest.mark.parametrize("combiner", EVERY_COMBINER)
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_that_looks_at_the_best_tokens_finds_what_one_that_looks_at_all_does(
@@ -143,23 +156,15 @@ def test_a_search_that_looks_at_the_best_tokens_finds_what_one_that_looks_at_all
 ) -> None:
     """Whoever asks for scores gets them of all tokens."""
     model = make(combiner)
-    looked_at: list[int] = []
-    predict = model._predict
-
-    def look(*args: Any) -> Any:
-        found = predict(*args)
-        looked_at.append(found[0].shape[-1])
-        return found
-
-    model._predict = look
+    looked_at = watch_logits(model)
     options = {"max_new_tokens": 7, **SEARCHES[search]}
     few = model.generate(**batch(), **options)
     many = max(2, 1 + len(options.get("eos_token_id", [1]))) * options["num_beams"]
     folded = options.get("fold_beams", True)
-    assert set(looked_at) == {min(many, 16) + 1 if folded else 16}
+    assert looked_at == {min(many, 16) + 1 if folded else 16}
     looked_at.clear()
     every = model.generate(**batch(), **options, return_dict_in_generate=True, output_scores=True)
-    assert set(looked_at) == {16}
+    assert looked_at == {16}
     assert torch.equal(few, every.sequences)
 
 
@@ -184,15 +189,7 @@ class Tilt:
 )
 def test_what_reads_all_tokens_gets_all(options: dict[str, Any]) -> None:
     model = make()
-    looked_at: set[int] = set()
-    predict = model._predict
-
-    def look(*args: Any) -> Any:
-        found = predict(*args)
-        looked_at.add(found[0].shape[-1])
-        return found
-
-    model._predict = look
+    looked_at = watch_logits(model)
     model.generate(**batch(), **{"num_beams": 3, "max_new_tokens": 4, **options})
     assert looked_at == {16}
 
